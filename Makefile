@@ -1,0 +1,52 @@
+# Everything runs in .venv at the project's root; `make setup` makes it from constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.ready
+
+export JAX_PLATFORMS ?= cpu
+# Compiled programs are kept between runs: the second `make test` starts warm.
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
+
+.PHONY: setup demo test test-all lint format bench docs lock clean help
+help: ## what each command does
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## make .venv with pinned versions
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "sottovoce needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Setting up .venv (about a minute the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## the main job on embedded data: a table and demo/report.html
+	$(BIN)/sottovoce demo
+
+test: $(STAMP) ## every test that stands in a few minutes
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-all: $(STAMP) ## the long ones too
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(STAMP) ## ruff and the type checker
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## rewrite in the project's style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## speed, as ratios measured side by side
+	$(BIN)/python -m benchmarks
+
+docs: $(STAMP) ## check that every command and figure in the documents still holds
+	$(BIN)/python -m pytest --doctest-glob='*.md' README.md docs
+
+lock: $(STAMP) ## write constraints.txt from what is installed
+	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+
+clean:
+	rm -rf .venv .cache demo runs

@@ -1,0 +1,319 @@
+"""`account` and `calibrate`: the epsilon of a method before a record is read, and the noise for a wanted epsilon."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+from scipy.optimize import brentq
+
+from sottovoce.data.parts import Levels
+from sottovoce.methods.base import Method, Setting
+from sottovoce.networks import Network, single
+from sottovoce.privacy import accountant
+from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.report import PrivacyReport, merge_caveats
+from sottovoce.privacy.sampling import FixedSize, OnePass, Sampling
+from sottovoce.runtime.agent import SINGLE
+from sottovoce.runtime.recorder import Charge, charges
+
+M = TypeVar("M", bound=Method)
+Spent = tuple[tuple[Mechanism, int], ...]
+
+
+def account(
+    method: Method,
+    *,
+    sizes: Sequence[Any] | Mapping[str, Sequence[int]],
+    steps: int,
+    network: Network | None = None,
+    delta: float = 1e-5,
+    adjacency: Adjacency | None = None,
+    unit: str = "record",
+    shared_units: bool = False,
+    problem: Any = None,
+) -> PrivacyReport:
+    """The privacy statement of a configured method; nothing is run and no record is read.
+
+    Args:
+        sizes: each agent's number of records (or units); ``Levels(upper, lower)`` of numbers for two record sets.
+        network: who talks to whom; one curator if not given.
+        adjacency: "zero-out" or "replace-one"; by default the one natural to the method's sampling.
+        shared_units: units have records in both levels, so that they pay for both.
+
+    >>> import sottovoce as sv
+    >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
+    >>> report = sv.account(method, sizes=[1000] * 5, steps=200, network=sv.networks.ring(5), delta=1e-5)
+    >>> round(report.epsilon, 2), report.adjacency
+    (3.36, 'zero-out')
+    """
+    by_level = as_sizes(sizes)
+    network = network or single()
+    agents = len(next(iter(by_level.values())))
+    if network.size != agents:
+        raise ValueError(f"the network has {network.size} agents, but there are {agents} sizes: they must agree")
+    if steps < 1:
+        raise ValueError(f"steps is {steps}: it must be at least 1")
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta is {delta}: it must lie in [0, 1); 1e-5, or below 1/n, is usual")
+    _check_per_agent(method, agents)
+    notes = charges(method, by_level, steps, network, problem)
+    relation = accountant.check_adjacency(adjacency or default_adjacency(notes))
+    setting = Setting({level: tuple(n.tolist()) for level, n in by_level.items()}, steps, network, delta)
+    which = kinds(method, by_level)
+    first = [int(np.argmax(which == kind)) for kind in range(which.max() + 1)]
+    bounds = [_agent_bound(method, notes, by_level, i, setting, relation, shared_units) for i in first]
+    per_agent = tuple(float(bounds[kind][0]) for kind in which)
+    worst = bounds[int(np.argmax([float(bound) for bound, _ in bounds]))]
+    told = any(note.sampling is None for note in notes)
+    return PrivacyReport(
+        epsilon=max(per_agent),
+        delta=delta,
+        per_agent=per_agent,
+        per_level={level: float(epsilon) for level, epsilon in worst[1].items()},
+        published=method.published(setting),
+        design="printed" if told else method.design_name,
+        adjacency=relation,
+        unit=unit,
+        accountant=worst[0].accountant,
+        library=accountant.library(),
+        method=type(method).__name__,
+        steps=steps,
+        events=tuple(_describe(note, steps) for note in notes),
+        caveats=merge_caveats(_caveats(notes, by_level, worst[0], shared_units), method.caveats(setting)),
+    )
+
+
+def calibrate(method: M, *, epsilon: float, delta: float = 1e-5, tolerance: float = 1e-3, **setting: Any) -> M:
+    """The method with its noise scaled so that the worst agent's epsilon is the wanted one.
+
+    All releases keep their ratio to each other; the result's epsilon lies within `tolerance` below the target, never
+    above it. Takes the keywords of `account`.
+
+    >>> import sottovoce as sv
+    >>> rough = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
+    >>> tuned = sv.calibrate(rough, epsilon=1.0, sizes=[1000] * 5, steps=200, network=sv.networks.ring(5))
+    >>> report = sv.account(tuned, sizes=[1000] * 5, steps=200, network=sv.networks.ring(5))
+    >>> 0.999 <= report.epsilon <= 1.0
+    True
+    """
+    if not epsilon > 0 or not math.isfinite(epsilon):
+        raise ValueError(f"epsilon is {epsilon}: give a positive number")
+    unbounded = [release.name for release in method.releases() if not release.private]
+    if unbounded or not method.releases():
+        raise ValueError(
+            f"releases {unbounded} have no clip or no noise, so there is nothing to scale: "
+            "give each a finite clip and any positive noise (only the ratios matter)"
+        )
+
+    @lru_cache(maxsize=None)
+    def excess(log_factor: float) -> float:
+        reached = account(method.louder(math.exp(log_factor)), delta=delta, **setting).epsilon
+        return math.log(max(reached, 1e-12)) - math.log(epsilon * (1 - tolerance / 2)) if math.isfinite(reached) else 50.0
+
+    if excess(0.0) >= 50.0 and not math.isfinite(account(method, delta=delta, **setting).epsilon):
+        report = account(method, delta=delta, **setting)
+        raise ValueError(f"no noise level helps: {report.statement()} {' '.join(report.caveats)}")
+    low, high = _bracket(excess)
+    root = float(brentq(excess, low, high, xtol=tolerance / 8, rtol=1e-12, maxiter=60))
+    while excess(root) > math.log1p(tolerance / 2) * 0.9:  # the last step must land on the safe side
+        root += tolerance / 4
+    return method.louder(math.exp(root))
+
+
+def _bracket(excess: Any) -> tuple[float, float]:
+    """Log-factors around the root: epsilon falls as noise grows."""
+    width = 1.0
+    while width < 64:
+        low, high = (-width, 0.0) if excess(0.0) < 0 else (0.0, width)
+        if excess(low) >= 0 >= excess(high):
+            return low, high
+        width *= 2
+    raise ValueError("the wanted epsilon is out of reach by scaling the noise: change the clip, batch or steps")
+
+
+def as_sizes(sizes: Sequence[Any] | Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
+    """Numbers of records by level, one entry an agent.
+
+    >>> as_sizes([10, 20])
+    {'records': array([10, 20])}
+    >>> sorted(as_sizes([Levels(5, 15)]))
+    ['lower', 'upper']
+    """
+    if isinstance(sizes, Mapping):
+        by_level = {level: np.asarray(n, dtype=np.int64) for level, n in sizes.items()}
+    elif sizes and isinstance(sizes[0], Levels):
+        by_level = {level: np.array([_count(getattr(part, level)) for part in sizes]) for level in ("upper", "lower")}
+    else:
+        by_level = {SINGLE: np.array([_count(part) for part in sizes], dtype=np.int64)}
+    for level, n in by_level.items():
+        if n.size == 0 or (n < 1).any():
+            raise ValueError(f"sizes ({level}) are {n.tolist()}: every party needs at least one record")
+    return by_level
+
+
+def _count(part: Any) -> int:
+    return int(part) if isinstance(part, (int, np.integer)) else len(part)
+
+
+def spent(
+    notes: Sequence[Charge], sizes: Mapping[str, np.ndarray], agent: int, levels: Sequence[str], steps: range
+) -> Spent:
+    """What one record of an agent's `levels` takes part in during `steps`, as mechanisms and their counts.
+
+    What `init` releases is counted with step 0.
+    """
+    counts: Counter[Mechanism] = Counter()
+    groups: dict[tuple[Any, ...], list[Charge]] = {}
+    for note in notes:
+        if note.sampling is not None:
+            groups.setdefault((note.phase, note.batch), []).append(note)
+    for (phase, _), group in groups.items():
+        times = np.asarray(steps if phase == "step" else range(0 in steps), dtype=np.int64)
+        for level in levels:
+            for mechanism, count in _group(group, sizes, agent, level, times):
+                counts[mechanism] += count
+    return tuple(counts.items())
+
+
+def _group(
+    group: list[Charge], sizes: Mapping[str, np.ndarray], agent: int, level: str, times: np.ndarray
+) -> list[tuple[Mechanism, int]]:
+    """The releases that share a batch: one mechanism at each step (privacy is lost jointly, not separately)."""
+    own = [note for note in group if level in note.levels]
+    if not own or times.size == 0:
+        return []
+    sampling, n = own[0].sampling, int(sizes[level][agent])
+    assert sampling is not None
+    gaussian = np.zeros(times.size)
+    laplace: list[np.ndarray] = []
+    for note in own:
+        inverse = _inverse_multiplier(note.release, sampling, n, agent, times)
+        if note.release.mechanism == "gaussian":
+            gaussian += note.times * inverse**2
+        else:
+            laplace += [inverse] * note.times
+    table = np.stack([gaussian, *laplace])
+    if isinstance(sampling, OnePass):  # a record takes part in one step only: it pays for the dearest
+        table = table.max(axis=1, keepdims=True)
+    rows, how_often = np.unique(table, axis=1, return_counts=True)
+    event = sampling.event(n)
+    return [
+        (Mechanism(gaussian=float(row[0]), laplace=tuple(row[1:].tolist()), sampling=event), int(count) * own[0].batches)
+        for row, count in zip(rows.T, how_often)
+    ]
+
+
+def _inverse_multiplier(release: Release, sampling: Sampling, n: int, agent: int, times: np.ndarray) -> np.ndarray:
+    """Zero-out sensitivity over noise scale at each step; infinite where nothing is guaranteed."""
+    scale = np.broadcast_to(np.asarray(release.scale(times, agent), dtype=np.float64), times.shape)
+    sensitivity = release.clip / np.broadcast_to(np.asarray(sampling.denominator(n, times), np.float64), times.shape)
+    with np.errstate(divide="ignore"):
+        return np.where(scale > 0, sensitivity / np.where(scale > 0, scale, 1.0), np.inf)
+
+
+def bound(mechanisms: Spent, overflow: float, delta: float, adjacency: Adjacency) -> Epsilon:
+    """Epsilon of what was spent; `overflow`, the chance that any padded batch did not fit, is paid out of delta."""
+    infinite = any(
+        not math.isfinite(m.gaussian) or not all(map(math.isfinite, m.laplace)) or not math.isfinite(m.pure)
+        for m, _ in mechanisms
+    )
+    if infinite:
+        return Epsilon(math.inf, delta=delta, adjacency=adjacency, accountant="none")
+    if overflow == 0.0:
+        return accountant.epsilon(mechanisms, delta, adjacency)
+    for reserve in (1e-6, 1e-2):
+        epsilon = accountant.epsilon(mechanisms, delta * (1 - reserve), adjacency)
+        if overflow * (1 + math.exp(min(float(epsilon), 700.0))) <= reserve * delta:
+            return epsilon
+    raise ValueError(
+        f"at epsilon {float(epsilon):.4g} the chance that a Poisson batch overflows its array is no longer negligible "
+        f"against delta {delta:g}: add noise, or use sampling Full()"
+    )
+
+
+def _agent_bound(
+    method: Method,
+    notes: Sequence[Charge],
+    sizes: Mapping[str, np.ndarray],
+    agent: int,
+    setting: Setting,
+    adjacency: Adjacency,
+    shared_units: bool,
+) -> tuple[Epsilon, dict[str, Epsilon]]:
+    """An agent's epsilon: the larger of its levels', for a record is in one of them, or their composition."""
+    if any(note.sampling is None for note in notes):
+        proved = method.proved(setting, agent)
+        known = proved if proved is not None else math.inf
+        epsilon = Epsilon(known, delta=setting.delta, adjacency=adjacency, accountant="the design's own bound")
+        return epsilon, {level: epsilon for level in sizes}
+    steps = range(setting.steps)
+    groups = {"both levels": tuple(sizes)} if shared_units else {level: (level,) for level in sizes}
+    by_level = {
+        name: bound(
+            spent(notes, sizes, agent, levels, steps),
+            sum(_overflow(notes, int(sizes[level][agent]), level, setting.steps) for level in levels),
+            setting.delta,
+            adjacency,
+        )
+        for name, levels in groups.items()
+    }
+    return max(by_level.values(), key=float), by_level
+
+
+def _overflow(notes: Sequence[Charge], n: int, level: str, steps: int) -> float:
+    seen = {(note.phase, note.batch): note for note in notes if note.sampling is not None and level in note.levels}
+    return sum(
+        note.sampling.overflow(n) * note.batches * (1 if note.phase == "init" else steps)
+        for note in seen.values()
+        if note.sampling is not None
+    )
+
+
+def default_adjacency(notes: Sequence[Charge]) -> Adjacency:
+    """Replace-one where the sampler needs it or nothing is sampled, zero-out for the other random samplers."""
+    samplings = [note.sampling for note in notes if note.sampling is not None]
+    if any(isinstance(sampling, FixedSize) for sampling in samplings):
+        return "replace-one"
+    return "zero-out" if any(sampling.amplifies for sampling in samplings) else "replace-one"
+
+
+def kinds(method: Method, sizes: Mapping[str, np.ndarray]) -> np.ndarray:
+    """A number for each agent: equal numbers are charged alike, so that ten thousand equal agents cost one."""
+    agents = len(next(iter(sizes.values())))
+    differ = any(release.scale.agents is not None for release in method.releases())
+    table = np.stack([*sizes.values(), np.arange(agents) if differ else np.zeros(agents)])
+    return np.unique(table, axis=1, return_inverse=True)[1].reshape(-1)
+
+
+def _check_per_agent(method: Method, agents: int) -> None:
+    for release in method.releases():
+        listed = release.scale.agents
+        if listed is not None and listed != agents:
+            raise ValueError(f"release {release.name!r} lists noise for {listed} agents, but there are {agents}")
+
+
+def _describe(note: Charge, steps: int) -> str:
+    release, often = note.release, note.batches * note.times * (1 if note.phase == "init" else steps)
+    first = float(np.asarray(release.scale(0, 0)))
+    what = f"{release.name}: {release.mechanism} noise {first:.4g}"
+    if note.sampling is None:
+        return f"{what} on a message of private state, {often} times"
+    return f"{what} on a mean clipped to {release.clip:g} ({release.norm}), {note.sampling}, {often} times"
+
+
+def _caveats(notes: Sequence[Charge], sizes: Mapping[str, np.ndarray], worst: Epsilon, shared: bool) -> list[str]:
+    caveats = []
+    if any(note.sampling is None for note in notes):
+        caveats.append("messages carry private state: standard composition does not cover them")
+    if not math.isfinite(worst):
+        caveats.append("epsilon is infinite: a release has no clip or no noise, or no bound is proved for its messages")
+    if len(sizes) == 2 and not shared:
+        caveats.append("levels hold disjoint records, split without looking at values: each is charged for its own level")
+    if shared:
+        caveats.append("some units have records in both levels: they are charged for both")
+    caveats.append("sizes of the parties, hyper-parameters and preprocessing are taken as public")
+    return caveats

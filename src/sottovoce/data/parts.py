@@ -1,0 +1,39 @@
+"""A party's records: a view into a shared record set."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some rows of a record set: no record is copied until `gather`.
+
+    `records` is a pytree whose leaves share their first axis, `rows` the positions that belong to this part, `unit`
+    the whole record set's column of unit ids (one per record), or None when a record is its own unit.
+
+    >>> part = Part({"label": np.array([3, 1, 4, 1])}, np.array([0, 2]))
+    >>> len(part), part.gather()["label"].tolist()
+    (2, [3, 4])
+    """
+
+    records: Any
+    rows: np.ndarray
+    unit: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def gather(self) -> Any:
+        """The part's own records, as a pytree of new arrays."""
+        return jax.tree.map(lambda leaf: leaf[self.rows], self.records)
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """A party's records for the two levels of a bilevel problem: validation above, training below."""
+
+    upper: Part
+    lower: Part

@@ -1,0 +1,160 @@
+"""Preprocessing that costs no privacy, because nothing in it is learned from the records.
+
+Public by declaration: ranges, categories and norm bounds that the user writes down from knowledge of the domain, and
+maps of one record on its own. Not here, on purpose: means, standard deviations, minima and maxima, vocabularies, class
+lists or priors taken from the data. Those are statistics of private records and need a charged release; computing them
+and using them uncharged voids the guarantee, and a report lists a declared one under its caveats.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.sparse as sp
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Declared ranges of the columns, one number for all columns or one each.
+
+    >>> Ranges(low=0.0, high=[10.0, 2.0]).scale(np.array([[5.0, 1.0], [20.0, 0.0]])).tolist()
+    [[0.5, 0.5], [1.0, 0.0]]
+    """
+
+    low: Any
+    high: Any
+
+    def __post_init__(self) -> None:
+        low, high = np.asarray(self.low, np.float64), np.asarray(self.high, np.float64)
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+            raise ValueError("each declared range needs finite ends, the low one below the high one")
+
+    def scale(self, features: np.ndarray, signed: bool = False) -> np.ndarray:
+        """Map each column's range to [0, 1] ([-1, 1] if `signed`) in float32; values outside are clamped to its ends.
+
+        >>> Ranges(0.0, 4.0).scale(np.array([[1.0], [9.0]]), signed=True).tolist()
+        [[-0.5], [1.0]]
+        """
+        low, high = np.asarray(self.low, np.float64), np.asarray(self.high, np.float64)
+        unit = np.clip((np.asarray(features, np.float64) - low) / (high - low), 0.0, 1.0)
+        return (2.0 * unit - 1.0 if signed else unit).astype(np.float32)
+
+
+def categories(declared: Sequence[Hashable]) -> Callable[[Sequence[Hashable] | np.ndarray], np.ndarray]:
+    """One-hot coding for a declared list of categories; a value outside the list is an error that names it.
+
+    >>> categories(["red", "green"])(["green", "red"]).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    place = {value: k for k, value in enumerate(declared)}
+    if len(place) != len(declared) or not place:
+        raise ValueError("declare each category once, and at least one")
+
+    def one_hot(values: Sequence[Hashable] | np.ndarray) -> np.ndarray:
+        column = values.tolist() if isinstance(values, np.ndarray) else list(values)
+        unknown = sorted({repr(value) for value in column if value not in place})
+        if unknown:
+            raise ValueError(
+                f"{', '.join(unknown[:5])} is not among the declared categories {list(declared)}: declare it"
+            )
+        coded = np.zeros((len(column), len(place)), dtype=np.float32)
+        coded[np.arange(len(column)), [place[value] for value in column]] = 1.0
+        return coded
+
+    return one_hot
+
+
+def bounded_norm(features: Any, bound: float) -> Any:
+    """Shrink each record whose L2 norm exceeds `bound`; a map of one record on its own, so it needs no statistics.
+
+    Guarantee: for finite features every norm of the float32 result is at most `bound`. Records inside are untouched up
+    to float32. A CSR matrix stays one.
+
+    >>> print(bounded_norm(np.array([[3.0, 4.0], [0.3, 0.4]]), bound=1.0).round(3))
+    [[0.6 0.8]
+     [0.3 0.4]]
+    """
+    if not (np.isfinite(bound) and bound > 0):
+        raise ValueError(f"bound must be a positive number, got {bound}")
+    # A hair below the bound, so that rounding to float32 cannot carry a norm across it.
+    reach = bound * (1.0 - 1e-6)
+    if sp.issparse(features):
+        matrix = sp.csr_array(features, dtype=np.float64)
+        norms = np.sqrt(matrix.multiply(matrix).sum(axis=1))
+        return sp.csr_array(sp.diags_array(_shrink(norms, reach)) @ matrix, dtype=np.float32)
+    array = np.asarray(features, np.float64)
+    factor = _shrink(np.linalg.norm(array.reshape(len(array), -1), axis=1), reach)
+    return (array * factor.reshape(-1, *[1] * (array.ndim - 1))).astype(np.float32)
+
+
+def check_records(records: Any, classes: int | None = None) -> None:
+    """Raise a ValueError that lists all that is wrong with a record set; return nothing when it is sound.
+
+    Checked: every leaf is an array, all share their first axis, there are records, numbers are finite, and, with
+    `classes`, the leaf `label` has whole numbers from 0 to classes - 1.
+
+    >>> check_records({"features": np.array([[1.0, np.nan], [0.0, 2.0]]), "label": np.array([0, 3])}, classes=2)
+    Traceback (most recent call last):
+    ...
+    ValueError: the records cannot be used:
+    - features: 1 of 2 records not finite, first in row 0 (column 1): drop or impute them, by a rule fixed beforehand
+    - label: values from 0 to 3, expected whole numbers from 0 to 1: recode the labels, or raise the number of classes
+    """
+    leaves = [
+        (jax.tree_util.keystr(path, simple=True, separator="/") or "records", leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(records)
+    ]
+    problems = [f"{name}: a {type(leaf).__name__}, expected an array" for name, leaf in leaves if not _is_array(leaf)]
+    leaves = [(name, leaf) for name, leaf in leaves if _is_array(leaf)]
+    sizes = {name: leaf.shape[0] for name, leaf in leaves}
+    if len(set(sizes.values())) > 1:
+        problems.append(f"first axes differ ({sizes}): every leaf needs one row per record")
+    if not leaves or 0 in sizes.values():
+        problems.append("there are no records")
+    problems += [problem for name, leaf in leaves if (problem := _not_finite(name, leaf))]
+    if classes is not None:
+        problems += _label_problems(dict(leaves).get("label"), classes)
+    if problems:
+        raise ValueError("the records cannot be used:\n- " + "\n- ".join(problems))
+
+
+def _shrink(norms: np.ndarray, reach: float) -> np.ndarray:
+    return np.minimum(1.0, reach / np.maximum(norms, reach))
+
+
+def _is_array(leaf: Any) -> bool:
+    return (isinstance(leaf, np.ndarray | jax.Array) or sp.issparse(leaf)) and leaf.ndim > 0
+
+
+def _not_finite(name: str, leaf: Any) -> str | None:
+    values = leaf.data if sp.issparse(leaf) else np.asarray(leaf)
+    if not np.issubdtype(values.dtype, np.inexact):
+        return None
+    bad = np.argwhere(~np.isfinite(values))
+    if not len(bad):
+        return None
+    if sp.issparse(leaf):
+        entries = leaf.tocoo()
+        bad = np.stack([entries.row, entries.col], axis=1)[~np.isfinite(entries.data)]
+    where = f"row {bad[0][0]}" + (f" (column {', '.join(map(str, bad[0][1:].tolist()))})" if bad.shape[1] > 1 else "")
+    rows = len(np.unique(bad[:, 0]))
+    return (
+        f"{name}: {rows} of {leaf.shape[0]} records not finite, first in {where}: drop or impute them, by a rule fixed "
+        "beforehand"
+    )
+
+
+def _label_problems(label: Any, classes: int) -> list[str]:
+    if label is None:
+        return ["label: missing"]
+    values = np.asarray(label)
+    if values.size == 0:
+        return []
+    if np.issubdtype(values.dtype, np.integer) and values.min() >= 0 and values.max() < classes:
+        return []
+    return [
+        f"label: values from {values.min()} to {values.max()}, expected whole numbers from 0 to {classes - 1}: recode "
+        "the labels, or raise the number of classes"
+    ]

@@ -1,0 +1,25 @@
+"""How: one file a method, its paper cited on top. Every module here is found by itself; nothing is listed twice."""
+
+import importlib
+import pkgutil
+from typing import Any
+
+from sottovoce.methods.base import Method, Setting, State, summary
+
+
+def _discover() -> dict[str, type[Method]]:
+    for module in pkgutil.walk_packages(__path__, prefix=f"{__name__}."):
+        importlib.import_module(module.name)
+    return {name: cls for name, cls in sorted(Method.registry.items()) if cls.__module__.startswith(__name__)}
+
+
+available: dict[str, type[Method]] = _discover()
+
+
+def __getattr__(name: str) -> Any:
+    if name in Method.registry:
+        return Method.registry[name]
+    raise AttributeError(f"there is no method {name!r}; available are {', '.join(sorted(Method.registry))}")
+
+
+__all__ = ["Method", "Setting", "State", "available", "summary"]

@@ -1,0 +1,135 @@
+"""The contract of a method: what one agent does in one step."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import Sampling
+from sottovoce.problems import Minimize
+
+if TYPE_CHECKING:
+    from sottovoce.networks import Network
+    from sottovoce.runtime.agent import Agent
+
+State = Any  # a pytree with the fields the problem's variables are named after: x, and y where there is one
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a bound may depend on besides the method: nothing in it comes from a record."""
+
+    sizes: Mapping[str, Sequence[int]]
+    steps: int
+    network: "Network"
+    delta: float
+
+
+@dataclass(frozen=True)
+class Method:
+    """Base of all methods. A subclass is a frozen dataclass in a file of its own, with its paper cited on top.
+
+    It writes ``init`` and ``step`` for *one* agent, against the handle `Agent`; it never sees another agent's state,
+    and no record except through the gate. Which releases it makes is read off by tracing ``step``, so there is nothing
+    to declare. Fields of type `Release` are named after themselves.
+    """
+
+    solves: ClassVar[tuple[type, ...]] = (Minimize,)
+    over: ClassVar[tuple[str, ...]] = ("mix",)  # the network matrices it uses
+    registry: ClassVar[dict[str, type["Method"]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls.__name__.startswith("_"):
+            Method.registry[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Release) and not value.name:
+                object.__setattr__(self, field.name, dataclasses.replace(value, name=field.name))
+
+    def init(self, problem: Any, agent: "Agent") -> State:
+        """The agent's state before the first step."""
+        raise NotImplementedError
+
+    def step(self, problem: Any, state: State, agent: "Agent") -> State:
+        """The agent's next state."""
+        raise NotImplementedError
+
+    @classmethod
+    def examples(cls) -> Mapping[str, "Method"]:
+        """Named configurations for quadratic problems with curvatures near 1: what the contract suite runs."""
+        raise NotImplementedError(f"{cls.__name__}.examples() is missing: the contract suite needs it")
+
+    # What a paper's design may add to the account.
+
+    @property
+    def design_name(self) -> str:
+        """"sound", "printed", or "non-private" when a release has no bound or no noise."""
+        if not all(release.private for release in self.releases()):
+            return "non-private"
+        return getattr(self, "design", "sound")
+
+    def published(self, setting: Setting) -> float | None:
+        """The epsilon its paper prints for this configuration, if it prints one."""
+        return None
+
+    def proved(self, setting: Setting, agent: int) -> float | None:
+        """A proved epsilon for messages of private state (printed designs); None if there is no proof."""
+        return None
+
+    def caveats(self, setting: Setting) -> Sequence[str]:
+        """What a reader of the report should know besides."""
+        return ()
+
+    # Derived.
+
+    def releases(self) -> list[Release]:
+        """All releases it is configured with."""
+        return [value for value in _values(self) if isinstance(value, Release)]
+
+    def samplings(self) -> list[Sampling]:
+        """All samplings it is configured with."""
+        return [value for value in _values(self) if isinstance(value, Sampling)]
+
+    def louder(self, factor: float) -> Self:
+        """The same method with the noise of every release multiplied."""
+        return self.map_releases(lambda release: release.louder(factor))
+
+    def without_privacy(self) -> Self:
+        """The non-private twin: no clipping, no noise."""
+        return self.map_releases(lambda release: dataclasses.replace(Release.open(), name=release.name))
+
+    def map_releases(self, fn: Callable[[Release], Release]) -> Self:
+        """A copy with `fn` applied to every release, also to those inside nested values."""
+        return _map_releases(self, fn)
+
+
+def _values(value: Any) -> list[Any]:
+    """The dataclass's field values, depth first."""
+    found: list[Any] = []
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        found.append(inner)
+        if dataclasses.is_dataclass(inner) and not isinstance(inner, (Release, Sampling, type)):
+            found.extend(_values(inner))
+    return found
+
+
+def _map_releases(value: Any, fn: Callable[[Release], Release]) -> Any:
+    changes = {}
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if isinstance(inner, Release):
+            changes[field.name] = fn(inner)
+        elif dataclasses.is_dataclass(inner) and not isinstance(inner, (Sampling, type)):
+            changes[field.name] = _map_releases(inner, fn)
+    return dataclasses.replace(value, **{k: v for k, v in changes.items() if v is not getattr(value, k)})
+
+
+def summary(cls: type[Method]) -> str:
+    """The first line of a method's documentation."""
+    return (inspect.getdoc(cls) or "").split("\n", 1)[0]

@@ -1,0 +1,31 @@
+"""Who talks to whom: graphs, weight matrices, and what must hold of them."""
+
+from sottovoce.networks.checks import Finding
+from sottovoce.networks.graphs import (
+    Network,
+    complete,
+    directed,
+    erdos_renyi,
+    exponential,
+    from_matrix,
+    regular,
+    ring,
+    single,
+    star,
+)
+from sottovoce.networks.picture import draw
+
+__all__ = [
+    "Finding",
+    "Network",
+    "complete",
+    "directed",
+    "draw",
+    "erdos_renyi",
+    "exponential",
+    "from_matrix",
+    "regular",
+    "ring",
+    "single",
+    "star",
+]

@@ -1,0 +1,314 @@
+"""Who talks to whom: the `Network` value and its builders."""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import networkx as nx
+import numpy as np
+import scipy.sparse as sp
+
+from sottovoce.networks import checks, weights
+from sottovoce.networks.checks import Finding
+from sottovoce.networks.weights import Csr
+
+_ATTEMPTS = 100  # random graphs drawn before we give up on a connected one
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Agents 0 to size - 1 and the weights they give to what they hear.
+
+    `matrices` holds either `mix` (averaging: row i has agent i's weights, its own on the diagonal) or `pull` and `push`
+    (directed: raw nonnegative weights, zero diagonal). Entry [i, j] is the weight of what i hears from j.
+
+    Guarantee, checked here: the rows and columns of `mix` sum to one, the agents are connected, and repeated averaging
+    converges; `pull` and the reversed `push` have spanning trees with a common root. Networks are equal when their
+    matrices are.
+
+    >>> network = ring(10, weight=0.3)
+    >>> network.size, network.degree.tolist()[:3], len(network.edges)
+    (10, [2, 2, 2], 20)
+    >>> network == ring(10, weight=0.3), network == ring(10)
+    (True, False)
+    """
+
+    name: str
+    size: int
+    matrices: Mapping[str, Csr]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matrices", dict(self.matrices))
+        if set(self.matrices) not in ({"mix"}, {"pull", "push"}):
+            raise ValueError(f"a network has a matrix `mix`, or `pull` and `push`; got {sorted(self.matrices)}")
+        for key, matrix in self.matrices.items():
+            if matrix.shape != (self.size, self.size):
+                raise ValueError(f"`{key}` has shape {matrix.shape}, but the network has {self.size} agents")
+        if "mix" in self.matrices:
+            _require_averaging(self.name, self.mix)
+        else:
+            _require_rooted(self.name, self.pull, self.push)
+
+    @property
+    def mix(self) -> Csr:
+        """The averaging matrix, own weights on the diagonal."""
+        return self._matrix("mix", "is directed and has `pull` and `push`; for averaging use an undirected builder")
+
+    @property
+    def pull(self) -> Csr:
+        """Weights of the states an agent hears."""
+        return self._matrix("pull", "averages and has `mix`; build it with networks.directed(pull, push)")
+
+    @property
+    def push(self) -> Csr:
+        """Weights of the gradient trackers an agent hears."""
+        return self._matrix("push", "averages and has `mix`; build it with networks.directed(pull, push)")
+
+    @property
+    def degree(self) -> np.ndarray:
+        """How many others each agent hears."""
+        return np.bincount(self.edges[:, 1], minlength=self.size)
+
+    @property
+    def edges(self) -> np.ndarray:
+        """All pairs (sender, hearer), one a row, sorted by hearer."""
+        hears = weights.without_diagonal(sum(abs(matrix) for matrix in self.matrices.values())).tocoo()
+        return np.stack([hears.col, hears.row], axis=1)
+
+    @property
+    def graph(self) -> nx.DiGraph:
+        """The network as a networkx graph: an edge leads from sender to hearer and carries the weights by name."""
+        graph = nx.DiGraph(name=self.name)
+        graph.add_nodes_from(range(self.size))
+        graph.add_edges_from(self.edges.tolist())
+        for key, matrix in self.matrices.items():
+            entries = weights.without_diagonal(matrix).tocoo()
+            for i, j, weight in zip(entries.row.tolist(), entries.col.tolist(), entries.data.tolist()):
+                graph.edges[j, i][key] = weight
+        return graph
+
+    def check(self) -> list[Finding]:
+        """What holds of this network and what does not, in words.
+
+        >>> [f.name for f in ring(10, weight=0.3).check() if not f.holds]
+        ['stricter reading: eigenvalues of -W below 1']
+        """
+        if "mix" in self.matrices:
+            return checks.averaging(self.mix)
+        return checks.rooted(self.pull, self.push)
+
+    def _matrix(self, key: str, remedy: str) -> Csr:
+        if key not in self.matrices:
+            raise ValueError(f"the network {self.name!r} has no `{key}`: it {remedy}")
+        return self.matrices[key]
+
+    def _content(self) -> bytes:
+        digest = hashlib.sha256(str(self.size).encode())
+        for key in sorted(self.matrices):
+            entries = self.matrices[key].tocoo()
+            digest.update(key.encode())
+            digest.update(np.asarray(entries.row, np.int64).tobytes())
+            digest.update(np.asarray(entries.col, np.int64).tobytes())
+            digest.update(np.asarray(entries.data, np.float64).tobytes())
+        return digest.digest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Network) and self._content() == other._content()
+
+    def __hash__(self) -> int:
+        return hash(self._content())
+
+    def __repr__(self) -> str:
+        return f"Network({self.name!r}, size={self.size}, {len(self.edges)} edges, {' and '.join(self.matrices)})"
+
+
+def ring(n: int, weight: float | None = None) -> Network:
+    """Each agent hears the one before and the one after it.
+
+    `weight=None` takes Metropolis weights; a number is the weight of every edge, the remainder stays with the agent.
+
+    >>> ring(4, weight=0.3).mix.toarray()[0].round(1).tolist()
+    [0.4, 0.3, 0.0, 0.3]
+    """
+    return _undirected(f"ring of {n}", nx.cycle_graph(_count(n)) if n > 2 else nx.path_graph(_count(n)), weight)
+
+
+def complete(n: int) -> Network:
+    """Everyone hears everyone, all with the weight 1/n.
+
+    >>> complete(3).mix.toarray()[0].round(2).tolist()
+    [0.33, 0.33, 0.33]
+    """
+    return Network(f"complete graph of {n}", n, {"mix": sp.csr_array(np.full((_count(n), n), 1.0 / n))})
+
+
+def star(n: int) -> Network:
+    """Agent 0 in the middle, all others hear only it; Metropolis weights.
+
+    >>> star(4).degree.tolist()
+    [3, 1, 1, 1]
+    """
+    return _undirected(f"star of {n}", nx.star_graph(_count(n) - 1), None)
+
+
+def exponential(n: int) -> Network:
+    """Agent i tells i + 1, i + 2, i + 4, ... (modulo n): few edges, fast averaging.
+
+    Directed, yet rows and columns sum to one, so it averages: every weight is 1 / (1 + number of heard).
+
+    >>> sorted(exponential(8).edges[exponential(8).edges[:, 0] == 0][:, 1].tolist())
+    [1, 2, 4]
+    """
+    hops = 2 ** np.arange((_count(n) - 1).bit_length())
+    sender, hop = np.repeat(np.arange(n), hops.size), np.tile(hops, n)
+    links = sp.csr_array((np.ones(sender.size), ((sender + hop) % n, sender)), shape=(n, n))
+    return Network(f"exponential graph of {n}", n, {"mix": weights.row_stochastic(links)})
+
+
+def single() -> Network:
+    """One curator, who hears nobody but itself.
+
+    >>> single().mix.toarray().tolist()
+    [[1.0]]
+    """
+    return Network("one curator", 1, {"mix": sp.csr_array(np.ones((1, 1)))})
+
+
+def regular(n: int, degree: int, seed: int = 0, weight: float | None = None) -> Network:
+    """A random connected graph in which every agent has `degree` neighbours.
+
+    >>> set(regular(10, 3).degree.tolist())
+    {3}
+    """
+    if not 0 <= degree < _count(n) or n * degree % 2:
+        raise ValueError(
+            f"no graph of {n} agents gives each {degree} neighbours: the degree must be below the number of agents, "
+            "and their product even"
+        )
+    if degree == 2 and n > 2:
+        # A connected graph of degree 2 is one cycle: draw its order, as a free draw mostly falls apart.
+        order = np.random.default_rng(seed).permutation(n)
+        cycle = nx.relabel_nodes(nx.cycle_graph(n), dict(enumerate(order.tolist())))
+        return _undirected(f"2-regular graph of {n}", cycle, weight)
+    remedy = f"a degree of {degree} rarely connects {n} agents: use a higher degree, or a ring"
+    graph = _connected_draw(lambda rng: nx.random_regular_graph(degree, n, seed=rng), seed, remedy)
+    return _undirected(f"{degree}-regular graph of {n}", graph, weight)
+
+
+def erdos_renyi(n: int, p: float, seed: int = 0, weight: float | None = None) -> Network:
+    """Each pair of agents is linked with probability p; drawn anew until connected.
+
+    >>> erdos_renyi(10, 0.5, seed=1).check()[3].detail
+    'all 10 agents reach each other'
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"p must be a probability between 0 and 1, got {p}")
+    threshold = math.log(_count(n)) / n
+    remedy = f"p = {p:g} against the connectivity threshold ln n / n = {threshold:.3g} for n = {n}: use a larger p"
+    graph = _connected_draw(lambda rng: nx.fast_gnp_random_graph(n, p, seed=rng), seed, remedy)
+    return _undirected(f"Erdos-Renyi graph of {n}, p = {p:g}", graph, weight)
+
+
+def directed(pull: Any, push: Any) -> Network:
+    """A directed network: `pull` weighs the states heard, `push` the gradient trackers heard; they may differ.
+
+    Each is a numpy or scipy matrix, a networkx graph, or a list of edges `(sender, hearer[, weight])`. They need no
+    common edges and no stochastic rows or columns, only spanning trees of `pull` and of the reversed `push` with a
+    common root. Own weights cancel in x_i + sum_j w_ij (x_j - x_i) and are dropped.
+
+    >>> network = directed(pull=[(0, 1), (1, 2), (2, 0)], push=[(0, 1), (1, 2), (2, 0), (1, 0)])
+    >>> network.check()[2].detail
+    'common roots: 0, 1, 2'
+    """
+    size = max(weights.adjacency(pull).shape[0], weights.adjacency(push).shape[0])
+    first, second = weights.adjacency(pull, size), weights.adjacency(push, size)
+    if first.shape != second.shape:
+        raise ValueError(f"pull has {first.shape[0]} agents, push has {second.shape[0]}: give both the same agents")
+    matrices = {"pull": weights.without_diagonal(first), "push": weights.without_diagonal(second)}
+    return Network(f"directed graph of {first.shape[0]}", first.shape[0], matrices)
+
+
+def from_matrix(matrix: Any, convention: Literal["doubly", "zero-row-sum"] = "doubly") -> Network:
+    """An averaging network from a given weight matrix.
+
+    `doubly`: nonnegative, rows and columns sum to one. `zero-row-sum`: the W of papers that average with I + W, rows
+    and columns sum to zero.
+
+    >>> from_matrix(np.array([[-0.3, 0.3], [0.3, -0.3]]), "zero-row-sum").mix.toarray().tolist()
+    [[0.7, 0.3], [0.3, 0.7]]
+    """
+    if convention not in ("doubly", "zero-row-sum"):
+        raise ValueError(f'convention must be "doubly" or "zero-row-sum", got {convention!r}')
+    given = weights.adjacency(matrix if sp.issparse(matrix) else np.asarray(matrix))
+    size = given.shape[0]
+    if convention == "zero-row-sum":
+        given = sp.csr_array(given + sp.eye_array(size, format="csr"))
+    elif given.diagonal().min() < 0:
+        raise ValueError('an own weight is negative: a doubly stochastic matrix has none; is it "zero-row-sum"?')
+    return Network(f"given matrix of {size}", size, {"mix": given})
+
+
+def _undirected(name: str, graph: nx.Graph, weight: float | None) -> Network:
+    size = graph.number_of_nodes()
+    if weight is None:
+        return Network(name, size, {"mix": weights.metropolis(graph)})
+    mix = weights.zero_row_sum(graph, weight) + sp.eye_array(size, format="csr")
+    return Network(f"{name}, weight {weight:g}", size, {"mix": sp.csr_array(mix)})
+
+
+def _count(n: int) -> int:
+    if not isinstance(n, int | np.integer) or n < 1:
+        raise ValueError(f"the number of agents must be a whole number from 1 on, got {n!r}")
+    return int(n)
+
+
+def _connected_draw(draw: Callable[[np.random.Generator], nx.Graph], seed: int, remedy: str) -> nx.Graph:
+    for attempt in range(_ATTEMPTS):
+        graph = draw(np.random.default_rng((seed, attempt)))
+        if nx.is_connected(graph):
+            return graph
+    raise ValueError(f"no connected graph in {_ATTEMPTS} draws: {remedy}")
+
+
+def _require_averaging(name: str, mix: Csr) -> None:
+    for axis, what in ((1, "row"), (0, "column")):
+        off = checks.sums_off_one(mix, axis)
+        if off > checks.TOLERANCE:
+            raise ValueError(
+                f"{name}: a {what} of the averaging matrix is off its sum by {off:.3g}: make rows and columns sum to "
+                "one (zero for convention zero-row-sum), or use networks.directed for weights that do not average"
+            )
+    _require_connected(name, mix)
+    # Connected, nonnegative and one own weight positive: the matrix is primitive, so only agreement has modulus 1.
+    if (mix.data >= 0).all() and mix.diagonal().max() > 0:
+        return
+    spectrum = checks.disagreement(mix)
+    if spectrum.radius >= 1.0 - 1e-9:
+        largest = 2.0 / (1.0 - spectrum.low)  # the factor on W that would put the lowest eigenvalue at -1
+        raise ValueError(
+            f"{name}: averaging is unstable, an eigenvalue is {spectrum.low:.4g}, outside (-1, 1): multiply the "
+            f"weights between agents by less than {largest:.4g}, or take Metropolis weights (weight=None)"
+        )
+
+
+def _require_rooted(name: str, pull: Csr, push: Csr) -> None:
+    for key, matrix in (("pull", pull), ("push", push)):
+        if matrix.diagonal().any() or (matrix.nnz and matrix.data.min() < 0):
+            raise ValueError(f"{name}: `{key}` must have a zero diagonal and no negative weight")
+    _require_connected(name, pull + push)
+    failed = [f for f in checks.rooted(pull, push)[:3] if not f.holds]
+    if failed:
+        raise ValueError(
+            f"{name}: {'; '.join(f'{f.name}: {f.detail}' for f in failed)}. Some agent must reach all others along "
+            "pull and be reached by all others along push: add edges until one does"
+        )
+
+
+def _require_connected(name: str, matrix: Csr) -> None:
+    if len(checks.component_sizes(matrix)) > 1:
+        raise ValueError(
+            f"{name} is disconnected: {checks.describe_components(matrix)}. Add edges between the groups, or run each "
+            "group as a network of its own"
+        )

@@ -1,0 +1,302 @@
+"""Clipped sums of per-record gradients without a gradient per record.
+
+`vmap(grad)` writes one gradient per record to memory only to measure it and add it up. Book-keeping measures each
+record's gradient from the factors of the products that make it (`taps`, `norms`) and adds up with one more product
+per use of a parameter: about the cost of a plain backward pass, for any function of first or second order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+
+from sottovoce.privacy import norms
+from sottovoce.privacy.taps import Taps, Use, evaluate, leaf_cell
+
+Array = Any
+PyTree = Any
+
+SAFETY = 1e-5  # clips are to C (1 - SAFETY): room for the rounding of the sum itself
+_SLACK = 4e-6  # norms are raised by this relative amount: room for the rounding of their own sums
+_FACTORED_POSITIONS = 8  # beyond so many positions an explicit gradient costs no more than its factors
+_EXPLICIT_ELEMENTS = 2**24  # per-record gradients held at once, unless `chunk` says otherwise
+
+
+def clipped_sum(
+    fn: Callable[[PyTree, PyTree], Array],
+    at: PyTree,
+    records: PyTree,
+    weights: Array,
+    clip: Array | float | None,
+    *,
+    norm: str = "l2",
+    chunk: int | None = None,
+) -> PyTree:
+    """Sum over records b of weights[b] * min(1, C / |g_b|) * g_b, with g_b the gradient of fn(., record_b) at `at`.
+
+    Guarantee: C = clip * (1 - 1e-5) and |g_b| is never under-estimated, so that one record changes the sum by at most
+    weights[b] * clip in the chosen norm, which is taken over the whole pytree. It assumes that `fn` is a function of
+    its two arguments and of public constants only, evaluated in IEEE arithmetic of at least float32.
+
+    | case | result |
+    |---|---|
+    | weights[b] == 0 | record b contributes exactly 0, whatever it contains |
+    | |g_b| is not finite, or above about 1e19 in float32 | record b contributes exactly 0 |
+    | clip is None or inf | no clipping; the two lines above still hold |
+    | norm = "l1" and a leaf used in several products | |g_b| is bounded from above: may clip more, never less |
+    | a leaf that fn does not use | zeros |
+
+    Args:
+        fn: scalar function of (parameters, one record). It may contain `jax.grad` or `jax.jvp` of a loss. Where a loss
+            has a `custom_vjp`, differentiate <grad, z> instead of `jvp`, which JAX does not define there.
+        at: pytree of floating-point parameters.
+        records: pytree whose leaves share a leading axis, one entry per record.
+        weights: one number per record: 0 for padding, otherwise usually 1.
+        clip: the clipping norm; may be traced.
+        norm: "l2" or "l1".
+        chunk: how many records to treat at once. Bounds memory; by default only the explicit per-record gradients of
+            leaves that need them are bounded.
+
+    >>> import jax.numpy as jnp
+    >>> loss = lambda w, record: 0.5 * (record["x"] @ w - record["y"]) ** 2
+    >>> records = {"x": jnp.array([[3.0, 4.0], [0.0, 0.1]]), "y": jnp.array([1.0, 0.0])}
+    >>> total = clipped_sum(loss, jnp.array([0.0, 1.0]), records, jnp.ones(2), 1.0)
+    >>> [round(float(v), 3) for v in total]  # the first record's (9, 12) is clipped, the second's (0, 0.01) is not
+    [0.6, 0.81]
+    """
+    if clip is None:
+        clip = np.inf
+    elif isinstance(clip, int | float | np.number) and not clip >= 0:
+        raise ValueError(f"clip is {clip}: give a clipping norm of at least 0, or None for no clipping")
+    plan = _plan(fn, at, records, norm)
+    count = _count(records)
+    weights = jnp.asarray(weights)
+    if weights.shape != (count,):
+        raise ValueError(f"weights have shape {weights.shape} but there are {count} records: give one weight a record")
+
+    def part(total: list[Array], batch: tuple[PyTree, Array]) -> tuple[list[Array], None]:
+        records, weights = batch
+        book = plan.keep(records)
+        kept = jnp.isfinite(book.sizes) & (weights != 0)
+        factor = jnp.minimum(1, clip * (1 - SAFETY) / jnp.where(kept, book.sizes, 1))
+        parts = plan.add_up(book, kept, jnp.where(kept, weights * factor, 0))
+        return [a + b for a, b in zip(total, parts)], None
+
+    nothing = [plan.zeros(leaf) for leaf in plan.leaves]
+    return plan.treedef.unflatten(_in_chunks(part, nothing, records, weights, plan.chunk(count, chunk))[0])
+
+
+def record_norms(
+    fn: Callable[[PyTree, PyTree], Array], at: PyTree, records: PyTree, *, norm: str = "l2", chunk: int | None = None
+) -> Array:
+    """The norm of each record's gradient as `clipped_sum` sees it: never below the true one, not finite if that is not.
+
+    It depends on raw records: for tests, and for choosing a clip where data may be looked at.
+
+    >>> import jax.numpy as jnp
+    >>> loss = lambda w, record: 0.5 * (record @ w) ** 2
+    >>> [round(float(v), 3) for v in record_norms(loss, jnp.array([0.0, 1.0]), jnp.array([[3.0, 4.0], [0.0, 2.0]]))]
+    [20.0, 4.0]
+    """
+    plan = _plan(fn, at, records, norm)
+    count = _count(records)
+
+    def part(total: None, batch: tuple[PyTree, Array]) -> tuple[None, Array]:
+        return total, plan.keep(batch[0]).sizes
+
+    return _in_chunks(part, None, records, jnp.ones(count), plan.chunk(count, chunk))[1].reshape(-1)[:count]
+
+
+@dataclass(frozen=True)
+class _Book:
+    """What one backward pass leaves behind, one entry per record in every array."""
+
+    factors: list[list[Array]]
+    cotangents: list[Array]
+    explicit: dict[int, Array]  # gradients of the leaves that are not kept in factors
+    sizes: Array
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the gradient of each leaf is kept: in the factors of its uses, or explicitly."""
+
+    closed: ClosedJaxpr
+    treedef: Any
+    leaves: list[Array]
+    norm: str
+    uses: list[Use]
+    results: list[jax.ShapeDtypeStruct]
+    direct: list[int]  # leaves with a tap of their own
+    blocks: dict[int, list[_Block]]  # leaves kept in factors
+    axes: tuple[str, ...]  # mesh axes over which records or parameters vary, inside shard_map
+
+    def zeros(self, like: Any) -> Array:
+        return _vary(jnp.zeros(like.shape, like.dtype), self.axes)
+
+    def chunk(self, count: int, chunk: int | None) -> int:
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"chunk is {chunk}: give the number of records to treat at once, or None")
+        explicit = {*self.direct, *(use.leaf for use in self.uses if use.leaf not in self.blocks)}
+        elements = sum(self.leaves[i].size for i in explicit)
+        return min(count, chunk or max(1, _EXPLICIT_ELEMENTS // max(1, elements)))
+
+    def keep(self, records: PyTree) -> _Book:
+        """One backward pass to the taps, and the norms from what arrives there."""
+
+        def tapped(zeros: tuple[list[Array], dict[int, Array]], record: list[Array]) -> tuple[Array, list[list[Array]]]:
+            taps = Taps(zeros[0])
+            cells = [leaf_cell(i, leaf, zeros[1].get(i)) for i, leaf in enumerate(self.leaves)]
+            return evaluate(self.closed, cells, record, taps), taps.factors
+
+        zeros = [self.zeros(r) for r in self.results], {i: self.zeros(self.leaves[i]) for i in self.direct}
+        rows = jax.tree.leaves(records)
+        (cotangents, explicit), factors = jax.vmap(jax.grad(tapped, has_aux=True), (None, 0))(zeros, rows)
+        for use, a, d in zip(self.uses, factors, cotangents):
+            if use.leaf not in self.blocks:
+                gradient = jax.vmap(lambda a, d, use=use: _transposed(use.apply, self.leaves[use.leaf], a, d))(a, d)
+                explicit[use.leaf] = explicit[use.leaf] + gradient if use.leaf in explicit else gradient
+        parts = [norms.length(_wide(g.reshape(len(g), -1)), self.norm) for g in explicit.values()]
+        for block in (b for blocks in self.blocks.values() for b in blocks):
+            parts.append(jax.vmap(block.size, (0, 0, None))(factors, cotangents, self.norm))
+        sizes = norms.together(parts, self.norm) * (1 + _SLACK) if parts else jnp.zeros(len(rows[0]))
+        return _Book(factors, cotangents, explicit, sizes)
+
+    def add_up(self, book: _Book, kept: Array, scale: Array) -> list[Array]:
+        """The sum of the kept records' gradients, each times its scale. What is not kept may be anything, even NaN."""
+
+        def mask(x: Array, scale: Array | None = None) -> Array:
+            shape = (-1,) + (1,) * (x.ndim - 1)
+            scaled = x if scale is None else (x * scale.reshape(shape)).astype(x.dtype)
+            return jnp.where(kept.reshape(shape), scaled, jnp.zeros((), x.dtype))
+
+        total = [self.zeros(leaf) for leaf in self.leaves]
+        for i, gradient in book.explicit.items():
+            total[i] = jnp.sum(mask(gradient, scale), 0)
+        for use, a, d in zip(self.uses, book.factors, book.cotangents):
+            if use.leaf in self.blocks:
+                apply = jax.vmap(use.apply, (0, None))
+                total[use.leaf] += _transposed(apply, self.leaves[use.leaf], jax.tree.map(mask, a), mask(d, scale))
+        return total
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Uses of the same elements of a leaf, whose factors can be put side by side."""
+
+    kind: str
+    where: np.ndarray
+    uses: list[tuple[int, Use, bool]]  # number, use, whether its two factors change places
+
+    def size(self, factors: list[list[Array]], cotangents: list[Array], norm: str) -> Array:
+        """Norm of one record's gradient in these elements."""
+        pairs = [use.factors(factors[k], cotangents[k])[:: -1 if swap else 1] for k, use, swap in self.uses]
+        a, d = (jnp.concatenate(side, 1) for side in zip(*pairs))
+        return (
+            norms.row_sum(a[0], _wide(d[0]), norm) if self.kind == "rows" else norms.outer_sum(_wide(a), _wide(d), norm)
+        )
+
+
+def _plan(fn: Callable[[PyTree, PyTree], Array], at: PyTree, records: PyTree, norm: str) -> _Plan:
+    if norm not in ("l1", "l2"):
+        raise ValueError(f"norm is {norm!r}: choose 'l1' or 'l2'")
+    leaves, treedef = jax.tree.flatten(jax.tree.map(jnp.asarray, at))
+    if any(not jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves):
+        raise TypeError("every leaf of `at` must be real floating point: bind other values to `fn` beforehand")
+    axes = tuple(sorted(set().union(*map(_varying, [*leaves, *jax.tree.leaves(records)]))))
+    leaves = [_vary(leaf, axes) for leaf in leaves]
+    record = jax.eval_shape(lambda rows: jax.tree.map(lambda x: x[0], rows), records)
+    closed, out = jax.make_jaxpr(fn, return_shape=True)(treedef.unflatten(leaves), record)
+    if getattr(out, "shape", None) != () or not jnp.issubdtype(out.dtype, jnp.floating):
+        raise ValueError(
+            f"fn(at, record) must be one real number, but it returns {out}: reduce it, for example by a sum"
+        )
+    taps = Taps()
+    jax.eval_shape(
+        lambda leaves, record: evaluate(closed, [leaf_cell(i, x) for i, x in enumerate(leaves)], record, taps),
+        leaves,
+        jax.tree.leaves(record),
+    )
+    blocks = {}
+    for i, leaf in enumerate(leaves):
+        found = (
+            None if i in taps.direct else _blocks(leaf.size, [(k, u) for k, u in enumerate(taps.uses) if u.leaf == i])
+        )
+        if found is not None and all(_is_cheaper_in_factors(block, norm) for block in found):
+            blocks[i] = found
+    return _Plan(closed, treedef, leaves, norm, taps.uses, taps.results, sorted(taps.direct), blocks, axes)
+
+
+def _blocks(elements: int, uses: Sequence[tuple[int, Use]]) -> list[_Block] | None:
+    """Uses of a leaf sorted by the elements that they touch; None if these overlap other than by being the same."""
+    blocks: list[_Block] = []
+    for k, use in uses:
+        for block in blocks:
+            if use.kind == block.kind and np.array_equal(use.where, block.where):
+                block.uses.append((k, use, False))
+                break
+            if use.kind == block.kind == "dot" and np.array_equal(use.where.swapaxes(1, 2), block.where):
+                block.uses.append((k, use, True))
+                break
+        else:
+            blocks.append(_Block(use.kind, use.where, [(k, use, False)]))
+    touched = sum((np.bincount(block.where.ravel(), minlength=elements) for block in blocks), np.zeros(elements, int))
+    return blocks if touched.max(initial=0) <= 1 else None
+
+
+def _is_cheaper_in_factors(block: _Block, norm: str) -> bool:
+    """Whether the norm from factors beats the explicit gradient, by rough counts of memory traffic."""
+    positions = sum(use.positions for _, use, _ in block.uses)
+    groups, p, q = block.where.shape
+    if positions == 1:
+        return True
+    if block.kind == "rows":
+        return positions**2 <= 8 * p
+    in_factors = positions * groups * (p + q)
+    # in L1 several positions give a bound only: worth more effort to avoid
+    return positions <= _FACTORED_POSITIONS and block.where.size > (16 if norm == "l1" else 2) * in_factors
+
+
+def _transposed(apply: Callable[[Any, Array], Array], leaf: Array, factor: Any, d: Array) -> Array:
+    return jax.linear_transpose(lambda leaf: apply(factor, leaf), leaf)(d)[0]
+
+
+def _varying(x: Array) -> frozenset[str]:
+    return jax.typeof(x).manual_axis_type.varying
+
+
+def _vary(x: Array, axes: Sequence[str]) -> Array:
+    """Mark x as different on each device along `axes`, or the cotangents of different devices would be added up."""
+    missing = tuple(axis for axis in axes if axis not in _varying(x))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _count(records: PyTree) -> int:
+    counts = {x.shape[:1] for x in jax.tree.leaves(records)}
+    if len(counts) != 1 or () in counts:
+        raise ValueError(f"the leaves of `records` must share a leading axis, one entry a record; they have {counts}")
+    return counts.pop()[0]
+
+
+def _in_chunks(
+    part: Callable[[Any, tuple[PyTree, Array]], tuple[Any, Any]], start: Any, records: PyTree, weights: Array, size: int
+) -> tuple[Any, Any]:
+    """Scan `part` over (records, weights), `size` at a time. The last chunk is filled up with records of weight 0."""
+    count = len(weights)
+    if size >= count:
+        return part(start, (records, weights))
+    chunks = -(-count // size)
+    weights = jnp.pad(weights, (0, chunks * size - count))
+    filled = jax.tree.map(lambda x: x[np.arange(chunks * size) % count] if count % size else x, records)
+    split = jax.tree.map(lambda x: x.reshape(chunks, size, *x.shape[1:]), (filled, weights))
+    return jax.lax.scan(part, start, split)

@@ -1,0 +1,69 @@
+"""A release: the one object from which noise is drawn and epsilon is charged."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from sottovoce.schedules import Scaled, Schedule, schedule
+
+Noise = Literal["gaussian", "laplace"]
+
+
+@dataclass(frozen=True)
+class Release:
+    """The clipped, averaged and noised gradient of a per-record function, described before any record is read.
+
+    Guarantee: with batch denominator m, the mean that `Agent.release` hands out changes by at most ``clip / m``
+    in `norm` when one record's contribution is removed (zero-out), by ``2 clip / m`` when it is replaced; independent
+    noise of scale ``noise(t)`` is added to each coordinate of that mean.
+
+    Args:
+        clip: bound on each record's gradient over the whole pytree, in `norm`. ``math.inf`` leaves it unbounded.
+        noise: scale added to the *mean* at step t: the standard deviation for Gaussian noise, b for Laplace noise.
+        mechanism: "gaussian" (clips in L2) or "laplace" (clips in L1).
+        name: names the release in the ledger and in the key of its noise; a method's field name by default.
+
+    >>> r = Release(clip=1.0, noise=0.05)
+    >>> r.norm, r.private
+    ('l2', True)
+    >>> Release.open().private
+    False
+    """
+
+    clip: float
+    noise: float | Schedule
+    mechanism: Noise = "gaussian"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in ("gaussian", "laplace"):
+            raise ValueError(f"mechanism is {self.mechanism!r}: choose 'gaussian' or 'laplace'")
+        if not self.clip > 0:
+            raise ValueError(f"clip is {self.clip}: it must be positive (math.inf leaves gradients unclipped)")
+        object.__setattr__(self, "noise", schedule(self.noise))
+
+    @classmethod
+    def open(cls) -> "Release":
+        """A release without clipping or noise: the non-private twin; its epsilon is infinite."""
+        return cls(clip=math.inf, noise=0.0)
+
+    @property
+    def norm(self) -> Literal["l1", "l2"]:
+        """The norm of the clip: the one in which the noise's guarantee is stated."""
+        return "l2" if self.mechanism == "gaussian" else "l1"
+
+    @property
+    def scale(self) -> Schedule:
+        """The noise as a schedule."""
+        assert isinstance(self.noise, Schedule)
+        return self.noise
+
+    @property
+    def private(self) -> bool:
+        """Whether there is a bound and noise at the first step: otherwise nothing is guaranteed."""
+        return math.isfinite(self.clip) and self.scale(0, 0) > 0
+
+    def louder(self, factor: float) -> "Release":
+        """The same release with its noise multiplied."""
+        return dataclasses.replace(self, noise=Scaled(self.scale, factor))

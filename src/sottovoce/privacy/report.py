@@ -1,0 +1,73 @@
+"""The privacy statement: what is guaranteed to whom, and what is not."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class PrivacyReport:
+    """The epsilon of a configured method, for each agent against everybody who sees its messages.
+
+    Guarantee (design "sound"): for every agent i, the messages it sends during the run are
+    ``(per_agent[i], delta)``-differentially private for one `unit` of its data under `adjacency`, whatever the other
+    agents do. `epsilon` is the largest. `published` is what the method's paper prints for this configuration.
+    """
+
+    epsilon: float
+    delta: float
+    per_agent: tuple[float, ...]
+    per_level: dict[str, float]
+    published: float | None
+    design: str
+    adjacency: str
+    unit: str
+    accountant: str
+    library: str
+    method: str
+    steps: int
+    events: tuple[str, ...]
+    caveats: tuple[str, ...]
+
+    @property
+    def private(self) -> bool:
+        """Whether anything is guaranteed."""
+        return bool(np.isfinite(self.epsilon))
+
+    def statement(self) -> str:
+        """One sentence to attach to a model."""
+        if not self.private:
+            return f"No differential privacy is guaranteed ({self.method}, {self.design} design): epsilon is infinite."
+        spread = min(self.per_agent)
+        who = f"each agent's epsilon is at most {self.epsilon:.4g}"
+        if spread < self.epsilon * 0.995:
+            who += f" (the lowest {spread:.4g})"
+        return (
+            f"{self.method}, {self.design} design, {self.steps} steps: {who} at delta {self.delta:g}, per {self.unit}, "
+            f"{self.adjacency} adjacency, by {self.accountant} ({self.library})."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "PrivacyReport":
+        """The inverse of `to_dict`."""
+        lists = {name: tuple(data[name]) for name in ("per_agent", "events", "caveats")}
+        return cls(**{**data, **lists})
+
+    def __str__(self) -> str:
+        lines = [self.statement()]
+        if self.published is not None:
+            lines.append(f"The paper prints epsilon {self.published:.4g} for this configuration.")
+        lines += [f"  {event}" for event in self.events]
+        lines += [f"  note: {caveat}" for caveat in self.caveats]
+        return "\n".join(lines)
+
+
+def merge_caveats(*groups: Sequence[str]) -> tuple[str, ...]:
+    """All caveats once, in order."""
+    return tuple(dict.fromkeys(caveat for group in groups for caveat in group))

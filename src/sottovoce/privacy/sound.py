@@ -1,0 +1,341 @@
+"""Privacy bounds that are proved, for both designs of each method.
+
+Two lemmas do the work. *Public state*: a message that is a function of earlier messages, plus a data term whose
+sensitivity is at most Delta_t whatever those messages were, plus fresh noise, costs Delta_t over the noise, and costs
+compose. *Private linear state*: if the un-noised state is kept and the data term is evaluated at public points, its
+sensitivity is carried on, Delta_t = |a_t| Delta_{t-1} + sens(A_t); if it is evaluated at the private state itself, the
+drift Lip(A_t) Delta must be added, which no clipping removes.
+
+Every function takes `adjacency` and returns an `Epsilon`, a float that states its adjacency, delta and accountant.
+Defaults: zero-out for Poisson and with-replacement sampling, replace-one otherwise. All bounds are for the ideal
+mechanism (real numbers), need fixed denominators and fresh secret coins, and shrink as the noise grows.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+
+from sottovoce.privacy.accountant import (
+    Adjacency,
+    Epsilon,
+    Mechanism,
+    Poisson,
+    Sampling,
+    Unsampled,
+    WithoutReplacement,
+    WithReplacement,
+    check_adjacency,
+    epsilon,
+)
+from sottovoce.privacy.gdp import gdp_delta, gdp_epsilon
+from sottovoce.privacy.published import PerVariable, Scheme, scheme_scale, triple
+
+__all__ = [
+    "dp_bilevel",
+    "gdp_delta",
+    "gdp_epsilon",
+    "gradient_release",
+    "gradient_tracking_printed",
+    "label_fresh",
+    "label_randomized_response",
+    "ldp_dsbo",
+    "ldp_dsbo_printed",
+    "storm_printed",
+    "storm_released",
+    "storm_sensitivity",
+]
+
+
+def ldp_dsbo(
+    T: int,
+    v: PerVariable,
+    s: PerVariable,
+    sigma: PerVariable,
+    lam0: PerVariable,
+    clip: PerVariable,
+    noise: Literal["laplace", "gaussian"] = "laplace",
+    delta: float = 0.0,
+    *,
+    adjacency: Adjacency = "replace-one",
+) -> Epsilon:
+    """LDP-DSBO with noisy own state: gradients at the own broadcasts, each record clipped, averaged over t+1 records.
+
+    Guarantee for the record that arrives first, the worst one: every message of one agent over T rounds. `clip` is an
+    L1 bound for Laplace noise of scale sigma / (sqrt(2) (t+1)^s), an L2 bound for Gaussian noise of std
+    sigma / (t+1)^s; step sizes are lam0 / (t+1)^v. Laplace at delta = 0 is the pure sum; Gaussian needs delta > 0.
+
+    >>> settings = dict(v=(.66, .64, .43), s=(.65, .63, .42), sigma=1.0, lam0=(.05, .05, .02), clip=1.0)
+    >>> round(ldp_dsbo(20, **settings), 8)
+    1.49699492
+    """
+    if noise not in ("laplace", "gaussian"):
+        raise ValueError(f"noise is {noise!r}: choose 'laplace' or 'gaussian'")
+    t = np.arange(T, dtype=float)
+    inverse = []
+    for v_, s_, sigma_, lam0_, clip_ in zip(*_triples(v=v, s=s, sigma=sigma, lam0=lam0, clip=clip)):
+        contribution = clip_ * lam0_ / (t + 1) ** v_ / (t + 1)
+        inverse.append(contribution * (t + 2) ** s_ / sigma_)  # the message of round t carries noise number t + 1
+    ratios = np.concatenate(inverse)
+    if noise == "gaussian":
+        return epsilon([(Mechanism(gaussian=float(ratios @ ratios)), 1)], delta, adjacency)
+    releases = [(Mechanism(laplace=(math.sqrt(2) * float(ratio),)), 1) for ratio in ratios]
+    return epsilon(releases, delta, adjacency)
+
+
+def ldp_dsbo_printed(
+    T: int,
+    v: PerVariable,
+    s: PerVariable,
+    sigma: PerVariable,
+    lam0: PerVariable,
+    w: float,
+    c_h: float,
+    c_l: float,
+    c_z: float,
+    L_h1: float,
+    L_l1: float,
+    L_l2: float,
+    H1: float,
+    *,
+    adjacency: Adjacency = "replace-one",
+) -> Epsilon:
+    """LDP-DSBO as printed (own state kept un-noised): the recursions (171), (176), (178) run numerically.
+
+    Holds at delta = 0 for the messages of rounds 1..T, if all constants are true in L1: per-record gradients of h and l
+    (in x and in y) at most c_h and c_l, their Lipschitz constants L_h1 and L_l1 (the latter also bounds the mixed
+    Hessian of l), L_l2 that of the Hessians of l, H1 a bound on its Hessian in y, w the own weight |w_ii|, and |z|_1 kept
+    below c_z by a coordinate-wise clamp. Clipping cannot supply the Lipschitz constants.
+
+    >>> constants = dict(w=.6, c_h=1.0, c_l=1.0, c_z=1.0, L_h1=0.0, L_l1=0.0, L_l2=0.0, H1=0.0)
+    >>> settings = dict(v=(.66, .64, .43), s=(.65, .63, .42), sigma=1.0, lam0=(.05, .05, .02))
+    >>> round(ldp_dsbo_printed(20, **settings, **constants), 7)
+    2.7346715
+    """
+    change = _change(adjacency)
+    (vx, vy, vz), ss, sigmas, (lx, ly, lz) = _triples(v=v, s=s, sigma=sigma, lam0=lam0)
+    keep, drift = abs(1 - w), L_h1 + c_z * L_l2
+    x = y = z = total = 0.0
+    for t in range(T):
+        step_x, step_y, step_z = lx / (t + 1) ** vx, ly / (t + 1) ** vy, lz / (t + 1) ** vz
+        others = t / (t + 1)  # the share of records that are the same in both data sets
+        x, y, z = (
+            keep * x + step_x * (others * drift * (x + y) + L_l1 * z + change * (c_h + c_z * L_l1) / (t + 1)),
+            keep * y + step_y * (others * L_l1 * (x + y) + change * c_l / (t + 1)),
+            (keep + H1 * step_z) * z + step_z * (others * drift * (x + y) + change * (c_h + c_z * L_l1) / (t + 1)),
+        )
+        total += sum(d * math.sqrt(2) * (t + 2) ** s_ / sigma_ for d, s_, sigma_ in zip((x, y, z), ss, sigmas))
+    return Epsilon(total, delta=0.0, adjacency=adjacency, accountant="pure sum")
+
+
+def label_fresh(
+    c: float,
+    uses: int,
+    Q: int,
+    multiclass: bool = False,
+    delta: float = 0.0,
+    *,
+    adjacency: Adjacency = "replace-one",
+) -> Epsilon:
+    """Labels randomised afresh at each use by Laplace noise of scale c, with Q zeroth-order copies of each use.
+
+    The neighbour has one label changed; a removed label counts as changed to a public default, so the bound is the same
+    under zero-out. Two classes: the label moves by 1. More: the one-hot vector moves by 1 in two coordinates, each with
+    its own noise. Batches are known to everybody: nothing is gained by sampling.
+
+    >>> float(label_fresh(1.0, uses=20, Q=1))
+    40.0
+    """
+    releases = uses * (Q + 1) * (2 if multiclass else 1)
+    half = Mechanism(laplace=(0.5 / c,))  # the accountant doubles a contribution that is replaced
+    return _as(epsilon([(half, releases)], delta, "replace-one"), adjacency)
+
+
+def label_randomized_response(
+    epsilon: float, classes: int, releases: int = 1, *, adjacency: Adjacency = "replace-one"
+) -> Epsilon:
+    """Labels randomised by k-ary randomised response: `epsilon` for each time a label is drawn.
+
+    A label that is drawn once and remembered has releases = 1, however often it is used in training, in zeroth-order
+    copies or above. The likelihood ratio of any two labels is exactly e^epsilon, for every number of classes.
+
+    >>> float(label_randomized_response(1.0, classes=10, releases=5))
+    5.0
+    """
+    if classes < 2:
+        raise ValueError(f"classes is {classes}: a label needs at least 2 possible values")
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon of one release is {epsilon}: give a number >= 0")
+    return Epsilon(epsilon * releases, delta=0.0, adjacency=adjacency, accountant="pure sum")
+
+
+def gradient_tracking_printed(
+    K: int,
+    c: float,
+    a: float,
+    b: float,
+    gamma: float,
+    L1: float,
+    zeta: Scheme,
+    eta: Scheme,
+    form: Literal["box", "compact", "tight"] = "box",
+    *,
+    adjacency: Adjacency = "replace-one",
+) -> Epsilon:
+    """DP gradient tracking as printed (private states, Laplace messages), with the drift of the gradients.
+
+    Holds at delta = 0 for all messages k = 0..K, if c bounds the L1 change of the batch gradient at a fixed point when
+    one record changes in the sense of `adjacency` (2 C1/m for per-record L1 clip C1 under replace-one) and the batch
+    gradient is L1-Lipschitz from L1 to L1. box and tight: the algorithm of (4) and (6), tight by impulse responses;
+    compact: the one of (7) and (8).
+
+    >>> round(gradient_tracking_printed(10, .1, .5, .5, .1, 0.0, ("S1", 0), ("S1", 0)), 8)
+    2.32037109
+    """
+    recursions = {"box": _box, "compact": _compact, "tight": _tight}
+    if form not in recursions:
+        raise ValueError(f"form is {form!r}: choose one of {', '.join(recursions)}")
+    x, y = recursions[form](K, c, a, b, gamma, L1)
+    total = float(np.sum(x / scheme_scale(zeta, K)) + np.sum(y / scheme_scale(eta, K)))
+    return Epsilon(total, delta=0.0, adjacency=check_adjacency(adjacency), accountant="pure sum")
+
+
+def gradient_release(
+    K: int,
+    m: int,
+    D: int,
+    C2: float,
+    sigma: float,
+    delta: float,
+    sampling: Literal["poisson", "without_replacement", "none"] = "poisson",
+    *,
+    adjacency: Adjacency | None = None,
+) -> Epsilon:
+    """K+1 clipped noisy batch gradients, each from a fresh batch of m out of D records; the rest is post-processing.
+
+    Each release is (1/m) sum clip(g, C2) + N(0, sigma^2 I) with m fixed (the expected size for Poisson). "none" claims
+    no amplification.
+
+    >>> round(gradient_release(500, 100, 1000, 1.0, 0.1, 1e-5, "without_replacement"), 4)
+    4.3132
+    """
+    drawn, default = _sampling(sampling, D, m)
+    mechanism = Mechanism(gaussian=(C2 / (m * sigma)) ** 2, sampling=drawn)
+    return epsilon([(mechanism, K + 1)], delta, adjacency or default)
+
+
+def storm_printed(
+    T: int,
+    beta_x: float,
+    beta_y: float,
+    C: float,
+    batch: int,
+    b0: int,
+    sigma_x: float,
+    sigma_y: float,
+    participation: Iterable[int] | None,
+    gamma: float,
+    *,
+    adjacency: Adjacency = "replace-one",
+) -> Epsilon:
+    """DPMixSGD as printed plus clipping: both noised STORM estimators of one agent at every step; gamma is delta.
+
+    The guarantee is for a record with this participation in a schedule that does not depend on data: take the largest
+    over all records. Points of evaluation are public, so nothing drifts.
+
+    >>> round(storm_printed(100, .1, .1, 1.0, 20, 10_000, 1.0, 1.0, {1}, 1e-5), 8)
+    2.52046836
+    """
+    steps = None if participation is None else list(participation)
+    inverse = 0.0
+    for beta, sigma in [(beta_x, sigma_x), (beta_y, sigma_y)]:
+        ratios = storm_sensitivity(T, beta, C, batch, b0, steps, adjacency="zero-out") / sigma
+        inverse += float(ratios @ ratios)
+    return epsilon([(Mechanism(gaussian=inverse), 1)], gamma, adjacency)
+
+
+def storm_released(
+    T: int,
+    beta_x: float,
+    beta_y: float,
+    C: float,
+    batch: int,
+    b0: int,
+    n: int,
+    sigma_x: float,
+    sigma_y: float,
+    gamma: float,
+    *,
+    adjacency: Adjacency = "zero-out",
+) -> Epsilon:
+    """DPMixSGD built on released estimators with Poisson batches; gamma is delta.
+
+    The first batch has expected size min(b0, n), later ones `batch`; x and y share a batch and are one mechanism. An
+    increment clip(grad_t) - (1-beta) clip(grad_{t-1}) of one record is at most (2-beta) C.
+
+    >>> round(storm_released(1000, .1, .1, 1.0, 20, 2000, 2000, .2, .2, 1e-5), 3)
+    0.927
+    """
+    first = min(b0, n)
+    start = sum((C / (first * sigma)) ** 2 for sigma in (sigma_x, sigma_y))
+    later = sum(((2 - beta) * C / (batch * sigma)) ** 2 for beta, sigma in [(beta_x, sigma_x), (beta_y, sigma_y)])
+    mechanisms = [
+        (Mechanism(start, sampling=Poisson(first / n)), 1),
+        (Mechanism(later, sampling=Poisson(batch / n)), T - 1),
+    ]
+    return epsilon(mechanisms, gamma, adjacency)
+
+
+def dp_bilevel(
+    T: int,
+    n: int,
+    C_out: float,
+    sigma_out: float,
+    inner: Iterable[tuple[float, float, int]],
+    delta: float,
+    sampling: Literal["full", "poisson", "with_replacement"] = "full",
+    batch: int | None = None,
+    *,
+    adjacency: Adjacency | None = None,
+) -> Epsilon:
+    """DP bilevel with clipping: T outer steps, each one outer release and every inner (C_in, sigma_in, steps) once.
+
+    Releases are means over n records ("full") or sums over a fresh batch per release divided by `batch`.
+
+    >>> round(dp_bilevel(50, 5000, 2.0, .02, [(1.0, .05, 30)] * 2, 1e-5), 8)
+    2.08927027
+    """
+    if (batch is None) != (sampling == "full"):
+        raise ValueError(f"sampling is {sampling!r} and batch is {batch}: give a batch for all but full sampling")
+    drawn, default = _sampling(sampling, n, n if batch is None else batch)
+    releases = [(C_out, sigma_out, 1), *inner]
+    mechanisms = [
+        (Mechanism(gaussian=(clip / ((batch or n) * sigma)) ** 2, sampling=drawn), T * steps)
+        for clip, sigma, steps in releases
+    ]
+    return epsilon(mechanisms, delta, adjacency or default)
+
+
+def _sampling(name: str, size: int, batch: int) -> tuple[Sampling, Adjacency]:
+    """The sampling of that name and the adjacency in which its bound is usually stated."""
+    if name in ("none", "full"):
+        return Unsampled(), "replace-one"
+    if name == "poisson":
+        return Poisson(batch / size), "zero-out"
+    if name == "without_replacement":
+        return WithoutReplacement(size, batch), "replace-one"
+    if name == "with_replacement":
+        return WithReplacement(size, batch), "zero-out"
+    raise ValueError(f"sampling is {name!r}: see the function's signature for its choices")
+
+
+def _as(bound: Epsilon, adjacency: Adjacency) -> Epsilon:
+    """Restate a replace-one bound for an adjacency that it implies."""
+    return Epsilon(
+        bound, delta=bound.delta, adjacency=adjacency, accountant=bound.accountant, considered=bound.considered
+    )
+
+
+def _triples(**settings: PerVariable) -> list[tuple[float, float, float]]:
+    return [triple(name, value) for name, value in settings.items()]

@@ -1,0 +1,193 @@
+"""What is optimised: one loss, a loss with an adversary, or a problem whose constraint is a training problem.
+
+Losses are functions of *one record* and are read through the gate only. Terms that contain no record (regularisers,
+divergences) are public and stated apart: they are neither clipped nor noised.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+
+from sottovoce.trees import Tree
+
+Projection = Callable[[Tree], Tree]
+Record = Any
+
+
+def _nothing(*_: Any) -> float:
+    return 0.0
+
+
+def _anywhere(tree: Tree) -> Tree:
+    return tree
+
+
+@dataclass(frozen=True, eq=False)
+class Minimize:
+    """min over x of the mean over records of ``loss(x, record)``, plus ``public(x)``.
+
+    Args:
+        loss: per-record loss, any JAX function of x (a pytree) and one record.
+        x0: where x starts; its structure and shapes are x's.
+        public: a term without records, added as it is.
+        project_x: keeps x in a set (`sottovoce.problems.sets`, or your own).
+        predict: ``predict(x, features)``, for saved models and reports.
+        public_constants: set it to True to declare that arrays the functions close over are public. An array captured
+            by a loss by-passes the gate, so by default it is an error.
+
+    >>> import jax.numpy as jnp
+    >>> problem = Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(2))
+    >>> problem.variables
+    ('x',)
+    """
+
+    loss: Callable[[Tree, Record], jax.Array]
+    x0: Tree
+    public: Callable[[Tree], Any] = _nothing
+    project_x: Projection = _anywhere
+    predict: Callable[..., Any] | None = None
+    public_constants: bool = False
+    variables: ClassVar[tuple[str, ...]] = ("x",)
+    losses: ClassVar[Mapping[str, str]] = {"records": "loss"}
+
+    def __post_init__(self) -> None:
+        _fill_defaults(self)
+
+
+@dataclass(frozen=True, eq=False)
+class MinMax:
+    """min over x, max over y of the mean over records of ``loss(x, y, record)``, plus ``public(x, y)``.
+
+    Arguments as for `Minimize`; `project_y` keeps the adversary in its set (`sets.simplex()` for weights).
+
+    >>> import jax.numpy as jnp
+    >>> saddle = MinMax(lambda x, y, r: x @ y + 0.5 * x @ x - 0.5 * y @ y + r @ x, x0=jnp.zeros(2), y0=jnp.zeros(2))
+    >>> saddle.variables
+    ('x', 'y')
+    """
+
+    loss: Callable[[Tree, Tree, Record], jax.Array]
+    x0: Tree
+    y0: Tree
+    public: Callable[[Tree, Tree], Any] = _nothing
+    project_x: Projection = _anywhere
+    project_y: Projection = _anywhere
+    predict: Callable[..., Any] | None = None
+    public_constants: bool = False
+    variables: ClassVar[tuple[str, ...]] = ("x", "y")
+    losses: ClassVar[Mapping[str, str]] = {"records": "loss"}
+
+    def __post_init__(self) -> None:
+        _fill_defaults(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Bilevel:
+    """min over x of the mean of ``upper(x, y*(x), record)``, where y*(x) minimises the mean of ``lower(x, y, record)``.
+
+    The levels may read the same records, or two sets (`sottovoce.data.Levels`: validation above, training below).
+    ``public_upper(x, y)`` and ``public_lower(x, y)`` are terms without records, such as ``sum(exp(x) * y**2)``.
+
+    >>> import jax.numpy as jnp
+    >>> tune = Bilevel(
+    ...     upper=lambda x, y, r: (y @ r["a"] - r["b"]) ** 2,
+    ...     lower=lambda x, y, r: (y @ r["a"] - r["b"]) ** 2,
+    ...     x0=jnp.zeros(3), y0=jnp.zeros(3),
+    ...     public_lower=lambda x, y: jnp.sum(jnp.exp(x) * y**2),
+    ... )
+    >>> sorted(tune.losses)
+    ['lower', 'upper']
+    """
+
+    upper: Callable[[Tree, Tree, Record], jax.Array]
+    lower: Callable[[Tree, Tree, Record], jax.Array]
+    x0: Tree
+    y0: Tree
+    public_upper: Callable[[Tree, Tree], Any] = _nothing
+    public_lower: Callable[[Tree, Tree], Any] = _nothing
+    project_x: Projection = _anywhere
+    predict: Callable[..., Any] | None = None
+    public_constants: bool = False
+    variables: ClassVar[tuple[str, ...]] = ("x", "y")
+    losses: ClassVar[Mapping[str, str]] = {"upper": "upper", "lower": "lower"}
+
+    def __post_init__(self) -> None:
+        _fill_defaults(self)
+
+
+Problem = Minimize | MinMax | Bilevel
+
+
+def start(problem: Problem) -> tuple[Tree, ...]:
+    """The variables' starting values, in the order of ``problem.variables``."""
+    return tuple(getattr(problem, f"{name}0") for name in problem.variables)
+
+
+def along(fn: Callable[..., jax.Array], x: Tree, y: Tree, record: Record, z: Tree) -> jax.Array:
+    """The derivative of ``fn(x, y, record)`` in y along z.
+
+    Its gradient in y is the Hessian-vector product, in x the Jacobian-vector product, so that a second-order release
+    is again the gradient of a scalar per record, and no matrix is formed. A loss with a `custom_vjp` inside has no
+    forward derivative: write ``inner(jax.grad(fn, 1)(x, y, record), z)`` for it.
+
+    >>> import jax.numpy as jnp
+    >>> g = lambda x, y, r: 0.5 * r * jnp.sum(jnp.exp(x) * y**2)
+    >>> x, y, z = jnp.zeros(2), jnp.ones(2), jnp.asarray([1.0, 2.0])
+    >>> jax.grad(lambda y: along(g, x, y, 3.0, z))(y).tolist()    # Hessian in y times z
+    [3.0, 6.0]
+    """
+    return jax.jvp(lambda at: fn(x, at, record), (y,), (z,))[1]
+
+
+def public_along(fn: Callable[..., Any], x: Tree, y: Tree, z: Tree) -> jax.Array:
+    """`along` for a public term, which takes no record and may be a constant.
+
+    >>> import jax.numpy as jnp
+    >>> float(public_along(lambda x, y: jnp.sum(x * y), jnp.ones(2), jnp.zeros(2), jnp.asarray([1.0, 2.0])))
+    3.0
+    """
+    return jax.jvp(lambda at: jax.numpy.asarray(fn(x, at), dtype=float), (y,), (z,))[1]
+
+
+def check(problem: Problem, records: Mapping[str, Record]) -> None:
+    """Try each loss on one record of its set: a scalar must come out, and no undeclared array may be captured.
+
+    Raises ValueError that names the loss and the remedy.
+    """
+    for level, name in problem.losses.items():
+        loss = getattr(problem, name)
+        record = records.get(level, records.get("records"))
+        try:
+            traced = jax.make_jaxpr(loss)(*start(problem), record)
+        except (TypeError, KeyError, IndexError, AttributeError) as error:
+            shapes = jax.tree.map(np.shape, record)
+            raise ValueError(
+                f"{name} could not be evaluated on one record ({type(error).__name__}: {error}). "
+                f"It is called as {name}({', '.join(problem.variables)}, record) with one record of shapes {shapes}."
+            ) from error
+        if [aval.shape for aval in traced.out_avals] != [()]:
+            got = [aval.shape for aval in traced.out_avals]
+            raise ValueError(f"{name} returned shapes {got} for one record: it must return one scalar per record")
+        if not problem.public_constants:
+            _refuse_captured(name, traced)
+
+
+def _refuse_captured(name: str, traced: ClosedJaxpr) -> None:
+    """An array constant inside a loss would reach the result without passing the gate (clip and noise)."""
+    for constant in traced.consts:
+        if isinstance(constant, (np.ndarray, jax.Array)) and np.size(constant) > 1:
+            raise ValueError(
+                f"{name} closes over an array of shape {np.shape(constant)}, which would by-pass the privacy gate. "
+                f"Pass data as part of the record; if the array is public, say so with public_constants=True."
+            )
+
+
+def _fill_defaults(problem: Problem) -> None:
+    """None means the default, so that optional terms can be passed on as they come."""
+    for field in fields(problem):
+        if getattr(problem, field.name) is None and callable(field.default):
+            object.__setattr__(problem, field.name, field.default)

@@ -1,0 +1,59 @@
+"""Projections onto the sets that x and y may be confined to: any function from a tree to a tree of its shape will do."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sottovoce.trees import norm
+
+Projection = Callable[[Any], Any]
+
+
+def box(low: float, high: float) -> Projection:
+    """Every coordinate between `low` and `high`.
+
+    >>> box(0.0, 1.0)(jnp.asarray([-1.0, 0.5, 3.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    if not low < high:
+        raise ValueError(f"box({low}, {high}) is empty: low must lie below high")
+    return lambda tree: jax.tree.map(lambda leaf: jnp.clip(leaf, low, high), tree)
+
+
+def ball(radius: float, centre: Any = None) -> Projection:
+    """All leaves together within `radius` of `centre` (the origin if not given).
+
+    >>> ball(5.0)(jnp.asarray([6.0, 8.0])).tolist()
+    [3.0, 4.0]
+    """
+    if not radius > 0:
+        raise ValueError(f"ball of radius {radius}: the radius must be positive")
+
+    def project(tree: Any) -> Any:
+        middle = jax.tree.map(jnp.zeros_like, tree) if centre is None else centre
+        away = jax.tree.map(jnp.subtract, tree, middle)
+        shrink = jnp.minimum(1.0, radius / jnp.maximum(norm(away), jnp.finfo(jnp.float32).tiny))
+        return jax.tree.map(lambda c, a: c + shrink * a, middle, away)
+
+    return project
+
+
+def simplex(total: float = 1.0) -> Projection:
+    """Each leaf, as a vector, non-negative and summing to `total` (Euclidean projection by sorting).
+
+    >>> simplex()(jnp.asarray([0.5, 0.5, 2.0])).tolist()
+    [0.0, 0.0, 1.0]
+    """
+    if not total > 0:
+        raise ValueError(f"simplex of total {total}: the total must be positive")
+
+    def project(leaf: jax.Array) -> jax.Array:
+        flat = leaf.reshape(-1)
+        descending = jnp.sort(flat)[::-1]
+        excess = (jnp.cumsum(descending) - total) / jnp.arange(1, flat.size + 1)
+        kept = jnp.sum(descending > excess)
+        return jnp.maximum(flat - excess[kept - 1], 0.0).reshape(leaf.shape)
+
+    return lambda tree: jax.tree.map(project, tree)

@@ -1,0 +1,99 @@
+"""Weighted sums over neighbours, at a cost that grows with the edges.
+
+All forms add in the order of the senders' numbers, so that every runtime sums alike.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+
+from sottovoce.networks import Network
+from sottovoce.trees import Tree
+
+_UNROLL = 8  # neighbours added one by one in straight code; beyond that, in a loop
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Who each agent hears, padded to the largest degree (weight 0), senders in ascending order."""
+
+    senders: np.ndarray
+    weights: np.ndarray
+
+
+def neighbours(network: Network, over: str, others_only: bool = False) -> Neighbours:
+    """The rows of a network's matrix as padded lists.
+
+    >>> from sottovoce.networks import ring
+    >>> neighbours(ring(4, weight=0.25), "mix").senders[0].tolist()
+    [0, 1, 3]
+    """
+    matrix = network.matrices[over].tocsr().sorted_indices()
+    if others_only:
+        matrix = matrix.copy()
+        matrix.setdiag(0.0)
+    matrix.eliminate_zeros()
+    counts = np.diff(matrix.indptr)
+    slot = np.arange(len(matrix.indices)) - np.repeat(matrix.indptr[:-1], counts)
+    row = np.repeat(np.arange(network.size), counts)
+    senders = np.zeros((network.size, max(int(counts.max(initial=0)), 1)), np.int32)
+    weights = np.zeros(senders.shape, np.float32)
+    senders[row, slot], weights[row, slot] = matrix.indices, matrix.data
+    return Neighbours(senders, weights)
+
+
+def _padded(lists: Neighbours, heard: jax.Array, hearers: jax.Array) -> jax.Array:
+    senders, weights = jnp.asarray(lists.senders)[hearers], jnp.asarray(lists.weights)[hearers]
+    expand = (slice(None),) + (None,) * (heard.ndim - 1)
+
+    def add(k: int, total: jax.Array) -> jax.Array:
+        return total + weights[:, k][expand] * heard[senders[:, k]]
+
+    total = jnp.zeros((hearers.shape[0], *heard.shape[1:]), heard.dtype)
+    degree = senders.shape[1]
+    if degree > _UNROLL:
+        return jax.lax.fori_loop(0, degree, add, total)
+    for k in range(degree):
+        total = add(k, total)
+    return total
+
+
+def _by_edge(network: Network, over: str, others_only: bool, heard: jax.Array, hearers: jax.Array) -> jax.Array:
+    """For graphs with a few very busy agents (a star), where padding to the largest degree would be wasteful."""
+    matrix = network.matrices[over].tocoo()
+    kept = (matrix.row != matrix.col) | (not others_only)
+    hearer, sender, weight = matrix.row[kept], matrix.col[kept], matrix.data[kept]
+    order = np.lexsort((sender, hearer))
+    weights = jnp.asarray(weight[order], jnp.float32)[(slice(None),) + (None,) * (heard.ndim - 1)]
+    sums = jax.ops.segment_sum(
+        weights * heard[sender[order]], hearer[order], num_segments=network.size, indices_are_sorted=True
+    )
+    return sums[hearers]
+
+
+def vectorised(network: Network, over: str, others_only: bool, mesh_axis: str | None) -> Callable[..., Tree]:
+    """`mix(tree, agent)` for code that is `vmap`ped over agents: the batch axis is the network.
+
+    With `mesh_axis` the agents are spread over devices, and what they say is gathered from all of them.
+    """
+    lists = neighbours(network, over, others_only)
+    wasteful = lists.senders.size > 4 * network.matrices[over].nnz + 64
+    apply = partial(_by_edge, network, over, others_only) if wasteful else partial(_padded, lists)
+
+    @custom_vmap
+    def mix(leaf: jax.Array, agent: jax.Array) -> jax.Array:
+        return leaf  # never run: an agent is always one row of the vectorised whole
+
+    @mix.def_vmap  # type: ignore[untyped-decorator]
+    def over_agents(size: int, batched: list[bool], leaf: jax.Array, agent: jax.Array) -> tuple[jax.Array, bool]:
+        if not batched[0]:  # everyone says the same
+            leaf = jnp.broadcast_to(leaf, (size, *leaf.shape))
+        heard = leaf if mesh_axis is None else jax.lax.all_gather(leaf, mesh_axis, tiled=True)
+        return apply(heard, agent), True
+
+    return lambda tree, agent: jax.tree.map(lambda leaf: mix(jnp.asarray(leaf), agent), tree)

@@ -1,0 +1,106 @@
+"""What a run gives: the model, its history, and its privacy statement, which travels with it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sottovoce.methods.base import State
+from sottovoce.privacy.report import PrivacyReport
+from sottovoce.runtime import checkpoint
+from sottovoce.trees import Private, Tree, reveal
+
+
+def variables(problem: Any, state: State) -> tuple[Tree, ...]:
+    """The problem's variables out of the agents' states."""
+    return tuple(reveal(getattr(state, name)) for name in problem.variables)
+
+
+def average(trees: Tree) -> Tree:
+    """The mean over the agents."""
+    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), trees)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    `x` and `y` are the agents' average; `agents` their full states, stacked. `releasable` says whether the privacy
+    statement covers the states: a printed design's final state is un-noised, and only its messages are covered.
+    `history` maps a metric to its values over time; a metric computed on private records is for the owner's eyes.
+    """
+
+    x: Tree
+    y: Tree | None
+    agents: State
+    history: dict[str, np.ndarray]
+    privacy: PrivacyReport
+    releasable: bool
+    predictor: Callable[..., Any] | None = None
+
+    @classmethod
+    def of(cls, problem: Any, state: State, history: dict[str, np.ndarray], privacy: PrivacyReport) -> "Result":
+        """From the agents' final states."""
+        mean = jax.tree.map(np.asarray, average(variables(problem, state)))
+        private = [isinstance(getattr(state, name), Private) for name in problem.variables]
+        second = mean[1] if len(mean) > 1 else None
+        return cls(mean[0], second, state, history, privacy, privacy.private and not any(private), problem.predict)
+
+    def predict(self, features: Any) -> Any:
+        """The problem's `predict` with this model."""
+        return Model(self.x, self.y, self.privacy, self.predictor).predict(features)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `model.npz` and `result.json` (history and privacy statement) into a folder."""
+        folder = Path(folder)
+        Model(self.x, self.y, self.privacy, self.predictor).save(folder / "model.npz")
+        summary = {
+            "privacy": self.privacy.to_dict(),
+            "releasable": self.releasable,
+            "history": {name: values.tolist() for name, values in self.history.items()},
+        }
+        checkpoint.write_atomically(folder / "result.json", json.dumps(summary, indent=1).encode())
+        return folder
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model with its privacy statement attached.
+
+    >>> import tempfile, sottovoce as sv
+    >>> problem = sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2), jnp.zeros(2), predict=lambda x, features: features @ x)
+    >>> method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, 0.1), sampling=sv.Full())
+    >>> result = sv.run(problem, [np.ones((100, 2), np.float32)], method, steps=3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model = Model.load(result.save(folder) / "model.npz", problem)
+    >>> model.privacy.epsilon == result.privacy.epsilon, model.predict(np.ones((5, 2))).shape
+    (True, (5,))
+    """
+
+    x: Tree
+    y: Tree | None
+    privacy: PrivacyReport
+    predictor: Callable[..., Any] | None = None
+
+    def predict(self, features: Any) -> Any:
+        """The problem's `predict` on features."""
+        if self.predictor is None:
+            raise ValueError("this problem was stated without predict=: give it predict(x, features), or with y too")
+        given = (self.x,) if self.y is None else (self.x, self.y)
+        return self.predictor(*given, features)
+
+    def save(self, path: str | Path) -> None:
+        """One file: arrays and statement."""
+        checkpoint.save(Path(path), (self.x, self.y), {"privacy": self.privacy.to_dict()})
+
+    @classmethod
+    def load(cls, path: str | Path, problem: Any) -> "Model":
+        """A saved model of this problem (which gives the structure of x and y, and `predict`)."""
+        like = (problem.x0, getattr(problem, "y0", None))
+        (x, y), meta = checkpoint.load(Path(path), like)
+        return cls(x, y, PrivacyReport.from_dict(meta["privacy"]), problem.predict)

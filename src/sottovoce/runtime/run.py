@@ -1,0 +1,296 @@
+"""`run`: a problem, the parties' records, a method, a network; out comes a model with its privacy statement."""
+
+import hashlib
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sottovoce import accounting
+from sottovoce.methods.base import Method, State
+from sottovoce.networks import Network, single
+from sottovoce.privacy.accountant import Adjacency
+from sottovoce.privacy.ledger import Budget, Entry, Ledger
+from sottovoce.privacy.report import PrivacyReport
+from sottovoce.problems import objectives
+from sottovoce.runtime import checkpoint
+from sottovoce.runtime.progress import Progress
+from sottovoce.runtime.recorder import charges
+from sottovoce.runtime.result import Result, average, variables
+from sottovoce.runtime.store import Layout, lay_out
+from sottovoce.runtime.vectorised import NEVER, Program, program, public_leaves
+
+SIMULATION = (
+    "simulated: noise comes from a seed and a floating-point sampler, so this is the epsilon of the ideal mechanism; "
+    "who knows the seed can subtract the noise"
+)
+_SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend their time on the disk
+
+
+def run(
+    problem: Any,
+    parts: Sequence[Any],
+    method: Method,
+    *,
+    steps: int,
+    network: Network | None = None,
+    seed: int = 0,
+    evaluate: Callable[..., Mapping[str, Any]] | None = None,
+    every: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    delta: float = 1e-5,
+    adjacency: Adjacency | None = None,
+    budget: Budget | None = None,
+    ledger: Ledger | None = None,
+    chunk: int = 1024,
+    devices: int = 1,
+    progress: bool | None = None,
+) -> Result:
+    """Run a method on all agents, compiled as one program.
+
+    Args:
+        problem: `Minimize`, `MinMax` or `Bilevel`.
+        parts: one record set an agent: a pytree of arrays that share their first axis, a `Part`, or `Levels`.
+        method: a configured method.
+        steps: how many steps.
+        network: who talks to whom; needed as soon as there is more than one agent.
+        seed: same seed, same bytes. For simulation: a seed is no secret.
+        evaluate: ``evaluate(x)`` or ``evaluate(x, y)`` giving named numbers, in JAX; recorded for the agents' average
+            and, with up to 64 agents, for each agent (``name/agents``).
+        every: evaluate (and checkpoint) each so many steps; a tenth of the run by default.
+        out: folder for the checkpoint, the ledger and the result; `resume` continues what is there.
+        budget: refuse to start when an agent would spend more than this, counting what `ledger` has already.
+        chunk: how many records are treated at once: bounds the memory.
+        devices: spread the agents over so many devices.
+        progress: show a progress bar; by default on a terminal.
+
+    >>> import jax.numpy as jnp, numpy as np, sottovoce as sv
+    >>> problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(2))
+    >>> parts = [np.full((50, 2), i, np.float32) for i in range(4)]
+    >>> method = sv.methods.DpSgd(rate=0.2, gradient=sv.Release(clip=5.0, noise=0.001), sampling=sv.Full())
+    >>> result = sv.run(problem, parts, method, network=sv.networks.ring(4), steps=50)
+    >>> np.round(result.x, 1).tolist()
+    [1.5, 1.5]
+    """
+    layout = lay_out(parts)
+    network = _check(problem, method, network, layout, steps)
+    objectives.check(problem, layout.example())
+    common = {"network": network, "delta": delta, "adjacency": adjacency, "unit": layout.unit}
+    report = accounting.account(
+        method, sizes=layout.sizes, steps=steps, shared_units=layout.shared_units, problem=problem, **common
+    )
+    report = _simulated(report)
+    every = every or max(1, math.ceil(steps / 10))
+    folder = Path(out) if out is not None else None
+    identity = _identity(problem, method, network, layout, steps, seed, every) if folder or ledger else {}
+    name = hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:16]
+    if ledger is None:
+        ledger = Ledger(folder / "ledger.jsonl" if folder and _ready(folder, resume) else None)
+    books = _Books(ledger, name, method, problem, layout, network, steps, report)
+    if budget is not None:
+        books.require(budget)
+
+    compiled = program(problem, method, layout, network, steps, seed, chunk, devices)
+    journey = _Journey(compiled, problem, evaluate, network.size)
+    if resume and folder is not None and (folder / "checkpoint.npz").exists():
+        journey.restore(folder / "checkpoint.npz", identity)
+    else:
+        journey.begin()
+    with Progress(f"{type(method).__name__}, {network.size} agents", steps, journey.step, progress) as bar:
+        saved = time.monotonic()
+        try:
+            while journey.step < steps:
+                count = min(every - journey.step % every, steps - journey.step)
+                books.charge(journey.step, journey.step + count)
+                journey.advance(count)
+                bar.show(journey.step, journey.latest())
+                if folder is not None and (time.monotonic() - saved > _SAVE_SECONDS or journey.step == steps):
+                    journey.save(folder / "checkpoint.npz", identity)
+                    saved = time.monotonic()
+        except KeyboardInterrupt:
+            if folder is not None:
+                journey.save(folder / "checkpoint.npz", identity)
+                print(f"stopped at step {journey.step}; resume=True (--resume) goes on from there", file=sys.stderr)
+            raise
+    result = journey.result(report)
+    if folder is not None:
+        result.save(folder)
+    return result
+
+
+def _simulated(report: PrivacyReport) -> PrivacyReport:
+    return replace(report, caveats=(*report.caveats, SIMULATION)) if report.private else report
+
+
+def _check(problem: Any, method: Method, network: Network | None, layout: Layout, steps: int) -> Network:
+    """Whether these belong together; says what to change if they do not."""
+    if not isinstance(problem, method.solves):
+        kinds = " or ".join(kind.__name__ for kind in method.solves)
+        raise TypeError(f"{type(method).__name__} solves {kinds}; the problem is a {type(problem).__name__}")
+    if steps < 1:
+        raise ValueError(f"steps is {steps}: it must be at least 1")
+    if network is None:
+        if layout.agents > 1:
+            raise ValueError(f"{layout.agents} parties need a network, for example sv.networks.ring({layout.agents})")
+        network = single()
+    if network.size != layout.agents:
+        raise ValueError(f"the network has {network.size} agents, but there are {layout.agents} parties")
+    for over in method.over:
+        network._matrix(over, f"cannot serve {type(method).__name__}, which needs it")
+    if "records" not in layout.sizes and set(problem.losses) != set(layout.sizes):
+        raise ValueError(f"Levels(upper, lower) are for bilevel problems; {type(problem).__name__} takes one record set")
+    return network
+
+
+def _ready(folder: Path, resume: bool) -> bool:
+    """Make the folder; refuse to run over an earlier run."""
+    if (folder / "checkpoint.npz").exists() and not resume:
+        raise ValueError(f"{folder} holds a run already: choose another folder, or go on with resume=True (--resume)")
+    folder.mkdir(parents=True, exist_ok=True)
+    return True
+
+
+def _identity(
+    problem: Any, method: Method, network: Network, layout: Layout, steps: int, seed: int, every: int
+) -> dict[str, Any]:
+    """What must agree for a run to be continued."""
+
+    def digest(tree: Any) -> str:
+        sha = hashlib.sha256()
+        for leaf in jax.tree.leaves(tree):
+            sha.update(np.ascontiguousarray(leaf).tobytes())
+        return sha.hexdigest()[:16]
+
+    return {
+        "method": repr(method),
+        "steps": steps,
+        "every": every,
+        "seed": seed,
+        "network": network.name + "/" + digest([network.matrices[key].toarray() if network.size < 512 else network.matrices[key].data for key in sorted(network.matrices)]),
+        "start": digest(objectives.start(problem)),
+        "records": digest(dict(layout.stores)),
+    }
+
+
+class _Books:
+    """The run's charges, stretch by stretch."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        name: str,
+        method: Method,
+        problem: Any,
+        layout: Layout,
+        network: Network,
+        steps: int,
+        report: PrivacyReport,
+    ) -> None:
+        self.ledger, self.name, self.layout, self.steps, self.report = ledger, name, layout, steps, report
+        self.notes = charges(method, layout.sizes, steps, network, problem)
+        kinds = accounting.kinds(method, layout.sizes)
+        self.groups = [tuple(np.flatnonzero(kinds == k).tolist()) for k in np.unique(kinds)]
+
+    def spent(self, stretch: range) -> list[tuple[tuple[int, ...], accounting.Spent]]:
+        """By group of equal agents; for two disjoint levels, the level that pays more."""
+        levels = tuple(self.layout.sizes)
+        if len(levels) == 2 and not self.layout.shared_units:
+            levels = (max(self.report.per_level, key=lambda level: self.report.per_level[level]),)
+        return [
+            (group, accounting.spent(self.notes, self.layout.sizes, group[0], levels, stretch)) for group in self.groups
+        ]
+
+    def charge(self, start: int, stop: int) -> None:
+        """Write a stretch down before it is run."""
+        if self.report.private and not any(note.sampling is None for note in self.notes):
+            self.ledger.charge(Entry(self.name, start, stop, tuple(self.spent(range(start, stop)))))
+
+    def require(self, budget: Budget) -> None:
+        """Refuse what would go over the budget."""
+        if not self.report.private or any(note.sampling is None for note in self.notes):
+            raise ValueError(f"a budget of {budget.epsilon:g} was set, but: {self.report.statement()}")
+        self.ledger.require(budget, self.name, self.spent(range(self.steps)), self.report.adjacency)  # type: ignore[arg-type]
+
+
+@dataclass
+class _Journey:
+    """Where the run is: its state, its step, its history."""
+
+    compiled: Program
+    problem: Any
+    evaluate: Callable[..., Mapping[str, Any]] | None
+    agents: int
+    state: State = None
+    step: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.history: dict[str, list[Any]] = {}
+        self._measure = jax.jit(self._metrics)
+
+    def begin(self) -> None:
+        self.state = self.compiled.init()
+        self.record()
+
+    def advance(self, count: int) -> None:
+        began = time.perf_counter()
+        state, broken = self.compiled.advance(self.state, self.step, count)
+        first = np.asarray(broken)  # waits for the stretch to end
+        if first.size and first.min() < NEVER:
+            name = public_leaves(state)[int(first.argmin())][0]
+            raise FloatingPointError(
+                f"{name} is no longer finite after step {int(first.min())}: the run diverges. Lower the step size or "
+                f"the noise; the last good state is that of step {self.step}."
+            )
+        self.state, self.step = state, self.step + count
+        self.seconds += time.perf_counter() - began
+        self.record()
+
+    def record(self) -> None:
+        measured = {name: np.asarray(value) for name, value in self._measure(self.state).items()}
+        for name, value in {"step": np.asarray(self.step), "seconds": np.asarray(self.seconds), **measured}.items():
+            self.history.setdefault(name, []).append(value)
+
+    def _metrics(self, state: State) -> dict[str, jax.Array]:
+        own = variables(self.problem, state)
+        mean = average(own)
+        gap = [jnp.sum((leaf - middle) ** 2) for leaf, middle in zip(jax.tree.leaves(own), jax.tree.leaves(mean))]
+        metrics: dict[str, jax.Array] = {"consensus": sum(gap[1:], gap[0]) / self.agents}
+        if self.evaluate is not None:
+            metrics.update({name: jnp.asarray(value) for name, value in self.evaluate(*mean).items()})
+            if 1 < self.agents <= 64:
+                each = jax.lax.map(lambda one: dict(self.evaluate(*one)), own)  # type: ignore[misc]
+                metrics.update({f"{name}/agents": jnp.asarray(value) for name, value in each.items()})
+        return metrics
+
+    def latest(self) -> dict[str, float]:
+        """The newest scalar metrics, for the progress bar."""
+        hidden = ("step", "seconds", "consensus")
+        return {name: float(v[-1]) for name, v in self.history.items() if name not in hidden and np.ndim(v[-1]) == 0}
+
+    def save(self, path: Path, identity: dict[str, Any]) -> None:
+        history = {name: np.stack(values).tolist() for name, values in self.history.items()}
+        facts = {"identity": identity, "step": self.step, "seconds": self.seconds, "history": history}
+        checkpoint.save(path, self.state, facts)
+
+    def restore(self, path: Path, identity: dict[str, Any]) -> None:
+        stored = checkpoint.read_meta(path)["identity"]
+        differing = [key for key in identity if stored.get(key) != identity[key]]
+        if differing:
+            told = "; ".join(f"{key} was {stored.get(key)!s:.120} and is {identity[key]!s:.120}" for key in differing)
+            raise ValueError(f"{path} belongs to another run: {told}. Run into another folder, or undo the change.")
+        self.state, facts = checkpoint.load(path, like=jax.eval_shape(self.compiled.init))
+        self.step, self.seconds = facts["step"], facts["seconds"]
+        self.history = {name: [np.asarray(v) for v in values] for name, values in facts["history"].items()}
+
+    def result(self, report: PrivacyReport) -> Result:
+        history = {name: np.stack(values) for name, values in self.history.items()}
+        return Result.of(self.problem, self.state, history, report)

@@ -1,0 +1,165 @@
+"""The agents' records as the compiled run holds them: one pool, and for each agent where its rows are.
+
+Parts that are views of one record set share that set: no record is copied per agent, and unequal sizes cost nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sottovoce.data.parts import Levels, Part
+from sottovoce.trees import Tree
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Store:
+    """Records of one level for a group of agents.
+
+    `order` lists pool rows, agent after agent; with a privacy unit each entry is a unit's rows, padded, and `filled`
+    says which of them are real. `starts` is each agent's first entry.
+    """
+
+    pool: Tree
+    order: jax.Array
+    filled: jax.Array | None
+    starts: jax.Array
+
+    def gather(self, start: jax.Array, rows: jax.Array) -> Tree:
+        """The records (or units) at an agent's local rows; rows beyond the end give some record, to be masked."""
+        entries = jnp.minimum(start + rows, self.order.shape[0] - 1)
+        records = jax.tree.map(lambda leaf: leaf[self.order[entries]], self.pool)
+        return records if self.filled is None else (records, self.filled[entries])
+
+    def lift(self, fn: Callable[[Tree, Any], jax.Array]) -> Callable[[Tree, Any], jax.Array]:
+        """A function of one record as a function of one unit: the mean over the unit's records."""
+        if self.filled is None:
+            return fn
+
+        def of_unit(at: Tree, unit: tuple[Tree, jax.Array]) -> jax.Array:
+            records, filled = unit
+            values = jax.vmap(fn, (None, 0))(at, records)
+            return jnp.sum(jnp.where(filled, values, 0.0)) / jnp.sum(filled)
+
+        return of_unit
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All agents' stores by level, and their sizes, counted in units."""
+
+    stores: Mapping[str, Store]
+    sizes: Mapping[str, np.ndarray]
+    unit: str
+    shared_units: bool = False  # a unit has records in both levels, so it pays for both
+
+    @property
+    def agents(self) -> int:
+        """How many agents there are."""
+        return len(next(iter(self.sizes.values())))
+
+    def example(self) -> dict[str, Tree]:
+        """One record of each level, to try a loss on."""
+        return {level: jax.tree.map(lambda leaf: leaf[0], store.pool) for level, store in self.stores.items()}
+
+
+def as_part(records: Any) -> Part:
+    """A part from a part or from a plain record set."""
+    if isinstance(records, Part):
+        return records
+    leaves = jax.tree.leaves(records)
+    if not leaves:
+        raise ValueError("a party's record set is an empty pytree: give arrays that share their first axis")
+    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in leaves}
+    if len(lengths) != 1 or None in lengths:
+        shapes = [np.shape(leaf) for leaf in leaves]
+        raise ValueError(f"a record set's arrays must share their first axis; got shapes {shapes}")
+    return Part(records, np.arange(lengths.pop()))
+
+
+def lay_out(parts: Sequence[Any], agents: range | None = None) -> Layout:
+    """Arrange parts for the run; with `agents`, the stores hold only those agents' records (sizes stay everyone's).
+
+    Raises ValueError naming the party that is empty, of another kind, or holds records of another shape.
+    """
+    if not parts:
+        raise ValueError("there are no parties: give one record set per agent")
+    split = [isinstance(part, Levels) for part in parts]
+    if any(split) and not all(split):
+        odd = split.index(not split[0])
+        raise ValueError(f"party {odd} differs from party 0: either all parties have Levels(upper, lower) or none has")
+    if all(split):
+        by_level = {level: [as_part(getattr(part, level)) for part in parts] for level in ("upper", "lower")}
+    else:
+        by_level = {"records": [as_part(part) for part in parts]}
+    for level, group in by_level.items():
+        _check_group(level, group)
+    kept = list(agents) if agents is not None else list(range(len(parts)))
+    units = [part.unit is not None for part in by_level[next(iter(by_level))]]
+    built = {level: _build(group, kept) for level, group in by_level.items()}
+    return Layout(
+        stores={level: store for level, (store, _) in built.items()},
+        sizes={level: sizes for level, (_, sizes) in built.items()},
+        unit="unit" if units[0] else "record",
+        shared_units=units[0] and len(by_level) == 2 and _overlap(by_level["upper"], by_level["lower"]),
+    )
+
+
+def _check_group(level: str, group: list[Part]) -> None:
+    where = "" if level == "records" else f" ({level} level)"
+    reference = jax.tree.map(lambda leaf: (np.shape(leaf)[1:], np.asarray(leaf[:0]).dtype), group[0].records)
+    for number, part in enumerate(group):
+        if len(part) == 0:
+            raise ValueError(f"party {number}{where} has no records: leave it out or give it some")
+        if part.records is not group[0].records:
+            shapes = jax.tree.map(lambda leaf: (np.shape(leaf)[1:], np.asarray(leaf[:0]).dtype), part.records)
+            if shapes != reference:
+                raise ValueError(
+                    f"party {number}{where} holds records of shapes {shapes}, party 0 of {reference}: they must agree"
+                )
+        if (part.unit is None) != (group[0].unit is None):
+            raise ValueError(f"party {number}{where}: either every party names a privacy unit or none does")
+
+
+def _build(group: list[Part], kept: list[int]) -> tuple[Store, np.ndarray]:
+    pool, rows = _pool([group[i] for i in kept])
+    sizes = np.array([len(part) if part.unit is None else np.unique(_ids(part)).size for part in group])
+    starts = np.concatenate([[0], np.cumsum(sizes[kept])[:-1]])
+    if group[0].unit is None:
+        order, filled = np.concatenate(rows), None
+    else:
+        units = [unit for i, own in zip(kept, rows) for unit in _by_unit(_ids(group[i]), own)]
+        width = max(len(unit) for unit in units)
+        order = np.stack([np.pad(unit, (0, width - len(unit)), mode="edge") for unit in units])
+        filled = jnp.arange(width) < jnp.asarray([len(unit) for unit in units])[:, None]
+    return Store(pool, jnp.asarray(order, jnp.int32), filled, jnp.asarray(starts, jnp.int32)), sizes
+
+
+def _pool(group: list[Part]) -> tuple[Tree, list[np.ndarray]]:
+    """One record set for all, and each part's rows in it: the shared set if there is one, else theirs end to end."""
+    shared = group[0].records
+    if all(part.records is shared for part in group) and sum(map(len, group)) == len(jax.tree.leaves(shared)[0]):
+        return jax.tree.map(jnp.asarray, shared), [np.asarray(part.rows) for part in group]
+    own = [part.gather() for part in group]
+    pool = jax.tree.map(lambda *leaves: jnp.concatenate([jnp.asarray(leaf) for leaf in leaves]), *own)
+    return pool, np.split(np.arange(sum(map(len, group))), np.cumsum([len(part) for part in group])[:-1])
+
+
+def _ids(part: Part) -> np.ndarray:
+    assert part.unit is not None
+    return np.asarray(part.unit)[part.rows]
+
+
+def _by_unit(ids: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
+    """Rows gathered unit by unit."""
+    _, which = np.unique(ids, return_inverse=True)
+    return np.split(rows[np.argsort(which, kind="stable")], np.cumsum(np.bincount(which))[:-1])
+
+
+def _overlap(upper: list[Part], lower: list[Part]) -> bool:
+    """Whether some party's unit has records in both levels."""
+    return any(np.intersect1d(_ids(up), _ids(low)).size > 0 for up, low in zip(upper, lower))

@@ -1,0 +1,145 @@
+"""Values that change with the step, and may differ from agent to agent.
+
+One schedule object serves the compiled run (traced step and agent) and the accountant (NumPy steps, float64), so the
+noise that is drawn and the noise that is charged are the same function.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+PerAgent = float | tuple[float, ...]  # one value for all, or one for each agent
+
+
+def _pick(value: PerAgent, agent: Any) -> Any:
+    if not isinstance(value, tuple):
+        return value
+    return jnp.asarray(value)[agent] if isinstance(agent, jax.Array) else value[int(agent)]
+
+
+def _agents(*values: PerAgent) -> int | None:
+    """For how many agents these values are given one by one; None when all share them."""
+    counts = {len(v) for v in values if isinstance(v, tuple)}
+    if len(counts) > 1:
+        raise ValueError(f"a schedule lists values for {sorted(counts)} agents: give one value, or one per agent")
+    return counts.pop() if counts else None
+
+
+class Schedule:
+    """``schedule(t, agent)``: the value at step t (from 0) for an agent (from 0)."""
+
+    def __call__(self, t: Any, agent: Any = 0) -> Any:
+        """The value at step t."""
+        raise NotImplementedError
+
+    @property
+    def agents(self) -> int | None:
+        """How many agents it lists values for; None if all share one."""
+        return None
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same value at every step.
+
+    >>> Constant(0.1)(7)
+    0.1
+    >>> Constant((0.1, 0.2))(7, agent=1)
+    0.2
+    """
+
+    value: PerAgent
+
+    def __call__(self, t: Any, agent: Any = 0) -> Any:
+        """The value at step t."""
+        return _pick(self.value, agent)
+
+    @property
+    def agents(self) -> int | None:
+        """How many agents it lists values for."""
+        return _agents(self.value)
+
+
+@dataclass(frozen=True)
+class Decay(Schedule):
+    """``value / (t + offset) ** power``: the papers' step sizes (offset 1); a negative power grows.
+
+    >>> Decay(1.0, 0.5)(3)
+    0.5
+    >>> Decay(1.0, (0.5, 1.0))(3, agent=1)
+    0.25
+    """
+
+    value: PerAgent
+    power: PerAgent
+    offset: float = 1.0
+
+    def __call__(self, t: Any, agent: Any = 0) -> Any:
+        """The value at step t."""
+        base = t + self.offset
+        if isinstance(base, np.ndarray):
+            base = base.astype(np.float64)
+        return _pick(self.value, agent) / base ** _pick(self.power, agent)
+
+    @property
+    def agents(self) -> int | None:
+        """How many agents it lists values for."""
+        return _agents(self.value, self.power)
+
+
+@dataclass(frozen=True)
+class Scaled(Schedule):
+    """Another schedule times a constant.
+
+    >>> Scaled(Constant(2.0), 1.5)(0)
+    3.0
+    """
+
+    of: Schedule
+    factor: PerAgent
+
+    def __call__(self, t: Any, agent: Any = 0) -> Any:
+        """The value at step t."""
+        return self.of(t, agent) * _pick(self.factor, agent)
+
+    @property
+    def agents(self) -> int | None:
+        """How many agents it lists values for."""
+        return self.of.agents or _agents(self.factor)
+
+
+@dataclass(frozen=True)
+class Ratio(Schedule):
+    """One schedule over another: a release that is multiplied by a step size carries noise ``message / step``.
+
+    >>> Ratio(Decay(1.0, 0.5, offset=2), Constant(0.1))(2)
+    5.0
+    """
+
+    top: Schedule
+    bottom: Schedule
+
+    def __call__(self, t: Any, agent: Any = 0) -> Any:
+        """The value at step t."""
+        return self.top(t, agent) / self.bottom(t, agent)
+
+    @property
+    def agents(self) -> int | None:
+        """How many agents it lists values for."""
+        return self.top.agents or self.bottom.agents
+
+
+def schedule(value: "float | Schedule | tuple[float, ...]") -> Schedule:
+    """A schedule from a number, one number per agent, or a schedule.
+
+    >>> schedule(0.5)
+    Constant(value=0.5)
+    """
+    if isinstance(value, Schedule):
+        return value
+    if isinstance(value, (list, tuple)):
+        return Constant(tuple(float(v) for v in value))
+    return Constant(float(value))
