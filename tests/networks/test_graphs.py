@@ -107,7 +107,9 @@ def test_from_matrix_conventions():
     given_w = ring.mix.toarray() - np.eye(6)
     assert networks.from_matrix(given_w, "zero-row-sum").mix.toarray() == pytest.approx(ring.mix.toarray())
     with pytest.raises(ValueError, match="row of the averaging matrix is off"):
-        networks.from_matrix(given_w + np.eye(6) * 0.5)
+        networks.from_matrix(ring.mix.toarray() * 0.9)
+    with pytest.raises(ValueError, match=r'own weight is negative.*"zero-row-sum"'):
+        networks.from_matrix(given_w)
     with pytest.raises(ValueError, match="column of the averaging matrix"):
         networks.from_matrix(np.array([[0.5, 0.5, 0], [0.5, 0.25, 0.25], [0.5, 0, 0.5]]))
     with pytest.raises(ValueError, match="negative"):
@@ -175,7 +177,7 @@ def test_a_network_is_a_value():
 
 @pytest.mark.parametrize("n", [0, -1, 2.5, "3"])
 def test_bad_sizes_are_refused(n):
-    for build in (networks.complete, networks.star, networks.exponential):
+    for build in (networks.ring, networks.complete, networks.star, networks.exponential):
         with pytest.raises(ValueError, match="number of agents"):
             build(n)
 

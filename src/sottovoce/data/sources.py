@@ -1,7 +1,7 @@
 """Load a public data set by name, from a folder, from the user's cache, or from its official address.
 
-What is done to the values is public by declaration: division by the largest pixel value, or the ranges written below.
-No scaling looks at the records.
+What is done to the values is fixed in this file: division by the largest pixel value, or the ranges written below. No
+scaling is computed from the records that are loaded.
 """
 
 import bz2
@@ -192,7 +192,10 @@ def _parse_svmlight(text: bytes, width: int, name: str) -> Records:
     raw = np.frombuffer(text, np.uint8)
     line_ends, colons = np.flatnonzero(raw == ord("\n")), np.flatnonzero(raw == ord(":"))
     pairs = np.diff(np.searchsorted(colons, line_ends), prepend=0)
-    numbers = np.fromstring(text.replace(b":", b" "), sep=" ")
+    try:
+        numbers = np.fromstring(text.replace(b":", b" "), sep=" ")
+    except ValueError:
+        numbers = np.empty(0)
     if numbers.size != pairs.size + 2 * colons.size:
         raise ValueError(f"{name} is not a svmlight text of `label index:value ...` lines: replace it by the original")
     first = np.cumsum(1 + 2 * pairs) - (1 + 2 * pairs)
@@ -282,9 +285,10 @@ def _breast_cancer() -> Pair:
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
-    # Ten measures of a cell nucleus, each as mean, standard error and worst: generous round figures, declared.
-    largest = np.array([40, 50, 300, 5000, 0.25, 1.5, 1.5, 0.4, 0.8, 0.25])
-    ranges = Ranges(np.zeros(30), np.concatenate([largest, largest / 5, largest]))
+    # Ten measures of a cell nucleus, each as mean, standard error and worst. Round figures above the extremes of this
+    # public set, so chosen with it in view: fine for a demonstration, for private records declare yours beforehand.
+    largest = np.array([40, 60, 300, 5000, 0.25, 1.5, 1.5, 0.4, 0.8, 0.25])
+    ranges = Ranges(np.zeros(30), np.concatenate([largest, largest / 3, largest]))
     return _every_fifth_for_test(ranges.scale(bunch.data), bunch.target)
 
 

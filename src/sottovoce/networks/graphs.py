@@ -132,7 +132,8 @@ def ring(n: int, weight: float | None = None) -> Network:
     >>> ring(4, weight=0.3).mix.toarray()[0].round(1).tolist()
     [0.4, 0.3, 0.0, 0.3]
     """
-    return _undirected(f"ring of {n}", nx.cycle_graph(_count(n)) if n > 2 else nx.path_graph(_count(n)), weight)
+    n = _count(n)
+    return _undirected(f"ring of {n}", nx.cycle_graph(n) if n > 2 else nx.path_graph(n), weight)
 
 
 def complete(n: int) -> Network:

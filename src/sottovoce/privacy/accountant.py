@@ -5,19 +5,16 @@ and returns the smallest of all bounds that are valid for the stated adjacency. 
 release, and nothing is guessed: a combination without a proof is an error.
 """
 
-import logging
 import math
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
 
-import dp_accounting
 import numpy as np
-from dp_accounting.rdp import RdpAccountant
 from scipy.stats import binom
 
-from sottovoce.privacy import pld
+from sottovoce.privacy import pld, rdp
 from sottovoce.privacy.gdp import gdp_epsilon
 from sottovoce.privacy.mechanisms import (
     Adjacency,
@@ -29,6 +26,7 @@ from sottovoce.privacy.mechanisms import (
     WithoutReplacement,
     WithReplacement,
     check_adjacency,
+    clips_moved,
 )
 
 __all__ = [
@@ -141,7 +139,7 @@ def _epsilon(counts: frozenset[tuple[Mechanism, int]], delta: float, adjacency: 
         considered = {"no noise": math.inf}
     elif items and all(mechanism == Mechanism(gaussian=mechanism.gaussian) for mechanism, _ in items):
         mu = math.sqrt(sum(count * mechanism.gaussian for mechanism, count in items))
-        considered["exact GDP"] = gdp_epsilon(mu * _scale(adjacency), delta)
+        considered["exact GDP"] = gdp_epsilon(mu * clips_moved(adjacency), delta)
     elif items and delta > 0:
         considered |= _numerical(_few(items), delta, adjacency)
     accountant = min(considered, key=lambda name: considered[name])
@@ -162,7 +160,7 @@ def _numerical(items: Items, delta: float, adjacency: Adjacency) -> dict[str, fl
             found["PLD of pairs"] = _of_pairs(items, delta)
     if all(_has_rdp(mechanism, adjacency, bool(fixed)) for mechanism, _ in items):
         if fixed or len(items) <= _CROSS_CHECKED:
-            found["RDP"] = _rdp(items, delta, adjacency)
+            found["RDP"] = rdp.epsilon(items, delta, adjacency)
     elif fixed:  # no single accountant takes both: basic composition of two guarantees at delta / 2
         halves = [_numerical(part, delta / 2, adjacency) for part in (fixed, others)]
         found["sum of two"] = sum(min(half.values()) for half in halves)
@@ -176,18 +174,14 @@ def _plain(mechanism: Mechanism) -> Mechanism:
     return replace(mechanism, sampling=Unsampled()) if everybody else mechanism
 
 
-def _scale(adjacency: Adjacency) -> float:
-    return 1.0 if adjacency == "zero-out" else 2.0
-
-
 def _pure(mechanism: Mechanism, adjacency: Adjacency) -> float:
     """Epsilon at delta = 0 of Laplace and pure releases on one batch."""
     total, sampling = sum(mechanism.laplace), mechanism.sampling
     if isinstance(sampling, Poisson):  # the amplification is proved for zero-out; replacing is zeroing out twice
-        return _scale(adjacency) * _amplified(total + mechanism.pure, sampling.rate)
+        return clips_moved(adjacency) * _amplified(total + mechanism.pure, sampling.rate)
     if isinstance(sampling, WithoutReplacement):  # proved for replace-one, of which zero-out is a special case
         return _amplified(2 * total + mechanism.pure, sampling.batch / sampling.size)
-    return _scale(adjacency) * total + mechanism.pure
+    return clips_moved(adjacency) * total + mechanism.pure
 
 
 def _amplified(eps: float, rate: float) -> float:
@@ -247,7 +241,7 @@ def _pieces(items: Items, delta: float, adjacency: Adjacency) -> list[tuple[pld.
     total = sum(count for _, count in items)
     pieces: list[tuple[pld.Piece, int]] = []
     for mechanism, count in items:
-        mu, sampling, scale = math.sqrt(mechanism.gaussian), mechanism.sampling, _scale(adjacency)
+        mu, sampling, scale = math.sqrt(mechanism.gaussian), mechanism.sampling, clips_moved(adjacency)
         if isinstance(sampling, Unsampled):
             if mu:
                 pieces.append((pld.Shifted(scale * mu * math.sqrt(count)), 1))
@@ -285,32 +279,3 @@ def _of_pairs(items: Items, delta: float) -> float:
             return 2 * eps
         eps = value
     return math.inf
-
-
-def _rdp(items: Items, delta: float, adjacency: Adjacency) -> float:
-    """Renyi accounting. The library never doubles a sensitivity here, so it is given the true ratio."""
-    fixed = any(_is_fixed_size(mechanism) for mechanism, _ in items)
-    relation = dp_accounting.NeighboringRelation
-    accountant = RdpAccountant(neighboring_relation=relation.REPLACE_ONE if fixed else relation.REPLACE_SPECIAL)
-    for mechanism, count in items:
-        scale, sampling = _scale(adjacency), mechanism.sampling
-        if mechanism.gaussian:
-            sensitivity = 2.0 if isinstance(sampling, WithoutReplacement) else scale
-            event = dp_accounting.GaussianDpEvent(1 / (sensitivity * math.sqrt(mechanism.gaussian)))
-            if isinstance(sampling, Poisson):
-                event = dp_accounting.PoissonSampledDpEvent(sampling.rate, event)
-            if isinstance(sampling, WithoutReplacement):
-                event = dp_accounting.SampledWithoutReplacementDpEvent(sampling.size, sampling.batch, event)
-            accountant.compose(event, count)
-        for inverse in mechanism.laplace:
-            accountant.compose(dp_accounting.LaplaceDpEvent(1 / (scale * inverse)), count)
-        if mechanism.pure:
-            truth_lost = 2 / (1 + math.exp(mechanism.pure))
-            accountant.compose(dp_accounting.RandomizedResponseDpEvent(truth_lost, 2), count)
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it warns of orders that it leaves out, which only loosens the bound
-    try:
-        return float(accountant.get_epsilon(delta))
-    finally:
-        logger.setLevel(level)

@@ -89,7 +89,7 @@ def clipped_sum(
         return [a + b for a, b in zip(total, parts)], None
 
     nothing = [plan.zeros(leaf) for leaf in plan.leaves]
-    return plan.treedef.unflatten(_in_chunks(part, nothing, records, weights, plan.chunk(count, chunk))[0])
+    return jax.tree.unflatten(plan.treedef, _in_chunks(part, nothing, records, weights, plan.chunk(count, chunk))[0])
 
 
 def record_norms(
@@ -212,7 +212,7 @@ def _plan(fn: Callable[[PyTree, PyTree], Array], at: PyTree, records: PyTree, no
     axes = tuple(sorted(set().union(*map(_varying, [*leaves, *jax.tree.leaves(records)]))))
     leaves = [_vary(leaf, axes) for leaf in leaves]
     record = jax.eval_shape(lambda rows: jax.tree.map(lambda x: x[0], rows), records)
-    closed, out = jax.make_jaxpr(fn, return_shape=True)(treedef.unflatten(leaves), record)
+    closed, out = jax.make_jaxpr(fn, return_shape=True)(jax.tree.unflatten(treedef, leaves), record)
     if getattr(out, "shape", None) != () or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ValueError(
             f"fn(at, record) must be one real number, but it returns {out}: reduce it, for example by a sum"

@@ -8,7 +8,9 @@ parameters that returns a replacement, or None where it is better left alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import jax.numpy as jnp
@@ -92,7 +94,7 @@ def _sum(x: Any, **params: Any) -> Callable[[Array], Array] | None:
     geometry = _geometry(params)
 
     def pool(x: Array) -> Array:
-        return sum(_slices(x[None, ..., None], jnp.zeros((), x.dtype), *geometry))[0, ..., 0]
+        return reduce(lax.add, _slices(x[None, ..., None], jnp.zeros((), x.dtype), *geometry))[0, ..., 0]
 
     return None if _is_unwieldy(geometry[0]) else pool
 
@@ -107,7 +109,7 @@ def _geometry(params: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _is_unwieldy(window: Sequence[int]) -> bool:
-    return int(np.prod(window, dtype=int)) > _MOST_SLICES
+    return math.prod(window) > _MOST_SLICES
 
 
 def _slices(

@@ -118,3 +118,12 @@ def check_adjacency(adjacency: str) -> Adjacency:
     if adjacency not in get_args(Adjacency):
         raise ValueError(f"adjacency is {adjacency!r}: choose one of {', '.join(get_args(Adjacency))}")
     return adjacency  # type: ignore[return-value]
+
+
+def clips_moved(adjacency: Adjacency) -> float:
+    """By how many clips a record's contribution moves between neighbours: 1 for zero-out, 2 for replace-one.
+
+    >>> clips_moved("replace-one")
+    2.0
+    """
+    return 1.0 if check_adjacency(adjacency) == "zero-out" else 2.0

@@ -14,12 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import fftconvolve, lfilter
 from scipy.special import expit, logsumexp, ndtr, ndtri
 
-Array = NDArray[np.float64]
+Array = np.ndarray
 Weights = tuple[tuple[int, float], ...]  # (shift, probability) pairs of a mixture
 
 _COARSEST = 2.0**-6

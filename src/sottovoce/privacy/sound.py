@@ -30,7 +30,9 @@ from sottovoce.privacy.accountant import (
     epsilon,
 )
 from sottovoce.privacy.gdp import gdp_delta, gdp_epsilon
+from sottovoce.privacy.mechanisms import clips_moved
 from sottovoce.privacy.published import PerVariable, Scheme, scheme_scale, triple
+from sottovoce.privacy.sensitivities import storm_sensitivity, tracking_box, tracking_compact, tracking_tight
 
 __all__ = [
     "dp_bilevel",
@@ -105,15 +107,15 @@ def ldp_dsbo_printed(
 
     Holds at delta = 0 for the messages of rounds 1..T, if all constants are true in L1: per-record gradients of h and l
     (in x and in y) at most c_h and c_l, their Lipschitz constants L_h1 and L_l1 (the latter also bounds the mixed
-    Hessian of l), L_l2 that of the Hessians of l, H1 a bound on its Hessian in y, w the own weight |w_ii|, and |z|_1 kept
-    below c_z by a coordinate-wise clamp. Clipping cannot supply the Lipschitz constants.
+    Hessian of l), L_l2 that of the Hessians of l, H1 a bound on its Hessian in y, w the own weight |w_ii|, and |z|_1
+    kept below c_z by a coordinate-wise clamp. Clipping cannot supply the Lipschitz constants.
 
     >>> constants = dict(w=.6, c_h=1.0, c_l=1.0, c_z=1.0, L_h1=0.0, L_l1=0.0, L_l2=0.0, H1=0.0)
     >>> settings = dict(v=(.66, .64, .43), s=(.65, .63, .42), sigma=1.0, lam0=(.05, .05, .02))
     >>> round(ldp_dsbo_printed(20, **settings, **constants), 7)
     2.7346715
     """
-    change = _change(adjacency)
+    change = clips_moved(adjacency)
     (vx, vy, vz), ss, sigmas, (lx, ly, lz) = _triples(v=v, s=s, sigma=sigma, lam0=lam0)
     keep, drift = abs(1 - w), L_h1 + c_z * L_l2
     x = y = z = total = 0.0
@@ -193,7 +195,7 @@ def gradient_tracking_printed(
     >>> round(gradient_tracking_printed(10, .1, .5, .5, .1, 0.0, ("S1", 0), ("S1", 0)), 8)
     2.32037109
     """
-    recursions = {"box": _box, "compact": _compact, "tight": _tight}
+    recursions = {"box": tracking_box, "compact": tracking_compact, "tight": tracking_tight}
     if form not in recursions:
         raise ValueError(f"form is {form!r}: choose one of {', '.join(recursions)}")
     x, y = recursions[form](K, c, a, b, gamma, L1)

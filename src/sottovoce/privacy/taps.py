@@ -10,6 +10,7 @@ added to itself instead: the derivative with respect to that is the leaf's own p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -205,15 +206,19 @@ def _is_float(aval: Any) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
+def _shape(atom: Any) -> tuple[int, ...]:
+    return atom.aval.shape
+
+
 def _dot(eqn: JaxprEqn, view: View, side: int, bind: Callable[..., list[Array]]) -> Use:
     contracted, batched = eqn.params["dimension_numbers"]
-    mine, theirs = view.where, eqn.invars[1 - side].aval
+    mine, theirs = view.where, _shape(eqn.invars[1 - side])
     my_free = [i for i in range(mine.ndim) if i not in contracted[side] and i not in batched[side]]
-    their_free = [i for i in range(theirs.ndim) if i not in contracted[1 - side] and i not in batched[1 - side]]
-    groups = int(np.prod([mine.shape[i] for i in batched[side]], dtype=int))
-    p = int(np.prod([mine.shape[i] for i in contracted[side]], dtype=int))
-    q = int(np.prod([mine.shape[i] for i in my_free], dtype=int))
-    positions = int(np.prod([theirs.shape[i] for i in their_free], dtype=int))
+    their_free = [i for i in range(len(theirs)) if i not in contracted[1 - side] and i not in batched[1 - side]]
+    groups = math.prod(mine.shape[i] for i in batched[side])
+    p = math.prod(mine.shape[i] for i in contracted[side])
+    q = math.prod(mine.shape[i] for i in my_free)
+    positions = math.prod(theirs[i] for i in their_free)
 
     def factors(factor: list[Array], d: Array) -> tuple[Array, Array]:
         order = (*batched[1 - side], *their_free, *contracted[1 - side])
@@ -243,7 +248,7 @@ def _rows_use(
 ) -> Use:
     """A use that picks whole rows: one index in each of the dimensions `rows`, everything in the others."""
     rest = [i for i in range(view.where.ndim) if i not in rows]
-    count = int(np.prod([view.where.shape[i] for i in rows], dtype=int))
+    count = math.prod(view.where.shape[i] for i in rows)
     where = view.where.transpose(*rows, *rest).reshape(1, count, -1)
 
     def apply(factor: list[Array], leaf: Array) -> Array:
@@ -275,9 +280,9 @@ def _gather(eqn: JaxprEqn, view: View, side: int, bind: Callable[..., list[Array
     whole_rows = all(sizes[i] == (1 if i in rows else n) for i, n in enumerate(shape))
     if side != 0 or dims.operand_batching_dims or set(dims.collapsed_slice_dims) != set(rows) or not whole_rows:
         return None
-    out = eqn.outvars[0].aval
-    before = [i for i in range(out.ndim) if i not in dims.offset_dims]
-    positions = int(np.prod([out.shape[i] for i in before], dtype=int))
+    out = _shape(eqn.outvars[0])
+    before = [i for i in range(len(out)) if i not in dims.offset_dims]
+    positions = math.prod(out[i] for i in before)
     fills = eqn.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP
 
     def number(factor: list[Array], d: Array) -> tuple[Array, Array]:

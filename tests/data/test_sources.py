@@ -1,0 +1,232 @@
+import bz2
+import gzip
+import hashlib
+import io
+import pickle
+import tarfile
+import time
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_svmlight_file
+
+from sottovoce.data import available, check_records, load, names, sources
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """No test may read or fill the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "sottovoce"
+
+
+@pytest.fixture
+def no_folder(monkeypatch):
+    monkeypatch.delenv("SOTTOVOCE_DATA", raising=False)
+
+
+def idx(array):
+    return b"\x00\x00\x08" + bytes([array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes()
+
+
+def write_idx_set(folder, train=7, test=3):
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    sets = {}
+    for kind, n in (("train", train), ("t10k", test)):
+        images = rng.integers(0, 256, (n, 28, 28)).astype(np.uint8)
+        labels = rng.integers(0, 10, n).astype(np.uint8)
+        (folder / f"{kind}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
+        (folder / f"{kind}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
+        sets[kind] = images, labels
+    return sets
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test", "width", "classes"),
+    [("digits", 1438, 359, 64, 10), ("breast-cancer", 456, 113, 30, 2), ("synthetic", 4000, 1000, 20, 2)],
+)
+def test_sets_without_files(no_folder, name, train, test, width, classes):
+    assert available(name)
+    first, second = load(name)
+    assert first["features"].shape == (train, width)
+    assert second["features"].shape == (test, width)
+    for records in (first, second):
+        check_records(records, classes=classes)
+        assert records["features"].dtype == np.float32
+        assert records["label"].dtype == np.int32
+        assert set(records["label"].tolist()) == set(range(classes))
+    if name != "synthetic":
+        assert first["features"].min() >= 0
+        assert first["features"].max() <= 1
+    np.testing.assert_array_equal(load(name)[0]["features"], first["features"])
+
+
+def test_breast_cancer_is_not_scaled_by_its_records(no_folder):
+    """Declared ranges are wider than the data: scaled by its own extremes, every column would reach 1."""
+    features = np.concatenate([records["features"] for records in load("breast-cancer")])
+    assert features.max() < 1.0
+
+
+def test_pictures_keep_their_pixels(tmp_path):
+    sets = write_idx_set(tmp_path / "mnist")
+    train, test = load("mnist", root=tmp_path, image=True)
+    assert train["features"].shape == (7, 28, 28, 1)
+    np.testing.assert_allclose(test["features"][..., 0], sets["t10k"][0] / 255, rtol=1e-6)
+    np.testing.assert_array_equal(train["label"], sets["train"][1])
+    np.testing.assert_array_equal(load("mnist", root=tmp_path)[0]["features"], train["features"].reshape(7, -1))
+    with pytest.raises(ValueError, match="a9a has no pictures"):
+        load("a9a", image=True)
+
+
+def test_a_damaged_idx_file_is_named(tmp_path):
+    write_idx_set(tmp_path / "mnist")
+    (tmp_path / "mnist" / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros(5, np.uint8))[:-2]))
+    with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte\.gz is not a whole idx file"):
+        load("mnist", root=tmp_path)
+
+
+def test_svmlight_equals_scikit_learn(tmp_path):
+    text = b"+1 3:1 11:0.25 \n-1 1:-0.5\n-1\n+1 2:1e-3 122:1"
+    (tmp_path / "a9a").mkdir()
+    for name in ("a9a", "a9a.t"):
+        (tmp_path / "a9a" / f"{name}.bz2").write_bytes(bz2.compress(text))
+    train, _ = load("a9a", root=tmp_path)
+    expected, sign = load_svmlight_file(io.BytesIO(text), n_features=123)
+    np.testing.assert_array_equal(train["features"], expected.toarray().astype(np.float32))
+    assert train["label"].tolist() == (sign > 0).astype(int).tolist()
+    (tmp_path / "a9a" / "a9a.bz2").write_bytes(bz2.compress(b"+1 3:1\nwrong 2:x\n"))
+    with pytest.raises(ValueError, match="a9a is not a svmlight text"):
+        load("a9a", root=tmp_path)
+
+
+def write_archive(path):
+    """A CIFAR-10 archive of the official form, with one picture a batch."""
+    pictures = np.random.default_rng(0).integers(0, 256, (6, 3072)).astype(np.uint8)
+    with tarfile.open(path, "w:gz") as tar:
+        for k, name in enumerate([f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]):
+            data = pickle.dumps({b"data": pictures[k : k + 1], b"labels": [k]})
+            info = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return pictures
+
+
+def test_the_official_cifar10_archive_is_opened_only_with_its_sum(tmp_path, monkeypatch):
+    folder = tmp_path / "cifar10"
+    folder.mkdir()
+    pictures = write_archive(folder / "cifar-10-python.tar.gz")
+    with pytest.raises(ValueError, match="not the official archive"):
+        load("cifar10", root=tmp_path)
+    source = sources._SOURCES["cifar10"]
+    sum_of = hashlib.sha256((folder / "cifar-10-python.tar.gz").read_bytes()).hexdigest()
+    file = sources.File(source.files[0].name, source.files[0].folder_url, sum_of)
+    trusted = sources.Source((file,), source.read, source.other_forms, source.image)
+    monkeypatch.setitem(sources._SOURCES, "cifar10", trusted)
+    train, test = load("cifar10", root=tmp_path, image=True)
+    assert train["features"].shape == (5, 32, 32, 3)
+    assert train["label"].tolist() == [0, 1, 2, 3, 4]
+    assert test["label"].tolist() == [5]
+    expected = pictures[5].reshape(3, 32, 32).transpose(1, 2, 0) / 255
+    np.testing.assert_allclose(test["features"][0], expected, rtol=1e-6)
+
+
+def serve(monkeypatch, tmp_path, spoil=False):
+    """Let mnist's official address be a local folder."""
+    write_idx_set(tmp_path / "official")
+    files = []
+    for file in sources._SOURCES["mnist"].files:
+        path = tmp_path / "official" / file.name
+        sum_of = hashlib.sha256(path.read_bytes()).hexdigest()
+        files.append(sources.File(file.name, (tmp_path / "official").as_uri() + "/", "0" * 64 if spoil else sum_of))
+    source = sources._SOURCES["mnist"]
+    served = sources.Source(tuple(files), source.read, source.other_forms, source.image)
+    monkeypatch.setitem(sources._SOURCES, "mnist", served)
+
+
+def test_a_download_is_checked_and_kept(no_folder, own_cache, tmp_path, monkeypatch):
+    serve(monkeypatch, tmp_path)
+    assert not available("mnist")
+    train, _ = load("mnist")
+    assert train["features"].shape == (7, 784)
+    assert available("mnist")
+    assert len(list((own_cache / "mnist").iterdir())) == 4
+    for path in (tmp_path / "official").iterdir():
+        path.unlink()
+    np.testing.assert_array_equal(load("mnist")[0]["features"], train["features"])
+
+
+def test_a_download_with_the_wrong_sum_leaves_nothing(no_folder, own_cache, tmp_path, monkeypatch):
+    serve(monkeypatch, tmp_path, spoil=True)
+    with pytest.raises(ValueError, match=r"expected 0000.*SOTTOVOCE_DATA"):
+        load("mnist")
+    assert list((own_cache / "mnist").iterdir()) == []
+
+
+def test_offline_names_three_remedies(no_folder, tmp_path, monkeypatch):
+    serve(monkeypatch, tmp_path)
+    for path in (tmp_path / "official").iterdir():
+        path.unlink()
+    with pytest.raises(ValueError, match="set SOTTOVOCE_DATA") as raised:
+        load("mnist")
+    for remedy in ("mnist/", "connect and try again", "breast-cancer, digits, synthetic"):
+        assert remedy in str(raised.value)
+
+
+def test_bad_names_and_folders(tmp_path):
+    with pytest.raises(ValueError, match="no data set is called 'minst'; there are 20news, a8a"):
+        load("minst")
+    with pytest.raises(ValueError, match="does not exist"):
+        load("mnist", root=tmp_path / "nowhere")
+    assert len(names()) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test", "counts"),
+    [
+        pytest.param("mnist", (60000, 784), (10000, 784), [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]),
+        pytest.param("fashion-mnist", (60000, 784), (10000, 784), [6000] * 10),
+        pytest.param("a8a", (22696, 123), (9865, 123), [17190, 5506]),
+        pytest.param("a9a", (32561, 123), (16281, 123), [24720, 7841]),
+        pytest.param("ijcnn1", (49990, 22), (91701, 22), [45137, 4853]),
+    ],
+)
+@pytest.mark.data("mnist", "fashion-mnist", "a8a", "a9a", "ijcnn1")
+def test_real_sets(name, train, test, counts):
+    first, second = load(name)
+    assert first["features"].shape == train
+    assert second["features"].shape == test
+    assert np.bincount(first["label"]).tolist() == counts
+    check_records(first, classes=len(counts))
+    check_records(second, classes=len(counts))
+
+
+@pytest.mark.data("cifar10")
+def test_real_cifar10():
+    with pytest.warns(UserWarning, match="12000 of 50000 training and 2000 of 10000 test"):
+        train, test = load("cifar10", image=True)
+    assert train["features"].shape == (12000, 32, 32, 3)
+    assert np.bincount(train["label"]).tolist() == [1200] * 10
+    assert np.bincount(test["label"]).tolist() == [200] * 10
+
+
+@pytest.mark.data("20news")
+def test_real_20news():
+    train, test = load("20news")
+    assert train["features"].shape == (11314, 130107)
+    assert test["features"].shape == (7532, 130107)
+    assert train["features"].format == "csr"
+    assert len(np.bincount(train["label"])) == 20
+    check_records(train, classes=20)
+
+
+@pytest.mark.data("mnist", "a9a")
+@pytest.mark.parametrize(("name", "seconds"), [("mnist", 1.5), ("a9a", 1.0)])
+def test_real_sets_load_fast(name, seconds):
+    """The best of three, as the machine may be busy."""
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        load(name)
+        times.append(time.perf_counter() - start)
+    assert min(times) < seconds

@@ -1,0 +1,68 @@
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import sottovoce as sv
+from sottovoce.methods.base import Method
+from sottovoce.methods.dp_sgd import DpSgd, SgdState
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import Full
+from sottovoce.trees import descend
+
+from . import contract
+
+EXAMPLES = {
+    f"{name}-{label}": example for name, cls in sv.methods.available.items() for label, example in cls.examples().items()
+}
+
+
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_contract(example: str, check: Any) -> None:
+    method = EXAMPLES[example]
+    check(method, contract.case_for(method))
+
+
+# A contract that cannot be broken proves nothing: each of these must fail.
+
+
+@dataclass(frozen=True)
+class _Uphill(DpSgd):
+    def step(self, problem: Any, state: SgdState, agent: Any) -> SgdState:
+        better = super().step(problem, state, agent)
+        return better._replace(x=descend(state.x, -1.0, descend(state.x, 1.0, better.x)))
+
+
+@dataclass(frozen=True)
+class _Deaf(DpSgd):
+    """Does not listen to its neighbours."""
+
+    def step(self, problem: Any, state: SgdState, agent: Any) -> SgdState:
+        heard = agent.mix(state.x)
+        better = super().step(problem, state, agent)
+        return better._replace(x=descend(descend(better.x, 1.0, heard), -1.0, state.x))
+
+
+@dataclass(frozen=True)
+class _Leaky(DpSgd):
+    """Makes a release in a branch, where nobody can count it."""
+
+    def step(self, problem: Any, state: SgdState, agent: Any) -> SgdState:
+        import jax
+
+        return jax.lax.cond(agent.t > 0, lambda: DpSgd.step(self, problem, state, agent), lambda: state)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (_Uphill, contract.check_converges),
+        (_Deaf, contract.check_converges),
+        (_Leaky, contract.check_private_is_accounted),
+    ],
+)
+def test_broken_methods_fail(broken: type[Method], check: Any) -> None:
+    method = broken(rate=0.2, gradient=Release.open(), sampling=Full())  # type: ignore[call-arg]
+    with pytest.raises((AssertionError, ValueError, FloatingPointError)):
+        check(method, contract.case_for(method))

@@ -1,0 +1,380 @@
+"""The accountant: against closed forms, slow integrals and dp-accounting, and at the edges where formulas turn unsound."""
+
+import itertools
+import math
+import pickle
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import dblquad, quad
+from scipy.stats import binom, laplace, norm
+
+from sottovoce.privacy import accountant, pld
+from sottovoce.privacy.accountant import (
+    Epsilon,
+    Mechanism,
+    Poisson,
+    Unsampled,
+    WithoutReplacement,
+    WithReplacement,
+    epsilon,
+    poisson_capacity,
+)
+from sottovoce.privacy.gdp import gdp_delta, gdp_epsilon
+
+mpmath = pytest.importorskip("mpmath")
+
+
+def oracle_delta(mu, eps):
+    """The Gaussian curve at sixty digits."""
+    with mpmath.workdps(60):
+        mu, eps = mpmath.mpf(mu), mpmath.mpf(eps)
+        return mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
+
+
+class TestGaussianCurve:
+    @pytest.mark.parametrize("mu", [1e-6, 1e-3, 0.3, 1.0, 5.0, 40.0])
+    @pytest.mark.parametrize("relative", [0.0, 0.01, 0.5, 2.0, 6.0])
+    def test_delta_against_sixty_digits(self, mu, relative):
+        eps = relative * (mu + mu * mu / 2)
+        assert gdp_delta(mu, eps) == pytest.approx(float(oracle_delta(mu, eps)), rel=1e-9, abs=1e-300)
+
+    @pytest.mark.parametrize("mu", [1e-5, 0.01, 0.3, 1.0, 7.0, 60.0])
+    @pytest.mark.parametrize("delta", [1e-12, 1e-5, 1e-2])
+    def test_epsilon_against_sixty_digits(self, mu, delta):
+        eps = gdp_epsilon(mu, delta)
+        if eps == 0:
+            assert oracle_delta(mu, 0) <= delta
+        else:
+            step = 1e-9 * max(1.0, eps)
+            assert oracle_delta(mu, eps + step) <= delta <= oracle_delta(mu, max(0.0, eps - step))
+
+    def test_limits(self):
+        assert gdp_epsilon(0.0, 1e-5) == 0
+        assert gdp_epsilon(0.0, 0.0) == 0
+        assert gdp_epsilon(math.inf, 1e-5) == math.inf
+        assert gdp_delta(math.inf, 1.0) == 1
+        with pytest.raises(ValueError, match="mu is"):
+            gdp_epsilon(-1.0, 1e-5)
+        with pytest.raises(ValueError, match="mu is"):
+            gdp_delta(math.nan, 1.0)
+        with pytest.raises(ValueError, match="epsilon is"):
+            gdp_delta(1.0, -1.0)
+
+
+class TestGoldenValues:
+    def test_poisson_gaussian(self):
+        bound = epsilon([(Mechanism(gaussian=1 / 1.5**2, sampling=Poisson(0.04)), 2250)], 1e-5, "zero-out")
+        assert bound == pytest.approx(6.7688, abs=1e-3)
+        assert bound.considered["RDP"] == pytest.approx(7.3293, abs=1e-3)
+        assert (bound.accountant, bound.adjacency, bound.delta) == ("PLD", "zero-out", 1e-5)
+
+    def test_unsampled_gaussian_is_not_the_library_reading(self):
+        """z = 2: 1.9931 exactly under zero-out, 4.3772 when the sensitivity doubles, never RDP's 2.1657."""
+        zero_out = epsilon([(Mechanism(gaussian=0.25), 1)], 1e-5, "zero-out")
+        replace_one = epsilon([(Mechanism(gaussian=0.25), 1)], 1e-5, "replace-one")
+        assert zero_out == pytest.approx(1.9931, abs=1e-4)
+        assert replace_one == pytest.approx(4.3772, abs=1e-4)
+        assert zero_out.accountant == replace_one.accountant == "exact GDP"
+
+    def test_without_replacement(self):
+        mechanism = Mechanism(gaussian=0.01, sampling=WithoutReplacement(1000, 100))
+        bound = epsilon([(mechanism, 501)], 1e-5, "replace-one")
+        assert bound == pytest.approx(4.31322, abs=1e-4)
+        assert bound.accountant == "RDP"
+        # a removed record is a null record in its place: the replace-one bound stands, unhalved
+        assert epsilon([(mechanism, 501)], 1e-5, "zero-out") == pytest.approx(float(bound))
+
+    def test_with_replacement_is_a_little_worse_than_poisson(self):
+        """50 releases of z = 4, batches of 100 out of 5000."""
+        poisson = epsilon([(Mechanism(gaussian=1 / 16, sampling=Poisson(0.02)), 50)], 1e-5, "zero-out")
+        drawn = epsilon([(Mechanism(gaussian=1 / 16, sampling=WithReplacement(5000, 100)), 50)], 1e-5, "zero-out")
+        assert poisson == pytest.approx(0.11841, abs=1e-5)
+        assert drawn == pytest.approx(0.11867, abs=1e-5)
+
+    def test_small_epsilon_is_accurate(self):
+        """Un-sampled Laplace and pure pieces of tiny size, against the central limit's exact neighbour: GDP."""
+        bound = epsilon([(Mechanism(laplace=(1e-3,)), 10_000)], 1e-6, "zero-out")
+        assert bound == pytest.approx(gdp_epsilon(0.1, 1e-6), rel=5e-3)
+
+
+class TestEdges:
+    def test_edge_1_delta_zero(self):
+        assert gdp_epsilon(0.3, 0.0) == math.inf
+        assert gdp_epsilon(0.3, -1e-9) == math.inf
+        with pytest.raises(ValueError, match="delta is 0"):
+            epsilon([(Mechanism(gaussian=0.1), 1)], 0.0, "zero-out")
+        with pytest.raises(ValueError, match="delta is -0.1"):
+            epsilon([(Mechanism(laplace=(0.1,)), 1)], -0.1, "zero-out")
+        assert epsilon([(Mechanism(laplace=(0.1,)), 3)], 0.0, "zero-out") == pytest.approx(0.3)
+
+    @pytest.mark.parametrize(("releases", "truth", "wrong"), [(2, 9.0, (7.15, 6.85)), (3, 14.4, (9.4, 8.6))])
+    def test_edge_2_releases_that_share_a_batch_are_one_mechanism(self, releases, truth, wrong):
+        shared = Mechanism(laplace=(1.0,) * releases, sampling=Poisson(0.1))
+        bound = epsilon([(shared, 100)], 1e-6, "zero-out")
+        loose = epsilon([(Mechanism(laplace=(float(releases),), sampling=Poisson(0.1)), 100)], 1e-6, "zero-out")
+        assert bound == pytest.approx(truth, abs=0.05)
+        assert bound <= loose
+        root = Mechanism(laplace=(math.sqrt(releases),), sampling=Poisson(0.1))
+        apart = Mechanism(laplace=(1.0,), sampling=Poisson(0.1))
+        rules = [epsilon([(root, 100)], 1e-6, "zero-out"), epsilon([(apart, 100 * releases)], 1e-6, "zero-out")]
+        assert rules == pytest.approx(wrong, abs=0.05)  # what the two wrong rules would say
+        assert all(bound > rule + 1 for rule in rules)
+
+    def test_edge_4_padded_poisson_batches(self):
+        n, q, steps, eps, delta = 1000, 0.1, 501, 0.829, 1e-5
+        capacity, mass = poisson_capacity(n, q, steps, eps, delta)
+        factor = steps * (1 + math.exp(eps))
+        assert mass == pytest.approx(factor * binom.sf(capacity, n, q)) <= 0.01 * delta
+        assert factor * binom.sf(capacity - 1, n, q) > 0.01 * delta  # the smallest
+        assert poisson_capacity(50, 1.0, 10, 1.0, 1e-5) == (50, 0.0)
+        with pytest.raises(ValueError, match="sampling rate"):
+            poisson_capacity(50, 1.5, 10, 1.0, 1e-5)
+
+    @pytest.mark.parametrize(
+        ("z", "rate", "steps", "zero_out", "replace_one"),
+        [(10.0, 0.1, 501, 0.829, 1.761), (0.045 * 55, 55 / 12_000, 2001, 0.295, 0.592)],
+    )
+    def test_edge_5_adjacency(self, z, rate, steps, zero_out, replace_one):
+        items = [(Mechanism(gaussian=1 / z**2, sampling=Poisson(rate)), steps)]
+        first, second = epsilon(items, 1e-5, "zero-out"), epsilon(items, 1e-5, "replace-one")
+        assert first == pytest.approx(zero_out, abs=1e-3)
+        assert second == pytest.approx(replace_one, abs=1e-3)
+        assert (first.adjacency, second.adjacency) == ("zero-out", "replace-one")
+        assert "RDP" not in second.considered
+        with pytest.raises(ValueError, match="choose one of zero-out, replace-one"):
+            epsilon(items, 1e-5, "add-remove")
+
+    def test_edge_5_laplace_under_replace_one_is_group_privacy(self):
+        items = [(Mechanism(laplace=(1.0,), sampling=Poisson(0.1)), 100)]
+        bound = epsilon(items, 1e-6, "replace-one")
+        assert bound.accountant == "PLD of pairs"
+        half = float(bound) / 2
+        assert epsilon(items, 1e-6 / (1 + math.exp(half)), "zero-out") <= half + 1e-9
+        assert bound > 2 * epsilon(items, 1e-6, "zero-out")
+
+
+def curve(piece, eps, h=2.0**-9):
+    """delta(eps) of one piece as the engine sees it, the larger of both directions."""
+    return [
+        losses.infinite + float(np.clip(-np.expm1(eps - losses.at(h)), 0, None) @ losses.mass)
+        for losses in pld._losses(piece, h, 1e-13)
+    ]
+
+
+class TestLossDistributions:
+    """Single pieces against integrals of (p - e^eps q)_+; composition against the library."""
+
+    @pytest.mark.parametrize("eps", [0.0, 0.2, 0.9])
+    @pytest.mark.parametrize("rate", [1.0, 0.2])
+    def test_laplace_and_gaussian_on_one_batch(self, eps, rate):
+        mu, shift = 0.7, 1.1
+
+        def excess(direction):
+            def inner(x, y):
+                with_record, without = norm.pdf(x - mu) * laplace.pdf(y - shift), norm.pdf(x) * laplace.pdf(y)
+                mixed = rate * with_record + (1 - rate) * without
+                p, q = (mixed, without) if direction == 0 else (without, mixed)
+                return max(0.0, p - math.exp(eps) * q)
+
+            return dblquad(inner, -22, 23, -8, 9, epsabs=2e-5)[0]
+
+        found = curve(pld.Shared(mu, (shift,), (), rate), eps)
+        assert found == pytest.approx([excess(0), excess(1)], abs=1e-4)
+
+    @pytest.mark.parametrize("eps", [0.0, 0.05, 0.5])
+    def test_gaussian_mixtures(self, eps):
+        mu, draws = 0.8, tuple((k, float(binom.pmf(k, 5, 0.1))) for k in range(6))
+        pairs = [
+            (draws, ((0, 1.0),)),  # with replacement
+            (((0, 0.9), (1, 0.1)), ((-1, 0.1), (0, 0.9))),  # Poisson, replace-one
+        ]
+        for over, under in pairs:
+
+            def density(weights, x):
+                return sum(w * norm.pdf(x - k * mu) for k, w in weights)
+
+            exact = [
+                quad(lambda x: max(0.0, density(p, x) - math.exp(eps) * density(q, x)), -12, 16, limit=400)[0]
+                for p, q in [(over, under), (under, over)]
+            ]
+            found = curve(pld.Shifted(mu, over, under), eps)
+            assert found == pytest.approx(exact, abs=1e-5)
+            assert all(f >= e - 1e-9 for f, e in zip(found, exact))  # rounded to the safe side
+
+    def test_pure_piece_is_randomised_response(self):
+        assert curve(pld.Shared(pure=(1.0,)), 0.5)[0] == pytest.approx(
+            (math.e - math.exp(0.5)) / (1 + math.e), abs=1e-5
+        )
+
+    @settings(max_examples=12, deadline=None)
+    @given(
+        z=st.floats(0.8, 10),
+        rate=st.floats(0.01, 0.5),
+        steps=st.integers(1, 500),
+        exponent=st.floats(-8, -4),
+    )
+    def test_poisson_gaussian_lies_between_the_librarys_bounds(self, z, rate, steps, exponent):
+        delta = 10**exponent
+        ours = pld.epsilon([(pld.Shifted(1 / z, ((0, 1 - rate), (1, rate))), steps)], delta)
+        from_library = privacy_loss_distribution.from_gaussian_mechanism
+        upper = from_library(z, sampling_prob=rate, value_discretization_interval=1e-3)
+        lower = from_library(
+            z,
+            sampling_prob=rate,
+            value_discretization_interval=1e-3,
+            pessimistic_estimate=False,
+            use_connect_dots=False,
+        )
+        assert lower.self_compose(steps).get_epsilon_for_delta(delta) <= ours
+        assert ours <= upper.self_compose(steps).get_epsilon_for_delta(delta) * (1 + 1e-3) + 1e-4
+
+    @settings(max_examples=12, deadline=None)
+    @given(z=st.floats(0.5, 20), rate=st.sampled_from([1.0, 0.3, 0.05]), steps=st.integers(1, 200))
+    def test_laplace_agrees_with_the_library(self, z, rate, steps):
+        library = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
+        event = dp_accounting.LaplaceDpEvent(z)
+        library.compose(event if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, event), steps)
+        ours = epsilon([(Mechanism(laplace=(1 / z,), sampling=Poisson(rate)), steps)], 1e-6, "zero-out")
+        assert ours == pytest.approx(library.get_epsilon(1e-6), rel=2e-3, abs=2e-4)
+
+    def test_poisson_gaussian_replace_one_agrees_with_the_library(self):
+        library = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, 1e-4)
+        library.compose(dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(2.0)), 300)
+        ours = epsilon([(Mechanism(gaussian=0.25, sampling=Poisson(0.05)), 300)], 1e-6, "replace-one")
+        assert ours == pytest.approx(library.get_epsilon(1e-6), rel=1e-3)
+
+    def test_unsampled_gaussian_is_the_closed_form(self):
+        for mu, delta in itertools.product([0.05, 1.0, 6.0], [1e-9, 1e-4]):
+            exact = gdp_epsilon(mu, delta)
+            found = pld.epsilon([(pld.Shifted(mu), 1)], delta)
+            assert exact <= found + 1e-9
+            assert found == pytest.approx(exact, rel=1e-3)
+
+
+class TestComposition:
+    def test_different_mechanisms_compose_at_once(self):
+        """A Gaussian and a Laplace un-sampled release: the pieces of one batch at rate 1."""
+        apart = epsilon([(Mechanism(gaussian=0.5), 1), (Mechanism(laplace=(0.6,)), 1)], 1e-5, "zero-out")
+        one = epsilon([(Mechanism(gaussian=0.5, laplace=(0.6,)), 1)], 1e-5, "zero-out")
+        assert apart == pytest.approx(one, rel=1e-4)
+        assert one < gdp_epsilon(math.sqrt(0.5), 1e-5) + 0.6  # basic composition
+
+    def test_order_and_grouping_do_not_matter(self):
+        a, b = Mechanism(gaussian=0.1, sampling=Poisson(0.1)), Mechanism(laplace=(0.1, 0.2), sampling=Poisson(0.2))
+        assert epsilon([(a, 3), (b, 2)], 1e-6, "zero-out") == epsilon([(b, 1), (a, 3), (b, 1)], 1e-6, "zero-out")
+        assert Mechanism(laplace=(0.2, 0.1)) == Mechanism(laplace=(0.1, 0.0, 0.2))
+
+    def test_nothing_released_costs_nothing(self):
+        assert epsilon([], 1e-5, "zero-out") == 0
+        assert epsilon([(Mechanism(), 5), (Mechanism(gaussian=1.0), 0)], 0.0, "zero-out") == 0
+
+    def test_no_noise_is_infinite(self):
+        bound = epsilon([(Mechanism(gaussian=math.inf), 1)], 1e-5, "zero-out")
+        assert bound == math.inf
+        assert bound.accountant == "no noise"
+
+    def test_everybody_sampled_is_unsampled(self):
+        for sampling in (Poisson(1.0), WithoutReplacement(50, 50)):
+            bound = epsilon([(Mechanism(gaussian=0.2, sampling=sampling), 3)], 1e-5, "replace-one")
+            assert bound == pytest.approx(gdp_epsilon(2 * math.sqrt(0.6), 1e-5))
+
+    def test_pure_sum_is_amplified(self):
+        mechanism = Mechanism(laplace=(0.3, 0.2), pure=0.5, sampling=Poisson(0.1))
+        assert epsilon([(mechanism, 2)], 0.0, "zero-out") == pytest.approx(2 * math.log1p(0.1 * math.expm1(1.0)))
+        fixed = Mechanism(laplace=(0.5,), sampling=WithoutReplacement(100, 10))
+        for adjacency in ("zero-out", "replace-one"):
+            assert epsilon([(fixed, 1)], 0.0, adjacency) == pytest.approx(math.log1p(0.1 * math.expm1(1.0)))
+
+    def test_mixed_samplings_without_one_accountant_share_delta(self):
+        fixed = Mechanism(gaussian=0.01, sampling=WithoutReplacement(1000, 100))
+        poisson = Mechanism(gaussian=0.01, sampling=Poisson(0.1))
+        both = epsilon([(fixed, 50), (poisson, 50)], 1e-5, "zero-out")
+        parts = [epsilon([(m, 50)], 5e-6, "zero-out") for m in (fixed, poisson)]
+        assert both == pytest.approx(sum(parts))
+        assert both.accountant == "sum of two"
+
+    def test_a_long_schedule_is_rounded_up_not_down(self, monkeypatch):
+        items = [(Mechanism(gaussian=1 / (1 + t / 40) ** 2, sampling=Poisson(0.05)), 1) for t in range(120)]
+        exact = epsilon(items, 1e-5, "zero-out")
+        monkeypatch.setattr(accountant, "_MOST_DIFFERENT", 40)
+        accountant._epsilon.cache_clear()
+        rounded = epsilon(items, 1e-5, "zero-out")
+        accountant._epsilon.cache_clear()
+        assert exact <= rounded <= 1.05 * exact
+
+    @pytest.mark.slow
+    def test_seven_thousand_different_steps(self):
+        items = [(Mechanism(gaussian=1 / (1 + t / 700) ** 2, sampling=Poisson(0.01)), 1) for t in range(7000)]
+        assert 1.29 < epsilon(items, 1e-6, "zero-out") < 1.31
+
+    @pytest.mark.parametrize(
+        "mechanism",
+        [
+            Mechanism(laplace=(1.0,), sampling=WithReplacement(10, 2)),
+            Mechanism(gaussian=1.0, laplace=(1.0,), sampling=WithoutReplacement(10, 2)),
+        ],
+    )
+    def test_what_is_not_proved_is_refused(self, mechanism):
+        with pytest.raises(ValueError, match="no bound is known"):
+            epsilon([(mechanism, 1)], 1e-5, "zero-out")
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: Poisson(0.0),
+            lambda: WithoutReplacement(10, 11),
+            lambda: WithReplacement(10, 0),
+            lambda: Mechanism(gaussian=-1.0),
+            lambda: Mechanism(laplace=(math.nan,)),
+            lambda: epsilon([(Mechanism(gaussian=1.0), -1)], 1e-5, "zero-out"),
+            lambda: epsilon([(Mechanism(gaussian=1.0), 1)], 1.0, "zero-out"),
+        ],
+    )
+    def test_impossible_settings_are_refused(self, make):
+        with pytest.raises(ValueError, match="give|must be"):
+            make()
+
+    def test_with_replacement_under_replace_one_is_group_privacy(self):
+        items = [(Mechanism(gaussian=1 / 16, sampling=WithReplacement(1000, 20)), 50)]
+        bound = epsilon(items, 1e-5, "replace-one")
+        assert bound.accountant == "PLD of pairs"
+        assert bound > 2 * epsilon(items, 1e-5, "zero-out")
+
+
+samplings = st.sampled_from([Unsampled(), Poisson(0.1), WithReplacement(100, 5), WithoutReplacement(100, 5)])
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    gaussian=st.floats(0.01, 2),
+    sampling=samplings,
+    steps=st.integers(1, 30),
+    adjacency=st.sampled_from(["zero-out", "replace-one"]),
+)
+def test_epsilon_is_monotone(gaussian, sampling, steps, adjacency):
+    """More noise, fewer steps or a larger delta never cost more; replace-one never costs less."""
+
+    def bound(g, count, delta, relation):
+        return epsilon([(Mechanism(gaussian=g, sampling=sampling), count)], delta, relation)
+
+    here = bound(gaussian, steps, 1e-5, adjacency)
+    slack = 1 + 1e-3
+    assert bound(gaussian / 1.5, steps, 1e-5, adjacency) <= here * slack
+    assert here <= bound(gaussian, steps + 1, 1e-5, adjacency) * slack
+    assert bound(gaussian, steps, 1e-4, adjacency) <= here * slack
+    assert bound(gaussian, steps, 1e-5, "zero-out") <= bound(gaussian, steps, 1e-5, "replace-one") * slack
+
+
+def test_a_bound_is_a_number_that_says_what_it_is():
+    bound = epsilon([(Mechanism(laplace=(0.5,)), 4)], 1e-5, "zero-out")
+    assert isinstance(bound, float)
+    assert min(bound.considered.values()) == float(bound) == bound.considered[bound.accountant]
+    again = pickle.loads(pickle.dumps(bound))
+    assert isinstance(again, Epsilon)
+    assert vars(again) == vars(bound)
+    assert accountant.library() == "dp-accounting 0.6.0"
