@@ -18,7 +18,9 @@ import jax.numpy as jnp
 from sottovoce.privacy.bookkeeping import clipped_sum
 
 PyTree = Any
-Gradient = Callable[[PyTree], PyTree]
+Loss = Callable[[PyTree, PyTree], jax.Array]
+Gradient = Callable[[PyTree, PyTree], PyTree]
+Run = Callable[[], PyTree]
 
 
 def mlp(key: jax.Array, sizes: tuple[int, ...] = (784, 256, 10)) -> PyTree:
@@ -55,17 +57,16 @@ def cnn_loss(layers: PyTree, record: tuple[jax.Array, jax.Array]) -> jax.Array:
     return -jax.nn.log_softmax(x.reshape(-1) @ w + b)[label]
 
 
-def plain(loss: Callable[[PyTree, PyTree], jax.Array], batch: PyTree) -> Gradient:
-    return jax.grad(lambda at: jnp.sum(jax.vmap(loss, (None, 0))(at, batch)))
+def plain(loss: Loss) -> Gradient:
+    return jax.grad(lambda at, batch: jnp.sum(jax.vmap(loss, (None, 0))(at, batch)))
 
 
-def booked(loss: Callable[[PyTree, PyTree], jax.Array], batch: PyTree) -> Gradient:
-    weights = jnp.ones(len(jax.tree.leaves(batch)[0]))
-    return lambda at: clipped_sum(loss, at, batch, weights, 1.0)
+def booked(loss: Loss) -> Gradient:
+    return lambda at, batch: clipped_sum(loss, at, batch, jnp.ones(len(batch[0])), 1.0)
 
 
-def per_record(loss: Callable[[PyTree, PyTree], jax.Array], batch: PyTree) -> Gradient:
-    def gradient(at: PyTree) -> PyTree:
+def per_record(loss: Loss) -> Gradient:
+    def gradient(at: PyTree, batch: PyTree) -> PyTree:
         each = jax.vmap(jax.grad(loss), (None, 0))(at, batch)
         squares = sum(jnp.sum(g.reshape(len(g), -1) ** 2, 1) for g in jax.tree.leaves(each))
         factor = jnp.minimum(1.0, 1.0 / jnp.sqrt(squares))
@@ -74,30 +75,30 @@ def per_record(loss: Callable[[PyTree, PyTree], jax.Array], batch: PyTree) -> Gr
     return gradient
 
 
-def loop(gradient: Gradient, start: PyTree, steps: int) -> Callable[[], PyTree]:
-    """`steps` descent steps in one compiled loop."""
-
-    def step(_: int, at: PyTree) -> PyTree:
-        return jax.tree.map(lambda p, g: p - 1e-4 * g, at, gradient(at))
-
-    run = jax.jit(lambda at: jax.lax.fori_loop(0, steps, step, at))
-    return lambda: run(start)
+def descend(gradient: Gradient, at: PyTree, batch: PyTree) -> PyTree:
+    return jax.tree.map(lambda p, g: p - 1e-4 * g, at, gradient(at, batch))
 
 
-def one_by_one(gradient: Gradient, start: PyTree, steps: int) -> Callable[[], PyTree]:
-    """`steps` calls of a compiled step."""
-    step = jax.jit(lambda at: jax.tree.map(lambda p, g: p - 1e-4 * g, at, gradient(at)))
+def loop(gradient: Gradient, start: PyTree, batch: PyTree, steps: int) -> tuple[Run, int]:
+    """Steps in one compiled loop. The batch is an argument: as a constant, XLA would compute with it beforehand."""
+    run = jax.jit(lambda at, batch: jax.lax.fori_loop(0, steps, lambda _, at: descend(gradient, at, batch), at))
+    return lambda: run(start, batch), steps
+
+
+def one_by_one(gradient: Gradient, start: PyTree, batch: PyTree, steps: int) -> tuple[Run, int]:
+    """Calls of one compiled step."""
+    step = jax.jit(lambda at, batch: descend(gradient, at, batch))
 
     def run() -> PyTree:
         at = start
         for _ in range(steps):
-            at = step(at)
+            at = step(at, batch)
         return at
 
-    return run
+    return run, steps
 
 
-def seconds(contenders: dict[str, tuple[Callable[[], PyTree], int]], rounds: int = 5) -> dict[str, float]:
+def seconds(contenders: dict[str, tuple[Run, int]], rounds: int = 5) -> dict[str, float]:
     """Best seconds per step of each contender, all taking turns."""
     for run, _ in contenders.values():
         jax.block_until_ready(run())
@@ -121,22 +122,22 @@ def main() -> None:
         """Its gradient is a Hessian-vector product minus a gradient, the second-order surrogate of bilevel methods."""
         return jax.jvp(lambda at: mlp_loss(at, record), (at,), (direction,))[1] - mlp_loss(at, record)
 
-    def timed(loss: Any, batch: PyTree, at: PyTree, kind: Any, steps: int) -> tuple[Callable[[], PyTree], int]:
-        return loop(kind(loss, batch), at, steps), steps
-
     best = seconds(
         {
-            "MLP plain": timed(mlp_loss, batch, layers, plain, 50),
-            "MLP book-keeping": timed(mlp_loss, batch, layers, booked, 50),
-            "HVP plain": timed(along, batch, layers, plain, 50),
-            "HVP book-keeping": timed(along, batch, layers, booked, 50),
-            "CNN plain, one by one": (one_by_one(plain(cnn_loss, images), kernels, 20), 20),
-            "CNN book-keeping, one by one": (one_by_one(booked(cnn_loss, images), kernels, 20), 20),
-            "CNN book-keeping": timed(cnn_loss, images, kernels, booked, 20),
+            "MLP plain": loop(plain(mlp_loss), layers, batch, 50),
+            "MLP book-keeping": loop(booked(mlp_loss), layers, batch, 50),
+            "HVP plain": loop(plain(along), layers, batch, 50),
+            "HVP book-keeping": loop(booked(along), layers, batch, 50),
+            "CNN plain, one by one": one_by_one(plain(cnn_loss), kernels, images, 20),
+            "CNN book-keeping, one by one": one_by_one(booked(cnn_loss), kernels, images, 20),
+            "CNN book-keeping": loop(booked(cnn_loss), kernels, images, 20),
         }
     )
-    best |= seconds({"CNN plain": timed(cnn_loss, images, kernels, plain, 3)}, rounds=2)
-    best |= seconds({"MLP vmap(grad)": timed(mlp_loss, batch, layers, per_record, 2)}, rounds=2)
+    slow = {
+        "CNN plain": loop(plain(cnn_loss), kernels, images, 3),
+        "MLP vmap(grad)": loop(per_record(mlp_loss), layers, batch, 2),
+    }
+    best |= seconds(slow, rounds=2)
 
     print("milliseconds per step inside a compiled loop, unless 'one by one'")
     for name, each in best.items():

@@ -63,12 +63,12 @@ def account(
     notes = charges(method, by_level, steps, network, problem)
     relation = accountant.check_adjacency(adjacency or default_adjacency(notes))
     setting = Setting({level: tuple(n.tolist()) for level, n in by_level.items()}, steps, network, delta)
-    which = kinds(method, by_level)
+    told = any(note.sampling is None for note in notes)
+    which = np.arange(agents) if told else kinds(method, by_level)  # a proof about messages may use an agent's weights
     first = [int(np.argmax(which == kind)) for kind in range(which.max() + 1)]
     bounds = [_agent_bound(method, notes, by_level, i, setting, relation, shared_units) for i in first]
     per_agent = tuple(float(bounds[kind][0]) for kind in which)
     worst = bounds[int(np.argmax([float(bound) for bound, _ in bounds]))]
-    told = any(note.sampling is None for note in notes)
     return PrivacyReport(
         epsilon=max(per_agent),
         delta=delta,

@@ -25,8 +25,8 @@ class Network:
     (directed: raw nonnegative weights, zero diagonal). Entry [i, j] is the weight of what i hears from j.
 
     Guarantee, checked here: the rows and columns of `mix` sum to one, the agents are connected, and repeated averaging
-    converges; `pull` and the reversed `push` have spanning trees with a common root. Networks are equal when their
-    matrices are.
+    converges; `pull` and the reversed `push` have spanning trees with a common root. The one exception is `isolated`,
+    where nobody hears anybody. Networks are equal when their matrices are.
 
     >>> network = ring(10, weight=0.3)
     >>> network.size, network.degree.tolist()[:3], len(network.edges)
@@ -38,6 +38,7 @@ class Network:
     name: str
     size: int
     matrices: Mapping[str, Csr]
+    alone: bool = False  # nobody hears anybody, on purpose: set by `isolated` only
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "matrices", dict(self.matrices))
@@ -46,7 +47,10 @@ class Network:
         for key, matrix in self.matrices.items():
             if matrix.shape != (self.size, self.size):
                 raise ValueError(f"`{key}` has shape {matrix.shape}, but the network has {self.size} agents")
-        if "mix" in self.matrices:
+        if self.alone:
+            if len(self.edges):
+                raise ValueError(f"{self.name}: {len(self.edges)} links in a network that is declared to have none")
+        elif "mix" in self.matrices:
             _require_averaging(self.name, self.mix)
         else:
             _require_rooted(self.name, self.pull, self.push)
@@ -175,6 +179,20 @@ def single() -> Network:
     [[1.0]]
     """
     return Network("one curator", 1, {"mix": sp.csr_array(np.ones((1, 1)))})
+
+
+def isolated(n: int, directed: bool = False) -> Network:
+    """No network at all: n agents that each work alone, run side by side in one program.
+
+    For the comparison "each party alone"; nothing is averaged, and no message is sent. `directed` gives empty `pull`
+    and `push` in place of `mix`, for methods that use those.
+
+    >>> isolated(3).mix.toarray().tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    nobody = sp.csr_array((_count(n), n), dtype=np.float64)
+    matrices = {"pull": nobody, "push": nobody} if directed else {"mix": sp.csr_array(sp.eye_array(n, format="csr"))}
+    return Network(f"{n} agents alone", n, matrices, alone=True)
 
 
 def regular(n: int, degree: int, seed: int = 0, weight: float | None = None) -> Network:

@@ -200,8 +200,10 @@ def _has_replace_one_pair(mechanism: Mechanism) -> bool:
 
 
 def _has_rdp(mechanism: Mechanism, adjacency: Adjacency, with_fixed: bool) -> bool:
+    if mechanism.pure:  # the library would read it as randomised response against a uniform answer, which is too kind
+        return False
     if isinstance(mechanism.sampling, Poisson):
-        return adjacency == "zero-out" and not (with_fixed or mechanism.laplace or mechanism.pure)
+        return adjacency == "zero-out" and not (with_fixed or mechanism.laplace)
     return isinstance(mechanism.sampling, Unsampled) or _is_fixed_size(mechanism)
 
 

@@ -74,8 +74,10 @@ def clipped_sum(
         clip = np.inf
     elif isinstance(clip, int | float | np.number) and not clip >= 0:
         raise ValueError(f"clip is {clip}: give a clipping norm of at least 0, or None for no clipping")
-    plan = _plan(fn, at, records, norm)
     count = _count(records)
+    if count == 0:
+        return jax.tree.map(jnp.zeros_like, at)
+    plan = _plan(fn, at, records, norm)
     weights = jnp.asarray(weights)
     if weights.shape != (count,):
         raise ValueError(f"weights have shape {weights.shape} but there are {count} records: give one weight a record")
@@ -104,8 +106,10 @@ def record_norms(
     >>> [round(float(v), 3) for v in record_norms(loss, jnp.array([0.0, 1.0]), jnp.array([[3.0, 4.0], [0.0, 2.0]]))]
     [20.0, 4.0]
     """
-    plan = _plan(fn, at, records, norm)
     count = _count(records)
+    if count == 0:
+        return jnp.zeros(0)
+    plan = _plan(fn, at, records, norm)
 
     def part(total: None, batch: tuple[PyTree, Array]) -> tuple[None, Array]:
         return total, plan.keep(batch[0]).sizes
@@ -186,23 +190,6 @@ class _Plan:
         return total
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Uses of the same elements of a leaf, whose factors can be put side by side."""
-
-    kind: str
-    where: np.ndarray
-    uses: list[tuple[int, Use, bool]]  # number, use, whether its two factors change places
-
-    def size(self, factors: list[list[Array]], cotangents: list[Array], norm: str) -> Array:
-        """Norm of one record's gradient in these elements."""
-        pairs = [use.factors(factors[k], cotangents[k])[:: -1 if swap else 1] for k, use, swap in self.uses]
-        a, d = (jnp.concatenate(side, 1) for side in zip(*pairs))
-        return (
-            norms.row_sum(a[0], _wide(d[0]), norm) if self.kind == "rows" else norms.outer_sum(_wide(a), _wide(d), norm)
-        )
-
-
 def _plan(fn: Callable[[PyTree, PyTree], Array], at: PyTree, records: PyTree, norm: str) -> _Plan:
     if norm not in ("l1", "l2"):
         raise ValueError(f"norm is {norm!r}: choose 'l1' or 'l2'")
@@ -231,36 +218,6 @@ def _plan(fn: Callable[[PyTree, PyTree], Array], at: PyTree, records: PyTree, no
         if found is not None and all(_is_cheaper_in_factors(block, norm) for block in found):
             blocks[i] = found
     return _Plan(closed, treedef, leaves, norm, taps.uses, taps.results, sorted(taps.direct), blocks, axes)
-
-
-def _blocks(elements: int, uses: Sequence[tuple[int, Use]]) -> list[_Block] | None:
-    """Uses of a leaf sorted by the elements that they touch; None if these overlap other than by being the same."""
-    blocks: list[_Block] = []
-    for k, use in uses:
-        for block in blocks:
-            if use.kind == block.kind and np.array_equal(use.where, block.where):
-                block.uses.append((k, use, False))
-                break
-            if use.kind == block.kind == "dot" and np.array_equal(use.where.swapaxes(1, 2), block.where):
-                block.uses.append((k, use, True))
-                break
-        else:
-            blocks.append(_Block(use.kind, use.where, [(k, use, False)]))
-    touched = sum((np.bincount(block.where.ravel(), minlength=elements) for block in blocks), np.zeros(elements, int))
-    return blocks if touched.max(initial=0) <= 1 else None
-
-
-def _is_cheaper_in_factors(block: _Block, norm: str) -> bool:
-    """Whether the norm from factors beats the explicit gradient, by rough counts of memory traffic."""
-    positions = sum(use.positions for _, use, _ in block.uses)
-    groups, p, q = block.where.shape
-    if positions == 1:
-        return True
-    if block.kind == "rows":
-        return positions**2 <= 8 * p
-    in_factors = positions * groups * (p + q)
-    # in L1 several positions give a bound only: worth more effort to avoid
-    return positions <= _FACTORED_POSITIONS and block.where.size > (16 if norm == "l1" else 2) * in_factors
 
 
 def _transposed(apply: Callable[[Any, Array], Array], leaf: Array, factor: Any, d: Array) -> Array:

@@ -5,14 +5,14 @@ which is in `sottovoce.privacy.sound`. Each function says what its number does n
 """
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import zeta as hurwitz_zeta
 
 PerVariable = float | Sequence[float]  # one value for x, y and z, or three
-Scheme = tuple[Literal["S1", "S2"], float]
+Scheme = tuple[Literal["S1", "S2"], float] | Callable[[np.ndarray], Any]
 
 
 def triple(name: str, value: PerVariable) -> tuple[float, float, float]:
@@ -69,11 +69,13 @@ def bambi_dp(c: float) -> float:
 
 
 def scheme_scale(scheme: Scheme, K: int) -> np.ndarray:
-    """Laplace scales for k = 0..K: ("S1", p) is (k+1)^p, ("S2", p) is p^K at every k.
+    """Laplace scales for k = 0..K: ("S1", p) is (k+1)^p, ("S2", p) is p^K at every k; or any function of k.
 
     >>> scheme_scale(("S1", 1.0), 2).tolist(), scheme_scale(("S2", 0.5), 2).tolist()
     ([1.0, 2.0, 3.0], [0.25, 0.25, 0.25])
     """
+    if callable(scheme):
+        return np.broadcast_to(np.asarray(scheme(np.arange(K + 1)), dtype=float), K + 1)
     kind, p = scheme
     if kind == "S1":
         return np.arange(1, K + 2, dtype=float) ** p

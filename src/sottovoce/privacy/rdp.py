@@ -27,9 +27,9 @@ def _without_warnings() -> Iterator[None]:
 def epsilon(items: Iterable[tuple[Mechanism, int]], delta: float, adjacency: Adjacency) -> float:
     """Return the Renyi bound of all (mechanism, count) together.
 
-    Valid for un-sampled releases, Gaussian ones on Poisson batches (zero-out only), and Gaussian ones on batches without
-    replacement (not together with Poisson); the library refuses the rest. It never doubles a sensitivity here, so it is
-    given the true ratio; without replacement that is always the replace-one ratio.
+    Valid for un-sampled noise, Gaussian releases on Poisson batches (zero-out only), and Gaussian ones on batches
+    without replacement (not together with Poisson); the caller sees to that. The library never doubles a sensitivity
+    here, so it is given the true ratio; without replacement that is always the replace-one ratio.
 
     >>> round(epsilon([(Mechanism(gaussian=0.25), 1)], 1e-5, "zero-out"), 4)
     2.1657
@@ -50,7 +50,4 @@ def epsilon(items: Iterable[tuple[Mechanism, int]], delta: float, adjacency: Adj
             accountant.compose(event, count)
         for inverse in mechanism.laplace:
             accountant.compose(dp_accounting.LaplaceDpEvent(1 / (scale * inverse)), count)
-        if mechanism.pure:
-            truth_lost = 2 / (1 + math.exp(mechanism.pure))
-            accountant.compose(dp_accounting.RandomizedResponseDpEvent(truth_lost, 2), count)
     return float(accountant.get_epsilon(delta))

@@ -26,8 +26,8 @@ class Sampling:
 
     amplifies: ClassVar[bool] = False
 
-    def check(self, n: int) -> None:
-        """Raise ValueError, with the remedy, if this cannot be drawn from n records."""
+    def check(self, n: int, steps: int) -> None:
+        """Raise ValueError, with the remedy, if this cannot be drawn from n records in each of so many steps."""
 
     def capacity(self, n: int) -> int:
         """How many rows the batch's array has room for."""
@@ -80,7 +80,7 @@ class _Batched(Sampling):
         if self.batch != int(self.batch) or self.batch < 1:
             raise ValueError(f"a batch of {self.batch}: it must be a whole number of at least 1")
 
-    def check(self, n: int) -> None:
+    def check(self, n: int, steps: int) -> None:
         """The batch must come out of the data."""
         if self.batch > n:
             raise ValueError(
@@ -101,13 +101,26 @@ class _Batched(Sampling):
 class Poisson(_Batched):
     """Each record on its own with probability ``batch / n``, anew each step; the sum is divided by `batch`.
 
-    The rate is rounded down to a multiple of 2**-32, and that is the rate charged.
+    The rate is rounded down to a multiple of 2**-32, and that is the rate charged. With `cut`, a party that has fewer
+    than `batch` records takes all of them and divides by their number.
 
     >>> Poisson(50).event(1000).rate
     0.049999999813735485
+    >>> Poisson(50, cut=True).event(30).rate, Poisson(50, cut=True).denominator(30, t=0)
+    (1.0, 30)
     """
 
+    cut: bool = False
     amplifies: ClassVar[bool] = True
+
+    def check(self, n: int, steps: int) -> None:
+        """A batch that is cut always comes out of the data."""
+        if not self.cut:
+            super().check(n, steps)
+
+    def denominator(self, n: Any, t: Any) -> Any:
+        """The expected batch."""
+        return _least(self.batch, n) if self.cut else self.batch
 
     def _threshold(self, n: Any) -> Any:
         return np.minimum((self.batch * 2**32) // np.asarray(n, dtype=object), 2**32).astype(np.uint64)
@@ -189,6 +202,15 @@ class OnePass(_Batched):
         """How many steps n records last."""
         return n // self.batch
 
+    def check(self, n: int, steps: int) -> None:
+        """The pass must not run out of records."""
+        super().check(n, steps)
+        if steps > self.steps_possible(n):
+            raise ValueError(
+                f"one pass over {n} records in batches of {self.batch} lasts {self.steps_possible(n)} steps, "
+                f"not {steps}: lower the steps or the batch"
+            )
+
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """The next `batch` rows."""
         return t * self.batch + jnp.arange(self.batch), jnp.ones(self.batch)
@@ -212,8 +234,7 @@ class Stream(Sampling):
 
     def denominator(self, n: Any, t: Any) -> Any:
         """How many have arrived."""
-        least = np.minimum if isinstance(t, (int, np.ndarray)) else jnp.minimum
-        return least(self.arrivals * (t + 1), n)
+        return _least(self.arrivals * (t + 1), n)
 
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """The rows up to now."""
@@ -229,3 +250,8 @@ def _mask(present: jax.Array) -> jax.Array:
     return present.astype(jnp.float32)
 
 
+def _least(a: Any, b: Any) -> Any:
+    """The smaller one: exact in NumPy for the accountant, in JAX for a traced run."""
+    if any(isinstance(value, jax.Array) for value in (a, b)):
+        return jnp.minimum(a, b)
+    return np.minimum(a, b).tolist() if np.ndim(a) == np.ndim(b) == 0 else np.minimum(a, b)

@@ -121,7 +121,7 @@ class Recorder(Agent):
         for level, sizes in self.place.sizes.items():
             for n in np.unique(sizes):
                 try:
-                    sampling.check(int(n))
+                    sampling.check(int(n), self.steps)
                 except ValueError as error:
                     parties = np.flatnonzero(sizes == n).tolist()[:5]
                     where = "" if level == SINGLE else f", {level} level"

@@ -1,0 +1,170 @@
+"""The ways in which a product uses a leaf, and what they leave of its gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn, primitives
+
+Array = Any  # a jax.Array or a tracer of one
+Bind = Callable[[Sequence[Array]], list[Array]]  # applies the equation's primitive
+Moves = tuple[tuple[Any, tuple[tuple[str, Any], ...]], ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """Elements of one leaf, moved about but not changed: `where` holds the flat index of each in the leaf."""
+
+    leaf: int
+    moves: Moves
+    where: np.ndarray
+
+    def of(self, leaf: Array) -> Array:
+        """Make the same moves on an array shaped like the leaf."""
+        for primitive, params in self.moves:
+            leaf = primitive.bind(leaf, **dict(params))
+        return leaf
+
+
+@dataclass(frozen=True)
+class Use:
+    """One product of a view of a leaf with a factor `a` that depends on the record.
+
+    The leaf's gradient through this use, laid out like `where` (groups, p, q), is the sum over positions t of the
+    outer products of A[g, t] and D[g, t], where (A, D) = `factors(a, d)` have shapes (groups, T, p) and (groups, T, q).
+    For a look-up of rows A is one-hot and only the row number is kept, so that A has shape (1, T).
+    """
+
+    kind: str  # "dot" or "rows"
+    leaf: int
+    where: np.ndarray
+    positions: int
+    apply: Callable[[list[Array], Array], Array]  # (a, leaf) -> the product, linear in leaf
+    factors: Callable[[list[Array], Array], tuple[Array, Array]]
+
+
+def _shape(atom: Any) -> tuple[int, ...]:
+    return atom.aval.shape
+
+
+def _dot(eqn: JaxprEqn, view: View, side: int, bind: Callable[..., list[Array]]) -> Use:
+    contracted, batched = eqn.params["dimension_numbers"]
+    mine, theirs = view.where, _shape(eqn.invars[1 - side])
+    my_free = [i for i in range(mine.ndim) if i not in contracted[side] and i not in batched[side]]
+    their_free = [i for i in range(len(theirs)) if i not in contracted[1 - side] and i not in batched[1 - side]]
+    groups = math.prod(mine.shape[i] for i in batched[side])
+    p = math.prod(mine.shape[i] for i in contracted[side])
+    q = math.prod(mine.shape[i] for i in my_free)
+    positions = math.prod(theirs[i] for i in their_free)
+
+    def factors(factor: list[Array], d: Array) -> tuple[Array, Array]:
+        order = (*batched[1 - side], *their_free, *contracted[1 - side])
+        a = jnp.transpose(factor[0], order).reshape(groups, positions, p)
+        # the result has the free dimensions of the left operand before those of the right one
+        d = d.reshape(groups, positions, q) if side == 1 else jnp.swapaxes(d.reshape(groups, q, positions), 1, 2)
+        return a, d
+
+    def apply(factor: list[Array], leaf: Array) -> Array:
+        operands = [*factor, view.of(leaf)] if side == 1 else [view.of(leaf), *factor]
+        return bind(operands)[0]
+
+    where = mine.transpose(*batched[side], *contracted[side], *my_free).reshape(groups, p, q)
+    return Use("dot", view.leaf, where, positions, apply, factors)
+
+
+def _numbers(indices: Array, sizes: Sequence[int]) -> Array:
+    """Row numbers of index vectors (the last axis), each coordinate clipped into its range."""
+    number = jnp.zeros(indices.shape[:-1], jnp.int32)
+    for i, size in enumerate(sizes):
+        number = number * size + jnp.clip(indices[..., i], 0, size - 1).astype(jnp.int32)
+    return number
+
+
+def _rows_use(
+    view: View, rows: Sequence[int], positions: int, bind: Callable[..., list[Array]], number: Callable[..., Array]
+) -> Use:
+    """A use that picks whole rows: one index in each of the dimensions `rows`, everything in the others."""
+    rest = [i for i in range(view.where.ndim) if i not in rows]
+    count = math.prod(view.where.shape[i] for i in rows)
+    where = view.where.transpose(*rows, *rest).reshape(1, count, -1)
+
+    def apply(factor: list[Array], leaf: Array) -> Array:
+        return bind([view.of(leaf), *factor])[0]
+
+    def factors(factor: list[Array], d: Array) -> tuple[Array, Array]:
+        numbers, d = number(factor, d)
+        return numbers.reshape(1, positions), d.reshape(1, positions, where.shape[2])
+
+    return Use("rows", view.leaf, where, positions, apply, factors)
+
+
+def _dynamic_slice(eqn: JaxprEqn, view: View, side: int, bind: Callable[..., list[Array]]) -> Use | None:
+    sizes, shape = eqn.params["slice_sizes"], view.where.shape
+    rows = [i for i, (size, n) in enumerate(zip(sizes, shape)) if size != n]
+    if side != 0 or len(eqn.invars) != 1 + len(shape) or any(sizes[i] != 1 for i in rows):
+        return None
+
+    def number(factor: list[Array], d: Array) -> tuple[Array, Array]:
+        start = jnp.stack([factor[i] for i in rows], -1) if rows else jnp.zeros(0, jnp.int32)
+        return _numbers(start, [shape[i] for i in rows]), d
+
+    return _rows_use(view, rows, 1, bind, number)
+
+
+def _gather(eqn: JaxprEqn, view: View, side: int, bind: Callable[..., list[Array]]) -> Use | None:
+    dims, sizes, shape = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], view.where.shape
+    rows = dims.start_index_map
+    whole_rows = all(sizes[i] == (1 if i in rows else n) for i, n in enumerate(shape))
+    if side != 0 or dims.operand_batching_dims or set(dims.collapsed_slice_dims) != set(rows) or not whole_rows:
+        return None
+    out = _shape(eqn.outvars[0])
+    before = [i for i in range(len(out)) if i not in dims.offset_dims]
+    positions = math.prod(out[i] for i in before)
+    fills = eqn.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP
+
+    def number(factor: list[Array], d: Array) -> tuple[Array, Array]:
+        d = jnp.transpose(d, (*before, *dims.offset_dims))
+        if fills:  # a look-up outside the table has no gradient
+            limits = np.array([shape[i] for i in rows])
+            inside = jnp.all((factor[0] >= 0) & (factor[0] < limits), -1)
+            d = jnp.where(inside.reshape(inside.shape + (1,) * len(dims.offset_dims)), d, 0)
+        return _numbers(factor[0], [shape[i] for i in rows]), d
+
+    return _rows_use(view, rows, positions, bind, number)
+
+
+_PRODUCTS: dict[Any, Callable[..., Use | None]] = {
+    primitives.dot_general_p: _dot,
+    primitives.dynamic_slice_p: _dynamic_slice,
+    primitives.gather_p: _gather,
+}
+
+
+def _broadcast(where: np.ndarray, params: dict[str, Any]) -> np.ndarray:
+    shape = [1] * len(params["shape"])
+    for i, n in zip(params["broadcast_dimensions"], where.shape):
+        shape[i] = n
+    return np.broadcast_to(where.reshape(shape), params["shape"])
+
+
+def _slice(where: np.ndarray, params: dict[str, Any]) -> np.ndarray:
+    strides = params["strides"] or (1,) * where.ndim
+    return where[tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]
+
+
+_MOVES: dict[Any, Callable[[np.ndarray, dict[str, Any]], np.ndarray]] = {
+    primitives.reshape_p: lambda where, params: where.reshape(params["new_sizes"]),
+    primitives.transpose_p: lambda where, params: where.transpose(params["permutation"]),
+    primitives.squeeze_p: lambda where, params: where.squeeze(tuple(params["dimensions"])),
+    primitives.rev_p: lambda where, params: np.flip(where, params["dimensions"]),
+    primitives.broadcast_in_dim_p: _broadcast,
+    primitives.slice_p: _slice,
+    primitives.convert_element_type_p: lambda where, params: where,
+    primitives.copy_p: lambda where, params: where,
+}

@@ -1,0 +1,79 @@
+"""What a ready-made task is, and how one is registered."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from sottovoce.naming import unknown
+from sottovoce.problems.objectives import Problem
+
+Evaluate = Callable[..., Mapping[str, jax.Array]]
+Builder = Callable[..., "Task"]
+
+registry: dict[str, Builder] = {}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a task may know of the data: nothing in it is learned from a record.
+
+    `features` is the shape of one record's features, `classes` the number of declared classes, `agents` that of the
+    parties.
+    """
+
+    features: tuple[int, ...]
+    classes: int
+    agents: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem and how its solution is judged.
+
+    ``metrics(test)`` takes a test record set and gives the function that `run` evaluates: ``fn(x)``, or ``fn(x, y)``
+    for problems with two variables, with named numbers as its result.
+    """
+
+    problem: Problem
+    metrics: Callable[[Any], Evaluate]
+
+
+def task(name: str) -> Callable[[Builder], Builder]:
+    """Register a builder ``(shape: Shape, **parameters) -> Task`` under a name; its keyword parameters are the task's.
+
+    >>> from sottovoce.problems.tasks import get
+    >>> get("softmax")(Shape(features=(4,), classes=3, agents=2), penalty=0.1).problem.variables
+    ('x',)
+    """
+
+    def register(builder: Builder) -> Builder:
+        if registry.setdefault(name, builder) is not builder:
+            raise ValueError(f"two tasks are called {name!r}: {registry[name].__module__} and {builder.__module__}")
+        return builder
+
+    return register
+
+
+def get(name: str) -> Builder:
+    """The builder of a task; a ValueError names the nearest if there is none.
+
+    >>> get("sofmax")
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no task 'sofmax'; did you mean 'softmax'? (...)
+    """
+    if name not in registry:
+        raise ValueError(unknown("task", name, registry))
+    return registry[name]
+
+
+def parameters(name: str) -> list[str]:
+    """The parameters a task takes besides the shape.
+
+    >>> parameters("softmax")
+    ['penalty']
+    """
+    return [parameter for parameter in inspect.signature(get(name)).parameters if parameter != "shape"]

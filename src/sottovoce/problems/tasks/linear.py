@@ -1,0 +1,89 @@
+"""Linear models: softmax regression for many classes, logistic regression for two."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sottovoce.problems.objectives import Minimize
+from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
+from sottovoce.problems.tasks.metrics import accuracy, auroc
+from sottovoce.trees import Tree, inner
+
+
+@task("softmax")
+def softmax(shape: Shape, penalty: float = 0.0) -> Task:
+    """Softmax regression; `penalty` times half the squared norm of the weights is public.
+
+    >>> softmax(Shape((4,), classes=3, agents=1)).problem.x0["weights"].shape
+    (4, 3)
+    """
+    start = {"weights": jnp.zeros((math.prod(shape.features), shape.classes)), "bias": jnp.zeros(shape.classes)}
+
+    def loss(x: Tree, record: Any) -> jax.Array:
+        return -jax.nn.log_softmax(_scores(x, record["features"].reshape(-1)))[record["label"]]
+
+    def predict(x: Tree, features: Any) -> jax.Array:
+        return jax.nn.softmax(_scores(x, _flat(features)))
+
+    def metrics(test: Any) -> Evaluate:
+        features, label = _flat(test["features"]), jnp.asarray(test["label"])
+
+        def evaluate(x: Tree) -> Mapping[str, jax.Array]:
+            scores = _scores(x, features)
+            right = jnp.take_along_axis(jax.nn.log_softmax(scores), label[:, None], axis=1)
+            return {"accuracy": accuracy(jnp.argmax(scores, axis=1), label), "loss": -jnp.mean(right)}
+
+        return evaluate
+
+    return Task(Minimize(loss, start, public=_ridge(penalty), predict=predict), metrics)
+
+
+@task("logistic")
+def logistic(shape: Shape, penalty: float = 0.0) -> Task:
+    """Logistic regression for labels 0 and 1; `penalty` times half the squared norm of the weights is public.
+
+    >>> logistic(Shape((4,), classes=2, agents=1)).problem.x0["weights"].shape
+    (4,)
+    """
+    if shape.classes != 2:
+        raise ValueError(f"logistic regression is for 2 classes, the data have {shape.classes}: use the task softmax")
+    start = {"weights": jnp.zeros(math.prod(shape.features)), "bias": jnp.zeros(())}
+
+    def loss(x: Tree, record: Any) -> jax.Array:
+        score = _scores(x, record["features"].reshape(-1))
+        return jax.nn.softplus(score) - record["label"] * score
+
+    def predict(x: Tree, features: Any) -> jax.Array:
+        return jax.nn.sigmoid(_scores(x, _flat(features)))
+
+    def metrics(test: Any) -> Evaluate:
+        features, label = _flat(test["features"]), jnp.asarray(test["label"])
+
+        def evaluate(x: Tree) -> Mapping[str, jax.Array]:
+            score = _scores(x, features)
+            return {
+                "accuracy": accuracy(score > 0, label > 0),
+                "auroc": auroc(score, label),
+                "loss": jnp.mean(jax.nn.softplus(score) - label * score),
+            }
+
+        return evaluate
+
+    return Task(Minimize(loss, start, public=_ridge(penalty), predict=predict), metrics)
+
+
+def _scores(x: Tree, features: jax.Array) -> jax.Array:
+    return features @ x["weights"] + x["bias"]
+
+
+def _flat(features: Any) -> jax.Array:
+    return jnp.asarray(features).reshape(len(features), -1)
+
+
+def _ridge(penalty: float) -> Any:
+    if penalty < 0:
+        raise ValueError(f"penalty is {penalty}: it must not be negative")
+    return (lambda x: 0.5 * penalty * inner(x["weights"], x["weights"])) if penalty else None

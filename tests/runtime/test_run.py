@@ -1,0 +1,281 @@
+"""`run`: errors before work, checkpoints, budgets, units, and what stops a run."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.data.parts import Levels, Part
+from sottovoce.privacy.ledger import BudgetExceeded
+from sottovoce.runtime.store import lay_out
+
+DATA = np.random.default_rng(0).normal(size=(4, 30, 2)).astype(np.float32)
+PARTS = list(DATA)
+RING = sv.networks.ring(4)
+
+
+def square(x, r):
+    return 0.5 * jnp.sum((x - r) ** 2)
+
+
+PROBLEM = sv.Minimize(square, jnp.zeros(2))
+
+
+def sgd(**options):
+    options = {"rate": 0.2, "gradient": sv.Release(1.0, 0.1), "sampling": sv.Poisson(10), **options}
+    return sv.methods.DpSgd(**options)
+
+
+def test_history_has_metrics_for_the_average_and_for_each_agent():
+    result = sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=10, every=4, evaluate=lambda x: {"size": jnp.sum(x**2)})
+    assert result.history["step"].tolist() == [0, 4, 8, 10]
+    assert result.history["size"].shape == (4,)
+    assert result.history["size/agents"].shape == (4, 4)
+    assert result.history["consensus"][0] == 0.0
+    np.testing.assert_allclose(result.history["size"][-1], np.sum(result.x**2), rtol=1e-5)
+    np.testing.assert_allclose(np.mean(result.agents.x, axis=0), result.x, rtol=1e-5, atol=1e-6)
+
+
+def test_stretches_do_not_change_the_result():
+    whole = sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=10, every=10)
+    pieces = sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=10, every=3)
+    np.testing.assert_allclose(whole.agents.x, pieces.agents.x, rtol=1e-6)
+
+
+def test_parts_may_be_views_of_one_set_or_sets_of_their_own():
+    pool = DATA.reshape(-1, 2)
+    order = np.random.default_rng(1).permutation(len(pool)).reshape(4, 30)
+    views = [Part(pool, rows) for rows in order]
+    copies = [pool[rows] for rows in order]
+    a, b = (sv.run(PROBLEM, parts, sgd(), network=RING, steps=5) for parts in (views, copies))
+    np.testing.assert_array_equal(a.agents.x, b.agents.x)
+    assert lay_out(views).stores["records"].pool.shape == pool.shape
+
+
+def test_unequal_parties():
+    parts = [DATA[0], DATA[1][:12], DATA[2][:25], DATA[3]]
+    open_ = sgd(gradient=sv.Release.open(), sampling=sv.Full(), rate=0.1)
+    result = sv.run(PROBLEM, parts, open_, network=RING, steps=300)
+    np.testing.assert_allclose(result.x, np.mean([part.mean(axis=0) for part in parts], axis=0), atol=1e-3)
+
+
+# Privacy units.
+
+
+def test_edge_6_units_are_sampled_and_clipped_as_a_whole():
+    records = np.array([[9.0, 0.0], [9.0, 0.0], [9.0, 0.0], [0.0, 1.0]], np.float32)
+    part = Part(records, np.arange(4), unit=np.array(["p", "p", "p", "q"]))
+    linear = sv.Minimize(lambda x, r: x @ r, jnp.zeros(2))
+    result = sv.run(linear, [part], sgd(rate=1.0, gradient=sv.Release(2.0, 1e-12), sampling=sv.Full()), steps=1)
+    # patient p: the mean of its records, clipped to 2; patient q as it is; divided by two patients
+    np.testing.assert_allclose(result.x, [-1.0, -0.5], rtol=1e-4)
+    assert result.privacy.unit == "unit"
+    assert result.privacy.epsilon == sv.account(
+        sgd(gradient=sv.Release(2.0, 1e-12), sampling=sv.Full()), sizes=[2], steps=1
+    ).epsilon
+
+
+def test_edge_6_a_unit_in_both_levels_pays_for_both():
+    ids = np.array([0, 0, 1, 1])
+    apart = Levels(Part(DATA[0][:4], np.array([0, 1]), ids), Part(DATA[0][:4], np.array([2, 3]), ids))
+    mixed = Levels(Part(DATA[0][:4], np.array([0, 2]), ids), Part(DATA[0][:4], np.array([1, 3]), ids))
+    assert not lay_out([apart]).shared_units
+    assert lay_out([mixed]).shared_units
+
+
+# Bad input is named before work starts.
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"parts": []}, "no parties"),
+        ({"parts": [DATA[0], DATA[1][:0], DATA[2], DATA[3]]}, "party 1 has no records"),
+        ({"parts": [DATA[0], DATA[1][:, :1], DATA[2], DATA[3]]}, "party 1 holds records of shapes"),
+        ({"parts": [{"a": DATA[0], "b": DATA[0][:5]}] * 4}, "share their first axis"),
+        ({"network": None}, r"4 parties need a network, for example sv.networks.ring\(4\)"),
+        ({"network": sv.networks.ring(5)}, "the network has 5 agents, but there are 4 parties"),
+        ({"steps": 0}, "steps is 0"),
+        ({"problem": sv.Minimize(lambda x, r: x - r, jnp.zeros(2))}, "must return one scalar per record"),
+        ({"problem": sv.Minimize(lambda x, r: x["w"] @ r, jnp.zeros(2))}, "loss could not be evaluated"),
+        ({"parts": [Levels(d, d) for d in DATA]}, "Levels"),
+        ({"devices": 3}, "do not spread evenly"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    options = {"problem": PROBLEM, "parts": PARTS, "method": sgd(), "network": RING, "steps": 3, **change}
+    with pytest.raises((ValueError, TypeError), match=message):
+        sv.run(options.pop("problem"), options.pop("parts"), options.pop("method"), **options)
+
+
+def test_a_method_says_what_it_solves():
+    saddle = sv.MinMax(lambda x, y, r: x @ y, jnp.zeros(2), jnp.zeros(2))
+    with pytest.raises(TypeError, match="DpSgd solves Minimize; the problem is a MinMax"):
+        sv.run(saddle, PARTS, sgd(), network=RING, steps=3)
+
+
+def test_edge_11_captured_arrays_are_refused_unless_declared_public():
+    secret = jnp.asarray(DATA[0][:3])
+    leaky = sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2) + jnp.sum(secret @ x), jnp.zeros(2))
+    with pytest.raises(ValueError, match=r"closes over an array of shape \(3, 2\).*public_constants=True"):
+        sv.run(leaky, PARTS, sgd(), network=RING, steps=3)
+    declared = dataclasses.replace(leaky, public_constants=True)
+    sv.run(declared, PARTS, sgd(), network=RING, steps=1)
+
+
+# What stops a run.
+
+
+def test_divergence_is_named_with_step_and_variable():
+    runaway = sgd(rate=1e6)
+    cube = sv.Minimize(square, jnp.ones(2), public=lambda x: jnp.sum(x**4))
+    with pytest.raises(FloatingPointError, match=r"(x|velocity) is no longer finite after step \d+"):
+        sv.run(cube, PARTS, runaway, network=RING, steps=60)
+
+
+def test_edge_9_a_bad_record_does_not_stop_the_run():
+    """A stop that depends on a record would itself be a release."""
+    broken = [np.where(np.arange(30)[:, None] == 3, np.nan, DATA[0]).astype(np.float32), *PARTS[1:]]
+    result = sv.run(PROBLEM, broken, sgd(), network=RING, steps=20)
+    assert np.all(np.isfinite(result.x))
+
+
+def test_edge_7_and_8_reports_say_what_simulation_means():
+    caveats = " ".join(sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=1).privacy.caveats)
+    assert "who knows the seed can subtract the noise" in caveats
+    assert "ideal mechanism" in caveats
+
+
+def test_budget_refuses_before_anything_is_released(tmp_path):
+    planned = sv.account(sgd(), sizes=[30] * 4, steps=10, network=RING).epsilon
+    budget = sv.Budget(planned * 1.2, 1e-5)
+    ledger = sv.Ledger(tmp_path / "ledger.jsonl")
+    sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=10, budget=budget, ledger=ledger)
+    size = (tmp_path / "ledger.jsonl").stat().st_size
+    with pytest.raises(BudgetExceeded, match=r"agent 0 would reach epsilon .* is spent already.*Nothing was released"):
+        sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=10, seed=1, budget=budget, ledger=ledger)
+    assert (tmp_path / "ledger.jsonl").stat().st_size == size
+    with pytest.raises(ValueError, match="No differential privacy"):
+        sv.run(PROBLEM, PARTS, sgd().without_privacy(), network=RING, steps=1, budget=budget)
+
+
+def test_the_ledger_composes_to_the_report(tmp_path):
+    result = sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=10, every=3, out=tmp_path / "run")
+    ledger = sv.Ledger(tmp_path / "run" / "ledger.jsonl")
+    spent = ledger.epsilon(agent=2, delta=1e-5, adjacency="zero-out")
+    assert float(spent) == pytest.approx(result.privacy.epsilon, rel=1e-4)
+
+
+def test_a_damaged_ledger_is_refused(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    path.write_text('{"run": "a", "start": 0\n')
+    with pytest.raises(ValueError, match="line 1, is not a ledger entry"):
+        sv.Ledger(path)
+
+
+# Checkpoints.
+
+
+def test_a_folder_is_not_overwritten_and_another_run_is_not_continued(tmp_path):
+    options = {"network": RING, "steps": 4, "out": tmp_path / "run"}
+    sv.run(PROBLEM, PARTS, sgd(), **options)
+    with pytest.raises(ValueError, match="holds a run already"):
+        sv.run(PROBLEM, PARTS, sgd(), **options)
+    with pytest.raises(ValueError, match="seed was 0 and is 1"):
+        sv.run(PROBLEM, PARTS, sgd(), seed=1, resume=True, **options)
+    again = sv.run(PROBLEM, PARTS, sgd(), resume=True, **options)
+    summary = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert summary["privacy"]["epsilon"] == again.privacy.epsilon
+
+
+SCRIPT = """
+import sys, numpy as np, jax.numpy as jnp, sottovoce as sv
+from sottovoce.runtime import run as module
+module._SAVE_SECONDS = 0.0
+data = np.random.default_rng(0).normal(size=(4, 30, 50)).astype(np.float32)
+problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(50))
+method = sv.methods.DpSgd(rate=0.2, gradient=sv.Release(1.0, 0.1), sampling=sv.Poisson(10), momentum=0.5)
+print("ready", flush=True)
+result = sv.run(problem, list(data), method, network=sv.networks.ring(4), steps=4000, every=40, out=sys.argv[1], resume=True)
+np.save(sys.argv[2], np.asarray(result.agents.x))
+"""
+
+
+def start(folder: Path, final: Path) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder), str(final)], stdout=subprocess.PIPE)
+
+
+def wait_for(path: Path, process: subprocess.Popen, seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
+    while not path.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.005)
+
+
+def test_kill_and_resume_gives_the_same_bytes_and_charges_nothing_twice(tmp_path):
+    whole = start(tmp_path / "whole", tmp_path / "whole.npy")
+    assert whole.wait(timeout=300) == 0
+    process = start(tmp_path / "killed", tmp_path / "killed.npy")
+    wait_for(tmp_path / "killed" / "checkpoint.npz", process)
+    time.sleep(0.1)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed.npy").exists(), "the run was over before it could be killed"
+    assert start(tmp_path / "killed", tmp_path / "killed.npy").wait(timeout=300) == 0
+    assert (tmp_path / "whole.npy").read_bytes() == (tmp_path / "killed.npy").read_bytes()
+    ledgers = [sv.Ledger(tmp_path / name / "ledger.jsonl") for name in ("whole", "killed")]
+    assert ledgers[0].entries == ledgers[1].entries
+    assert len((tmp_path / "killed" / "ledger.jsonl").read_text().splitlines()) == 100
+
+
+def test_ctrl_c_saves(tmp_path, monkeypatch, capsys):
+    from sottovoce.runtime import run as module
+
+    def interrupt(self, done, metrics):
+        if done >= 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Progress, "show", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=8, every=2, out=tmp_path / "run")
+    assert "stopped at step 4" in capsys.readouterr().err
+    resumed = sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=8, every=2, out=tmp_path / "run", resume=True)
+    whole = sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=8, every=2)
+    np.testing.assert_array_equal(resumed.agents.x, whole.agents.x)
+    np.testing.assert_array_equal(resumed.history["consensus"], whole.history["consensus"])
+
+
+def test_models_carry_their_statement(tmp_path):
+    problem = dataclasses.replace(PROBLEM, predict=lambda x, features: features @ x)
+    result = sv.run(problem, PARTS, sgd(), network=RING, steps=3)
+    assert result.releasable
+    model = sv.Model.load(result.save(tmp_path) / "model.npz", problem)
+    assert model.privacy.statement() == result.privacy.statement()
+    np.testing.assert_allclose(model.predict(DATA[0]), result.predict(DATA[0]), atol=1e-6)
+    with pytest.raises(ValueError, match="predict"):
+        sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=1).predict(DATA[0])
+
+
+def test_keys_are_never_used_twice():
+    """Edge 7: every draw of a step, of every agent, loop turn and purpose, has a key of its own."""
+    from sottovoce.runtime.agent import Agent, run_key, step_key
+
+    seen = set()
+    for agent in range(3):
+        for phase, t in [("init", 0), ("step", 0), ("step", 1)]:
+            handle = Agent(None, jnp.int32(agent), jnp.int32(t), step_key(run_key(0, agent), phase, t))  # type: ignore[arg-type]
+            inner = [handle._inside(2, jax.random.fold_in(handle._named("loop", "loop"), k)) for k in range(2)]
+            for one in (handle, *inner):
+                for name, purpose in [("x", "noise"), ("x", "noise"), ("x", "message"), ("y", "noise"), ("batch", "sample")]:
+                    seen.add(tuple(np.asarray(jax.random.key_data(one._named(name, purpose))).tolist()))
+    assert len(seen) == 3 * 3 * 3 * 5

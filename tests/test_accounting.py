@@ -1,0 +1,293 @@
+"""`account` and `calibrate`: what a method's own code is charged."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.data.parts import Levels
+from sottovoce.methods.base import Method
+from sottovoce.privacy import accountant
+from sottovoce.privacy.accountant import Mechanism
+from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Sampling
+from sottovoce.runtime.recorder import charges
+from sottovoce.trees import Private
+
+
+def sgd(noise: float = 0.1, sampling: Sampling = Full(), **options: Any) -> sv.methods.DpSgd:
+    return sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, noise, **options), sampling=sampling)
+
+
+@dataclass(frozen=True)
+class _TwoReleases(Method):
+    """One batch, two releases."""
+
+    first: sv.Release
+    second: sv.Release
+    sampling: Sampling
+    shared: bool = True
+
+    def init(self, problem, agent):
+        return {"x": problem.x0}
+
+    def step(self, problem, state, agent):
+        batch = agent.sample(self.sampling)
+        a = agent.release(self.first, problem.loss, at=state["x"], batch=batch)
+        if not self.shared:
+            batch = agent.sample(self.sampling)
+        b = agent.release(self.second, problem.loss, at=state["x"], batch=batch)
+        return {"x": a + b}
+
+
+@dataclass(frozen=True)
+class _Looped(Method):
+    gradient: sv.Release
+    sampling: Sampling
+    inside: bool = True
+
+    def init(self, problem, agent):
+        batch = agent.sample(self.sampling)
+        return {"x": agent.release(self.gradient, problem.loss, at=problem.x0, batch=batch)}
+
+    def step(self, problem, state, agent):
+        outer = agent.sample(self.sampling)
+
+        def body(x, agent):
+            batch = agent.sample(self.sampling) if self.inside else outer
+            return agent.release(self.gradient, problem.loss, at=x, batch=batch)
+
+        return {"x": agent.loop(3, body, state["x"])}
+
+
+def test_poisson_gaussian_matches_the_oracle():
+    method = sgd(noise=1.5 / 40, sampling=Poisson(40))
+    report = sv.account(method, sizes=[1000], steps=2250)
+    assert report.epsilon == pytest.approx(6.7688, abs=1e-3)
+    assert report.adjacency == "zero-out"
+
+
+def test_gradient_release_worked_value():
+    """privacy.md 3.5: K = 500 (501 releases), m = 100 of 1000, clip 1, noise .1."""
+    report = sv.account(sgd(0.1, Poisson(100)), sizes=[1000], steps=501)
+    assert report.epsilon == pytest.approx(0.828943, abs=1e-3)
+    fixed = sv.account(sgd(0.1, FixedSize(100)), sizes=[1000], steps=501)
+    assert fixed.epsilon == pytest.approx(4.31322, abs=1e-3)
+    assert fixed.adjacency == "replace-one"
+
+
+def test_full_batches_are_exact_gdp():
+    report = sv.account(sgd(0.1), sizes=[50], steps=9)
+    mu = 3 * (2 / 50) / 0.1
+    assert report.epsilon == pytest.approx(float(sv.privacy.sound.gdp_epsilon(mu, 1e-5)), abs=1e-9)
+    assert report.accountant == "exact GDP"
+
+
+def test_laplace_full_batches_are_the_pure_sum_at_delta_zero():
+    report = sv.account(sgd(0.5, mechanism="laplace"), sizes=[10], steps=7, delta=0.0)
+    assert report.epsilon == pytest.approx(7 * (2 / 10) / 0.5, rel=1e-12)
+
+
+def test_edge_1_gaussian_refuses_delta_zero():
+    with pytest.raises(ValueError, match="delta"):
+        sv.account(sgd(0.1), sizes=[50], steps=9, delta=0.0)
+
+
+def test_edge_2_releases_of_one_batch_are_one_mechanism():
+    first, second = sv.Release(1.0, 0.2), sv.Release(1.0, 0.1)
+    together = sv.account(_TwoReleases(first, second, Poisson(10)), sizes=[100], steps=20)
+    merged = Mechanism(gaussian=1 / 2**2 + 1 / 1**2, sampling=Poisson(10).event(100))
+    assert together.epsilon == pytest.approx(float(accountant.epsilon([(merged, 20)], 1e-5, "zero-out")), rel=1e-4)
+    apart = sv.account(_TwoReleases(first, second, Poisson(10), shared=False), sizes=[100], steps=20)
+    assert apart.epsilon < together.epsilon
+
+
+def test_edge_2_laplace_releases_of_one_batch_are_not_merged_like_gaussians():
+    release = sv.Release(1.0, 0.1, "laplace")
+    method = _TwoReleases(release, release, Poisson(10))
+    report = sv.account(method, sizes=[100], steps=100, delta=1e-6)
+    assert report.epsilon == pytest.approx(9.0, abs=0.06)
+
+
+def test_edge_5_adjacency_is_stated_and_never_mixed():
+    by_default = sv.account(sgd(0.1, Poisson(100)), sizes=[1000], steps=501)
+    replaced = sv.account(sgd(0.1, Poisson(100)), sizes=[1000], steps=501, adjacency="replace-one")
+    assert replaced.epsilon == pytest.approx(1.761, abs=2e-3)
+    assert (by_default.adjacency, replaced.adjacency) == ("zero-out", "replace-one")
+    with pytest.raises(ValueError, match="zero-out, replace-one"):
+        sv.account(sgd(), sizes=[10], steps=1, adjacency="add-or-remove")  # type: ignore[arg-type]
+
+
+def test_loops_multiply():
+    sizes = {"records": np.array([100])}
+    inside = charges(_Looped(sv.Release(1.0, 1.0), Poisson(10)), sizes, 5, sv.networks.single())
+    assert [(note.phase, note.batches, note.times) for note in inside] == [("init", 1, 1), ("step", 3, 1)]
+    outside = charges(_Looped(sv.Release(1.0, 1.0), Poisson(10), inside=False), sizes, 5, sv.networks.single())
+    assert [(note.phase, note.batches, note.times) for note in outside] == [("init", 1, 1), ("step", 1, 3)]
+
+
+def test_init_is_charged_once():
+    method = _Looped(sv.Release(1.0, 0.5), Full())
+    mu = (2 / 20 / 0.5) * np.sqrt(1 + 3 * 4)
+    report = sv.account(method, sizes=[20], steps=4)
+    assert report.epsilon == pytest.approx(float(sv.privacy.sound.gdp_epsilon(mu, 1e-5)), abs=1e-9)
+
+
+def test_one_pass_pays_for_one_step():
+    once = sv.account(sgd(0.1, OnePass(10)), sizes=[100], steps=10)
+    assert once.epsilon == pytest.approx(float(sv.privacy.sound.gdp_epsilon(2 / 10 / 0.1, 1e-5)), abs=1e-9)
+    with pytest.raises(ValueError, match="10 steps"):
+        sv.account(sgd(0.1, OnePass(10)), sizes=[100], steps=11)
+
+
+@dataclass(frozen=True)
+class _LowerOnly(Method):
+    low: sv.Release
+    both: sv.Release
+    solves = (sv.Bilevel,)
+
+    def init(self, problem, agent):
+        return {"x": problem.x0, "y": problem.y0}
+
+    def step(self, problem, state, agent):
+        batch = agent.sample(Full())
+        x, y = state["x"], state["y"]
+        a = agent.release(self.low, at=y, batch=batch, lower=lambda y, r: problem.lower(x, y, r))
+        b = agent.release(
+            self.both, at=x, batch=batch, lower=lambda x, r: problem.lower(x, y, r), upper=lambda x, r: problem.upper(x, y, r)
+        )
+        return {"x": b, "y": a}
+
+
+def test_edge_13_disjoint_levels_pay_in_parallel():
+    method = _LowerOnly(sv.Release(1.0, 0.2), sv.Release(1.0, 0.2))
+    report = sv.account(method, sizes=[Levels(20, 80)], steps=1)
+    gdp = sv.privacy.sound.gdp_epsilon
+    upper, lower = float(gdp(2 / 20 / 0.2, 1e-5)), float(gdp(np.sqrt(2) * 2 / 80 / 0.2, 1e-5))
+    assert report.per_level == pytest.approx({"upper": upper, "lower": lower}, abs=1e-9)
+    assert report.epsilon == max(upper, lower)
+    both = sv.account(method, sizes=[Levels(20, 80)], steps=1, shared_units=True)  # edge 6: a unit in both pays for both
+    assert both.epsilon == pytest.approx(float(gdp(np.hypot(2 / 20 / 0.2, np.sqrt(2) * 2 / 80 / 0.2), 1e-5)), abs=1e-9)
+    one_set = sv.account(method, sizes=[100], steps=1)
+    assert one_set.epsilon == pytest.approx(float(gdp(np.sqrt(2) * 2 / 100 / 0.2, 1e-5)), abs=1e-9)
+
+
+def test_unequal_parties_each_have_their_epsilon():
+    report = sv.account(sgd(0.1), sizes=[50, 100, 50], steps=4, network=sv.networks.ring(3))
+    assert report.per_agent[0] == report.per_agent[2] > report.per_agent[1]
+    assert report.epsilon == report.per_agent[0]
+
+
+def test_noise_per_agent():
+    method = dataclasses.replace(sgd(), gradient=sv.Release(1.0, (0.1, 0.2)))
+    report = sv.account(method, sizes=[50, 50], steps=4, network=sv.networks.ring(2))
+    assert report.per_agent[0] > report.per_agent[1]
+    with pytest.raises(ValueError, match="lists noise for 2 agents"):
+        sv.account(method, sizes=[50] * 3, steps=4, network=sv.networks.ring(3))
+
+
+def test_ten_thousand_agents_cost_one():
+    report = sv.account(sgd(0.1, Poisson(10)), sizes=[20] * 10_000, steps=100, network=sv.networks.ring(10_000))
+    assert len(set(report.per_agent)) == 1
+    assert len(report.per_agent) == 10_000
+
+
+@dataclass(frozen=True)
+class _Printed(Method):
+    message: sv.Release
+
+    def init(self, problem, agent):
+        return {"x": Private(problem.x0)}
+
+    def step(self, problem, state, agent):
+        told = agent.tell(self.message, state["x"])
+        return {"x": agent.mix(told, own=state["x"])}
+
+
+@dataclass(frozen=True)
+class _Careless(_Printed):
+    def step(self, problem, state, agent):
+        return {"x": agent.mix(state["x"])}
+
+
+@dataclass(frozen=True)
+class _AtPrivatePoint(_Printed):
+    def step(self, problem, state, agent):
+        return {"x": Private(agent.release(self.message, problem.loss, at=state["x"], batch=agent.sample(Full())))}
+
+
+def test_messages_of_private_state_are_unproved():
+    report = sv.account(_Printed(sv.Release(1.0, 1.0)), sizes=[10], steps=3)
+    assert report.epsilon == np.inf
+    assert report.design == "printed"
+    assert any("private state" in caveat for caveat in report.caveats)
+
+
+def test_private_values_do_not_leave_un_noised():
+    with pytest.raises(TypeError, match="may not leave the agent"):
+        sv.account(_Careless(sv.Release(1.0, 1.0)), sizes=[10], steps=3)
+    with pytest.raises(TypeError, match="private point"):
+        sv.account(_AtPrivatePoint(sv.Release(1.0, 1.0)), sizes=[10], steps=3)
+
+
+@pytest.mark.parametrize("wrap", ["cond", "scan", "vmap", "jit"])
+def test_releases_in_uncounted_control_flow_are_refused(wrap):
+    @dataclass(frozen=True)
+    class _Hidden(Method):
+        gradient: sv.Release
+
+        def init(self, problem, agent):
+            return {"x": problem.x0}
+
+        def step(self, problem, state, agent):
+            batch = agent.sample(Full())
+
+            def release(x):
+                return agent.release(self.gradient, problem.loss, at=x, batch=batch)
+
+            x = state["x"]
+            if wrap == "cond":
+                x = jax.lax.cond(agent.t > 0, release, lambda x: x, x)
+            elif wrap == "scan":
+                x = jax.lax.scan(lambda x, _: (release(x), None), x, None, length=3)[0]
+            elif wrap == "vmap":
+                x = jax.vmap(release)(jnp.stack([x, x]))[0]
+            else:
+                x = jax.jit(release)(x)
+            return {"x": x}
+
+    with pytest.raises(ValueError, match=r"agent\.loop"):
+        sv.account(_Hidden(sv.Release(1.0, 1.0)), sizes=[10], steps=3)
+
+
+@pytest.mark.parametrize("target", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize("sampling", [Full(), Poisson(20)], ids=str)
+def test_calibrate_lands_just_below(target, sampling):
+    setting = {"sizes": [200, 300], "steps": 50, "network": sv.networks.ring(2)}
+    method = sv.calibrate(sgd(3.0, sampling), epsilon=target, **setting)
+    reached = sv.account(method, **setting).epsilon
+    assert target * (1 - 2e-3) <= reached <= target
+
+
+def test_calibrate_explains_what_it_cannot_do():
+    with pytest.raises(ValueError, match=r"\['gradient'\] have no clip or no noise"):
+        sv.calibrate(sgd().without_privacy(), epsilon=1.0, sizes=[10], steps=1)
+    with pytest.raises(ValueError, match="no noise level helps"):
+        sv.calibrate(_Printed(sv.Release(1.0, 1.0)), epsilon=1.0, sizes=[10], steps=1)
+    with pytest.raises(ValueError, match="positive"):
+        sv.calibrate(sgd(), epsilon=-1.0, sizes=[10], steps=1)
+
+
+def test_bad_settings_are_named():
+    with pytest.raises(ValueError, match="3 agents, but there are 2 sizes"):
+        sv.account(sgd(), sizes=[10, 10], steps=1, network=sv.networks.ring(3))
+    with pytest.raises(ValueError, match="at least one record"):
+        sv.account(sgd(), sizes=[10, 0], steps=1, network=sv.networks.ring(2))
+    with pytest.raises(ValueError, match="steps is 0"):
+        sv.account(sgd(), sizes=[10], steps=0)
+    with pytest.raises(ValueError, match="delta"):
+        sv.account(sgd(), sizes=[10], steps=1, delta=1.5)
