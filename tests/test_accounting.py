@@ -19,8 +19,8 @@ from sottovoce.runtime.recorder import charges
 from sottovoce.trees import Private
 
 
-def sgd(noise: float = 0.1, sampling: Sampling = Full(), **options: Any) -> sv.methods.DpSgd:
-    return sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, noise, **options), sampling=sampling)
+def sgd(noise: float = 0.1, sampling: Sampling | None = None, **options: Any) -> sv.methods.DpSgd:
+    return sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, noise, **options), sampling=sampling or Full())
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,11 @@ class _LowerOnly(Method):
         x, y = state["x"], state["y"]
         a = agent.release(self.low, at=y, batch=batch, lower=lambda y, r: problem.lower(x, y, r))
         b = agent.release(
-            self.both, at=x, batch=batch, lower=lambda x, r: problem.lower(x, y, r), upper=lambda x, r: problem.upper(x, y, r)
+            self.both,
+            at=x,
+            batch=batch,
+            lower=lambda x, r: problem.lower(x, y, r),
+            upper=lambda x, r: problem.upper(x, y, r),
         )
         return {"x": b, "y": a}
 
@@ -170,7 +174,9 @@ def test_edge_13_disjoint_levels_pay_in_parallel():
     upper, lower = float(gdp(2 / 20 / 0.2, 1e-5)), float(gdp(np.sqrt(2) * 2 / 80 / 0.2, 1e-5))
     assert report.per_level == pytest.approx({"upper": upper, "lower": lower}, abs=1e-9)
     assert report.epsilon == max(upper, lower)
-    both = sv.account(method, sizes=[Levels(20, 80)], steps=1, shared_units=True)  # edge 6: a unit in both pays for both
+    both = sv.account(
+        method, sizes=[Levels(20, 80)], steps=1, shared_units=True
+    )  # edge 6: a unit in both pays for both
     assert both.epsilon == pytest.approx(float(gdp(np.hypot(2 / 20 / 0.2, np.sqrt(2) * 2 / 80 / 0.2), 1e-5)), abs=1e-9)
     one_set = sv.account(method, sizes=[100], steps=1)
     assert one_set.epsilon == pytest.approx(float(gdp(np.sqrt(2) * 2 / 100 / 0.2, 1e-5)), abs=1e-9)

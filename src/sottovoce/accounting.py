@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,7 +27,7 @@ Spent = tuple[tuple[Mechanism, int], ...]
 def account(
     method: Method,
     *,
-    sizes: Sequence[Any] | Mapping[str, Sequence[int]],
+    sizes: Sequence[Any] | Mapping[str, Any],
     steps: int,
     network: Network | None = None,
     delta: float = 1e-5,
@@ -109,10 +109,12 @@ def calibrate(method: M, *, epsilon: float, delta: float = 1e-5, tolerance: floa
             "give each a finite clip and any positive noise (only the ratios matter)"
         )
 
-    @lru_cache(maxsize=None)
+    @cache
     def excess(log_factor: float) -> float:
         reached = account(method.louder(math.exp(log_factor)), delta=delta, **setting).epsilon
-        return math.log(max(reached, 1e-12)) - math.log(epsilon * (1 - tolerance / 2)) if math.isfinite(reached) else 50.0
+        return (
+            math.log(max(reached, 1e-12)) - math.log(epsilon * (1 - tolerance / 2)) if math.isfinite(reached) else 50.0
+        )
 
     if excess(0.0) >= 50.0 and not math.isfinite(account(method, delta=delta, **setting).epsilon):
         report = account(method, delta=delta, **setting)
@@ -135,7 +137,7 @@ def _bracket(excess: Any) -> tuple[float, float]:
     raise ValueError("the wanted epsilon is out of reach by scaling the noise: change the clip, batch or steps")
 
 
-def as_sizes(sizes: Sequence[Any] | Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
+def as_sizes(sizes: Sequence[Any] | Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Numbers of records by level, one entry an agent.
 
     >>> as_sizes([10, 20])
@@ -202,7 +204,10 @@ def _group(
     rows, how_often = np.unique(table, axis=1, return_counts=True)
     event = sampling.event(n)
     return [
-        (Mechanism(gaussian=float(row[0]), laplace=tuple(row[1:].tolist()), sampling=event), int(count) * own[0].batches)
+        (
+            Mechanism(gaussian=float(row[0]), laplace=tuple(row[1:].tolist()), sampling=event),
+            int(count) * own[0].batches,
+        )
         for row, count in zip(rows.T, how_often)
     ]
 
@@ -249,7 +254,7 @@ def _agent_bound(
         proved = method.proved(setting, agent)
         known = proved if proved is not None else math.inf
         epsilon = Epsilon(known, delta=setting.delta, adjacency=adjacency, accountant="the design's own bound")
-        return epsilon, {level: epsilon for level in sizes}
+        return epsilon, dict.fromkeys(sizes, epsilon)
     steps = range(setting.steps)
     groups = {"both levels": tuple(sizes)} if shared_units else {level: (level,) for level in sizes}
     by_level = {
@@ -312,7 +317,9 @@ def _caveats(notes: Sequence[Charge], sizes: Mapping[str, np.ndarray], worst: Ep
     if not math.isfinite(worst):
         caveats.append("epsilon is infinite: a release has no clip or no noise, or no bound is proved for its messages")
     if len(sizes) == 2 and not shared:
-        caveats.append("levels hold disjoint records, split without looking at values: each is charged for its own level")
+        caveats.append(
+            "levels hold disjoint records, split without looking at values: each is charged for its own level"
+        )
     if shared:
         caveats.append("some units have records in both levels: they are charged for both")
     caveats.append("sizes of the parties, hyper-parameters and preprocessing are taken as public")

@@ -14,9 +14,9 @@ import sottovoce as sv
 from sottovoce.methods.base import Method
 from sottovoce.privacy.sampling import Full, Poisson
 from sottovoce.runtime.run import Result
+from sottovoce.runtime.store import lay_out
 from sottovoce.runtime.threads import run_threads
 from sottovoce.runtime.vectorised import program
-from sottovoce.runtime.store import lay_out
 from sottovoce.trees import Private
 
 AGENTS, RECORDS = 4, 12
@@ -138,7 +138,9 @@ def noisy(method: Method) -> Method:
 
 def run(method: Method, case: Case, steps: int, **options: Any) -> Result:
     agents = len(case.parts)
-    return sv.run(case.problem, case.parts, method, network=network_for(method, agents), steps=steps, every=steps, **options)
+    return sv.run(
+        case.problem, case.parts, method, network=network_for(method, agents), steps=steps, every=steps, **options
+    )
 
 
 def check_converges(method: Method, case: Case, steps: int = 600, tolerance: float = 1e-2) -> None:
@@ -208,7 +210,9 @@ def check_noise_is_drawn(method: Method, case: Case) -> None:
     once, again, other = (run(loud, case, 3, seed=seed) for seed in (1, 1, 2))
     for a, b in zip(jax.tree.leaves(once.agents), jax.tree.leaves(again.agents), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert any(np.any(np.asarray(a) != np.asarray(b)) for a, b in zip(jax.tree.leaves(once.x), jax.tree.leaves(other.x)))
+    assert any(
+        np.any(np.asarray(a) != np.asarray(b)) for a, b in zip(jax.tree.leaves(once.x), jax.tree.leaves(other.x))
+    )
 
 
 CHECKS = [

@@ -13,7 +13,9 @@ from sottovoce.trees import descend
 from . import contract
 
 EXAMPLES = {
-    f"{name}-{label}": example for name, cls in sv.methods.available.items() for label, example in cls.examples().items()
+    f"{name}-{label}": example
+    for name, cls in sv.methods.available.items()
+    for label, example in cls.examples().items()
 }
 
 

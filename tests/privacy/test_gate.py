@@ -68,7 +68,8 @@ def test_chunks_change_nothing():
     data = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)
     release, ones = Release(0.8, 1.0), np.ones(23, np.float32)
     for a, b in zip(
-        jax.tree.leaves(mean_of(data, ones, release, 23.0)), jax.tree.leaves(mean_of(data, ones, release, 23.0, chunk=5))
+        jax.tree.leaves(mean_of(data, ones, release, 23.0)),
+        jax.tree.leaves(mean_of(data, ones, release, 23.0, chunk=5)),
     ):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
@@ -89,7 +90,9 @@ def test_noise_has_the_scale_it_is_charged_for_and_no_other(mechanism):
 
 
 def test_leaves_and_agents_and_steps_get_independent_noise():
-    problem = sv.Minimize(lambda x, r: jnp.sum(x["a"] * r) + jnp.sum(x["b"] * r), {"a": jnp.zeros(400), "b": jnp.zeros(400)})
+    problem = sv.Minimize(
+        lambda x, r: jnp.sum(x["a"] * r) + jnp.sum(x["b"] * r), {"a": jnp.zeros(400), "b": jnp.zeros(400)}
+    )
     method = sv.methods.DpSgd(rate=1.0, gradient=Release(1e-6, 1.0), sampling=sv.Full())
     network = sv.networks.ring(3)
     runs = [

@@ -66,12 +66,14 @@ def test_with_replacement():
 
 
 def test_one_pass_uses_each_record_once():
-    seen = np.concatenate([np.asarray(OnePass(10).draw(jax.random.key(0), SIZES, jnp.int32(0), jnp.int32(t))[0]) for t in range(4)])
+    seen = np.concatenate(
+        [np.asarray(OnePass(10).draw(jax.random.key(0), SIZES, jnp.int32(0), jnp.int32(t))[0]) for t in range(4)]
+    )
     assert sorted(seen.tolist()) == list(range(40))
 
 
 def test_full_and_stream():
-    rows, weights = Full().draw(jax.random.key(0), SIZES, jnp.int32(2), jnp.int32(0))
+    _, weights = Full().draw(jax.random.key(0), SIZES, jnp.int32(2), jnp.int32(0))
     assert float(weights.sum()) == 71
     for t, arrived in [(0, 2), (3, 8), (100, 40)]:
         _, weights = Stream(arrivals=2).draw(jax.random.key(0), SIZES, jnp.int32(0), jnp.int32(t))

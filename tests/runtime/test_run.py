@@ -80,9 +80,10 @@ def test_edge_6_units_are_sampled_and_clipped_as_a_whole():
     # patient p: the mean of its records, clipped to 2; patient q as it is; divided by two patients
     np.testing.assert_allclose(result.x, [-1.0, -0.5], rtol=1e-4)
     assert result.privacy.unit == "unit"
-    assert result.privacy.epsilon == sv.account(
-        sgd(gradient=sv.Release(2.0, 1e-12), sampling=sv.Full()), sizes=[2], steps=1
-    ).epsilon
+    assert (
+        result.privacy.epsilon
+        == sv.account(sgd(gradient=sv.Release(2.0, 1e-12), sampling=sv.Full()), sizes=[2], steps=1).epsilon
+    )
 
 
 def test_edge_6_a_unit_in_both_levels_pays_for_both():
@@ -206,7 +207,8 @@ data = np.random.default_rng(0).normal(size=(4, 30, 50)).astype(np.float32)
 problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(50))
 method = sv.methods.DpSgd(rate=0.2, gradient=sv.Release(1.0, 0.1), sampling=sv.Poisson(10), momentum=0.5)
 print("ready", flush=True)
-result = sv.run(problem, list(data), method, network=sv.networks.ring(4), steps=4000, every=40, out=sys.argv[1], resume=True)
+network = sv.networks.ring(4)
+result = sv.run(problem, list(data), method, network=network, steps=4000, every=40, out=sys.argv[1], resume=True)
 np.save(sys.argv[2], np.asarray(result.agents.x))
 """
 
@@ -276,6 +278,12 @@ def test_keys_are_never_used_twice():
             handle = Agent(None, jnp.int32(agent), jnp.int32(t), step_key(run_key(0, agent), phase, t))  # type: ignore[arg-type]
             inner = [handle._inside(2, jax.random.fold_in(handle._named("loop", "loop"), k)) for k in range(2)]
             for one in (handle, *inner):
-                for name, purpose in [("x", "noise"), ("x", "noise"), ("x", "message"), ("y", "noise"), ("batch", "sample")]:
+                for name, purpose in [
+                    ("x", "noise"),
+                    ("x", "noise"),
+                    ("x", "message"),
+                    ("y", "noise"),
+                    ("batch", "sample"),
+                ]:
                     seen.add(tuple(np.asarray(jax.random.key_data(one._named(name, purpose))).tolist()))
     assert len(seen) == 3 * 3 * 3 * 5

@@ -68,7 +68,7 @@ class Method:
 
     @property
     def design_name(self) -> str:
-        """"sound", "printed", or "non-private" when a release has no bound or no noise."""
+        """ "sound", "printed", or "non-private" when a release has no bound or no noise."""
         if not all(release.private for release in self.releases()):
             return "non-private"
         return getattr(self, "design", "sound")

@@ -6,12 +6,11 @@ and need no more than spanning trees with a common root.
 
 `design="sound"` releases each agent's clipped noisy gradient and tracks by post-processing. `design="printed"` is the
 paper's: un-noised states, Laplace noise on the messages, in two forms that the paper takes for one. Its equations (4)
-and (6), `form="box"`, are what its privacy proof reads; (7) and (8), `form="compact"`, what its convergence proof reads.
-The box weighs trackers by row sums, which does not keep their sum equal to the gradients': unless the push graph is
-balanced it converges to a biased point.
+and (6), `form="box"`, are what its privacy proof reads; (7) and (8), `form="compact"`, what its convergence proof
+reads. The box weighs trackers by row sums, which does not keep their sum equal to the gradients': unless the
+push graph is balanced it converges to a biased point.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -20,114 +19,20 @@ import jax
 import numpy as np
 
 from sottovoce.methods.base import Method, Setting
+from sottovoce.methods.gradient_tracking_schemes import S1, S2, Rates
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import FixedSize, Full, Poisson, Sampling
 from sottovoce.problems import Minimize
-from sottovoce.schedules import Constant, Decay, Schedule, schedule
+from sottovoce.schedules import Constant, Schedule, schedule
 from sottovoce.trees import Private, Tree, combine, zeros_like
 
 if TYPE_CHECKING:
     from sottovoce.runtime.agent import Agent
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Plain step sizes: `alpha` toward the heard states, `beta` toward the heard trackers, `gamma` downhill.
-
-    >>> Rates(0.1, 0.1, 0.05).gamma
-    0.05
-    """
-
-    alpha: float | Schedule
-    beta: float | Schedule
-    gamma: float | Schedule
-
-
-@dataclass(frozen=True)
-class S1:
-    """Scheme S1: step sizes fall and the batch grows polynomially with the last iteration K (iterations are 0 to K).
-
-    alpha = a1 / K^p_alpha, beta = a2 / K^p_beta, gamma = a3 / K^p_gamma, m = floor(a4 K^p_m) + 1. The defaults are the
-    paper's experiment.
-
-    >>> scheme = S1(K=2000)
-    >>> round(scheme.alpha, 3), round(scheme.beta, 3), round(scheme.gamma, 3), scheme.batch
-    (0.04, 0.005, 0.05, 57)
-    """
-
-    K: int
-    a1: float = 80.0
-    a2: float = 0.75
-    a3: float = 100.0
-    a4: float = 3e-5
-    p_alpha: float = 1.0
-    p_beta: float = 0.66
-    p_gamma: float = 1.0
-    p_m: float = 1.9
-
-    def __post_init__(self) -> None:
-        _require_positive(self, "K", "a1", "a2", "a3", "a4", "p_alpha", "p_beta", "p_gamma")
-
-    @property
-    def alpha(self) -> float:
-        """Toward the heard states."""
-        return self.a1 / self.K**self.p_alpha
-
-    @property
-    def beta(self) -> float:
-        """Toward the heard trackers."""
-        return self.a2 / self.K**self.p_beta
-
-    @property
-    def gamma(self) -> float:
-        """Downhill."""
-        return self.a3 / self.K**self.p_gamma
-
-    @property
-    def batch(self) -> int:
-        """The sampling number m."""
-        return math.floor(self.a4 * self.K**self.p_m) + 1
-
-    def noise(self, p: float) -> Schedule:
-        """The scheme's noise (k+1)^p on a message."""
-        return Decay(1.0, -p)
-
-
-@dataclass(frozen=True)
-class S2:
-    """Scheme S2: constant step sizes, and a batch m = floor(p_m^K) + 1 that grows exponentially with K.
-
-    The defaults are the paper's experiment.
-
-    >>> S2(K=2000).batch, round(S2(K=2000).noise(0.9996)(0), 3)
-    (55, 0.449)
-    """
-
-    K: int
-    alpha: float = 0.1
-    beta: float = 0.01
-    gamma: float = 0.1
-    p_m: float = 1.002
-
-    def __post_init__(self) -> None:
-        _require_positive(self, "K", "alpha", "beta", "gamma", "p_m")
-
-    @property
-    def batch(self) -> int:
-        """The sampling number m."""
-        return math.floor(self.p_m**self.K) + 1
-
-    def noise(self, p: float) -> Schedule:
-        """The scheme's noise p^K on every message."""
-        return Constant(float(p) ** self.K)
-
-
-Scheme = S1 | S2
-
-
 class TrackingState(NamedTuple):
-    """The state, the tracker of the average gradient, and the last gradient. Public in the sound design, by induction."""
+    """The state, the tracker of the average gradient, the last gradient: in the sound design public, by induction."""
 
     x: Tree
     y: Tree
@@ -250,7 +155,7 @@ class DpGradientTracking(Method):
     # What the paper prints for its design, and what is proved of it.
 
     def published(self, setting: Setting) -> float | None:
-        """Lemmas 4 and 5 for the worst agent, with C = 2 clip; they are for the box, and the paper uses them for both."""
+        """Lemmas 4 and 5 for the worst agent, with C = 2 clip: proved for the box form, printed for both."""
         if not self._is_bounded(setting):
             return None
         return max(
@@ -331,9 +236,3 @@ class _Of:
 def _toward(own: Tree, rate: Any, weight: jax.Array, heard: Tree, told: Tree | None = None) -> Tree:
     """Move toward what was heard: own + rate * (heard - weight * told), where an agent tells its own by default."""
     return combine(lambda o, h, t: o + rate * (h - weight * t), own, heard, own if told is None else told)
-
-
-def _require_positive(scheme: Any, *names: str) -> None:
-    for name in names:
-        if not getattr(scheme, name) > 0:
-            raise ValueError(f"{name} of scheme {type(scheme).__name__} is {getattr(scheme, name)}: it must be > 0")

@@ -4,13 +4,10 @@
 2019) and the gradient tracking of DM-HSGD (Xian et al., NeurIPS 2021), with Gaussian noise on what neighbours see.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.methods.base import Method, Setting
@@ -114,33 +111,163 @@ class DpMixSgd(Method):
             told = self._tell(estimate, agent)
         else:
             told = estimate = (
-                agent.release(self.x, *_slope(problem, here, 0), batch=batch),
-                agent.release(self.y, *_slope(problem, here, 1), batch=batch),
+                agent.release(self.x, **_slope(problem, here, 0), batch=batch),
+                agent.release(self.y, **_slope(problem, here, 1), batch=batch),
             )
         nothing = (zeros_like(problem.x0), zeros_like(problem.y0))
-        start = MixState(*here, before=here, estimate=estimate, told=nothing, tracked=nothing)
-        return self._move(problem, start, estimate, told, 0, agent)
+        return self._move(problem, MixState(*here, here, nothing, nothing, nothing), estimate, told, 0, agent)
 
     def step(self, problem: MinMax, state: MixState, agent: "Agent") -> MixState:
-        """Estimate, release, track, and take a step down in x and up in y."""
+        """Estimate, release, track; then one step down in x and up in y."""
         batch = agent.sample(self.sampling)
-        here = (state.x, state.y)
+        here, before = (state.x, state.y), state.before
+        (g, h), (keep_x, keep_y) = state.estimate, (1 - self.beta_x, 1 - self.beta_y)
         if self.design == "printed":
-            now, then = (self._means(problem, at, batch, agent) for at in (here, state.before))
-            estimate = tuple(
-                combine(lambda a, g, b, beta=beta: a + (1 - beta) * (g - b), a, g, b)
-                for a, g, b, beta in zip(now, state.estimate, then, (self.beta_x, self.beta_y))
-            )
+            now, then = self._means(problem, here, batch, agent), self._means(problem, before, batch, agent)
+            estimate = (_storm(now[0], keep_x, g, then[0]), _storm(now[1], keep_y, h, then[1]))
             told = self._tell(estimate, agent)
         else:
-            told = estimate = tuple(
-                combine(
-                    lambda g, change, beta=beta: (1 - beta) * g + change,
-                    state.estimate[which],
-                    agent.release(
-                        self._of_increments(release, beta), *_change(problem, here, state.before, which, beta), batch=batch
-                    ),
-                )
-                for which, (release, beta) in enumerate(((self.x, self.beta_x), (self.y, self.beta_y)))
-            )
+            more_x = agent.release(self._added(self.x, keep_x), **_change(problem, here, before, 0, keep_x), batch=batch)
+            more_y = agent.release(self._added(self.y, keep_y), **_change(problem, here, before, 1, keep_y), batch=batch)
+            told = estimate = (descend(more_x, -keep_x, g), descend(more_y, -keep_y, h))
         return self._move(problem, state, estimate, told, agent.t + 1, agent)
+
+    def _move(
+        self, problem: MinMax, state: MixState, estimate: Pair, told: Pair, iteration: Any, agent: "Agent"
+    ) -> MixState:
+        """Track the network's average of what was told, and follow it."""
+        v, u = (
+            agent.mix(combine(lambda mine, new, old: mine + new - old, mine, new, old))
+            for mine, new, old in zip(state.tracked, told, state.told)
+        )
+        down = schedule(self.rate_x)(iteration, agent.index)
+        up = schedule(self.rate_y)(iteration, agent.index)
+        x = problem.project_x(agent.mix(descend(state.x, down, v)))
+        y = problem.project_y(agent.mix(descend(state.y, -up, u)))
+        return MixState(x, y, (state.x, state.y), estimate, told, (v, u))
+
+    def _added(self, release: Release, keep: float) -> Release:
+        """The release of an estimator's increment: the same noise, a clip of its own."""
+        return replace(release, clip=release.clip * (1 + keep if self.increment is None else self.increment))
+
+    def _means(self, problem: MinMax, at: Pair, batch: "Batch", agent: "Agent") -> Pair:
+        return (
+            agent.mean(self.x, **_slope(problem, at, 0), batch=batch),
+            agent.mean(self.y, **_slope(problem, at, 1), batch=batch),
+        )
+
+    def _tell(self, estimate: Pair, agent: "Agent") -> Pair:
+        return agent.tell(self.x, estimate[0]), agent.tell(self.y, estimate[1])
+
+    # The account.
+
+    def published(self, setting: Setting) -> float | None:
+        """Theorem 2 of the paper with its unspecified constant set to 1 and the clip for its Lipschitz constant."""
+        if self.design_name == "non-private" or setting.delta <= 0:
+            return None
+        ratio = max(1 / noise for noise in self._relative_noise(setting, 0))
+        return published.dpmixsgd(1.0, setting.steps + 1, setting.network.size, ratio, setting.delta)
+
+    def proved(self, setting: Setting, agent: int) -> float | None:
+        """`sound.storm_printed` for the record that takes part in the worst steps."""
+        gaussian = all(release.mechanism == "gaussian" for release in (self.x, self.y))
+        if self.design_name == "non-private" or not gaussian or setting.delta <= 0:
+            return None
+        first, later, n = self.first or self.sampling, self.sampling, int(setting.sizes["records"][agent])
+        if not all(isinstance(s, (Full, Poisson, FixedSize, OnePass)) for s in (first, later)):
+            return None
+        total = setting.steps + 1
+        sigma_x, sigma_y = self._relative_noise(setting, agent)
+        batch, b0 = int(later.denominator(n, 0)), int(first.denominator(n, 0))
+        return max(
+            sound.storm_printed(
+                total, self.beta_x, self.beta_y, 1.0, batch, b0, sigma_x, sigma_y, steps, setting.delta
+            )
+            for steps in participations(first, later, n, total)
+        )
+
+    def caveats(self, setting: Setting) -> Sequence[str]:
+        """Where the first batch is cut; what the published figure leaves out."""
+        notes = ["the published figure is for the network's average and one variable: a neighbour sees each agent, and both"]
+        wanted = getattr(self.first, "batch", 0)
+        short = [i for i, n in enumerate(setting.sizes["records"]) if n < wanted]
+        if short:
+            notes.append(f"the first batch of {wanted} is cut to the records there are, for {len(short)} agents")
+        return notes
+
+    def _relative_noise(self, setting: Setting, agent: int) -> tuple[float, float]:
+        """The lowest noise of each estimator over its clip."""
+        t = np.arange(setting.steps)
+        x, y = (float(np.min(release.scale(t, agent))) / release.clip for release in (self.x, self.y))
+        return x, y
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Method]:
+        """Full batches, both designs."""
+        common = dict(rate_x=0.1, rate_y=0.1, sampling=Full(), x=Release.open(), y=Release.open(), beta_x=0.5, beta_y=0.3)
+        return {"sound": cls(**common), "printed": cls(**common, design="printed")}  # type: ignore[arg-type]
+
+
+def participations(first: Sampling, later: Sampling, n: int, total: int) -> list[Iterable[int] | None]:
+    """Every set of iterations that some record takes part in; ``[None]`` (any set) if the draw is random.
+
+    Iteration 0 draws from `first`, iteration k from `later` at its step k - 1.
+
+    >>> participations(OnePass(2), OnePass(2), n=6, total=4)
+    [[0, 1], [2], [3]]
+    """
+    rows = np.arange(n)
+    begins = _takes_part(first, rows, 0)
+    if begins is None or _takes_part(later, rows, 0) is None:
+        return [None]
+    table = np.stack([begins, *(_takes_part(later, rows, t) for t in range(total - 1))], axis=1)  # type: ignore[arg-type]
+    sets = {tuple(np.flatnonzero(row).tolist()) for row in np.unique(table, axis=0)}
+    return [list(steps) for steps in sorted(sets)]
+
+
+def _takes_part(sampling: Sampling, rows: np.ndarray, t: int) -> np.ndarray | None:
+    """Which rows are in the batch of step t, where that is known in advance."""
+    if isinstance(sampling, Full) or (isinstance(sampling, Poisson) and sampling.event(len(rows)).rate == 1):
+        return np.ones(len(rows), bool)
+    if isinstance(sampling, OnePass):
+        return rows // sampling.batch == t
+    return None
+
+
+def _toward(fn: Callable[..., Any], at: Pair, which: int) -> Callable[..., Any]:
+    """`fn(x, y, ...)` as a function of one of the two, the other held at `at`."""
+    return lambda own, *record: fn(own, at[1], *record) if which == 0 else fn(at[0], own, *record)
+
+
+def _slope(problem: MinMax, at: Pair, which: int) -> dict[str, Any]:
+    """What to read for the gradient in x (0) or y (1)."""
+    return {
+        "records": _toward(problem.loss, at, which),
+        "public": _toward(problem.public, at, which),
+        "at": at[which],
+    }
+
+
+def _change(problem: MinMax, here: Pair, before: Pair, which: int, keep: float) -> dict[str, Any]:
+    """What to read for the gradient here minus `keep` times the one before: as one function, so with one clip.
+
+    It is the derivative by a common shift of both points, at zero.
+    """
+    if keep == 0:
+        return _slope(problem, here, which)
+
+    def difference(fn: Callable[..., Any]) -> Callable[..., Any]:
+        now, then = _toward(fn, here, which), _toward(fn, before, which)
+        return lambda shift, *record: (
+            now(add(here[which], shift), *record) - keep * then(add(before[which], shift), *record)
+        )
+
+    return {
+        "records": difference(problem.loss),
+        "public": difference(problem.public),
+        "at": zeros_like(here[which]),
+    }
+
+
+def _storm(now: Tree, keep: float, estimate: Tree, then: Tree) -> Tree:
+    return combine(lambda a, g, b: a + keep * (g - b), now, estimate, then)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from sottovoce.methods.base import Method
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import Full, Poisson, Sampling
+from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Minimize
 from sottovoce.schedules import Schedule, schedule
 from sottovoce.trees import Tree, combine, descend, zeros_like

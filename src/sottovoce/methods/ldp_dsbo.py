@@ -214,7 +214,6 @@ class LdpDsbo(Method):
         return {
             "sound": cls(**slow, **free, z_radius=100.0),
             "printed": cls(**slow, **free, design="printed"),
-            "decaying": cls(Decay(0.3, 0.3), Decay(0.5, 0.25), Decay(0.5, 0.2), **free),
         }
 
     # What the paper claims, and what is proved for its own design.

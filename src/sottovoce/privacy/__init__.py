@@ -1,4 +1,4 @@
-"""Releases, the gate, the ledger and the accountants; `published` and `sound` hold the papers' and the proved bounds."""
+"""Releases, the gate, the ledger and the accountants; `published` and `sound` hold the papers' and our bounds."""
 
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.ledger import Budget, BudgetExceeded, Ledger

@@ -17,14 +17,14 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from sottovoce.privacy import norms
-from sottovoce.privacy.taps import Taps, Use, evaluate, leaf_cell
+from sottovoce.privacy.taps import Taps, evaluate, leaf_cell
+from sottovoce.privacy.uses import Block, Use, blocks_of, is_cheaper_in_factors, wide
 
 Array = Any
 PyTree = Any
 
 SAFETY = 1e-5  # clips are to C (1 - SAFETY): room for the rounding of the sum itself
 _SLACK = 4e-6  # norms are raised by this relative amount: room for the rounding of their own sums
-_FACTORED_POSITIONS = 8  # beyond so many positions an explicit gradient costs no more than its factors
 _EXPLICIT_ELEMENTS = 2**24  # per-record gradients held at once, unless `chunk` says otherwise
 
 
@@ -138,7 +138,7 @@ class _Plan:
     uses: list[Use]
     results: list[jax.ShapeDtypeStruct]
     direct: list[int]  # leaves with a tap of their own
-    blocks: dict[int, list[_Block]]  # leaves kept in factors
+    blocks: dict[int, list[Block]]  # leaves kept in factors
     axes: tuple[str, ...]  # mesh axes over which records or parameters vary, inside shard_map
 
     def zeros(self, like: Any) -> Array:
@@ -166,7 +166,7 @@ class _Plan:
             if use.leaf not in self.blocks:
                 gradient = jax.vmap(lambda a, d, use=use: _transposed(use.apply, self.leaves[use.leaf], a, d))(a, d)
                 explicit[use.leaf] = explicit[use.leaf] + gradient if use.leaf in explicit else gradient
-        parts = [norms.length(_wide(g.reshape(len(g), -1)), self.norm) for g in explicit.values()]
+        parts = [norms.length(wide(g.reshape(len(g), -1)), self.norm) for g in explicit.values()]
         for block in (b for blocks in self.blocks.values() for b in blocks):
             parts.append(jax.vmap(block.size, (0, 0, None))(factors, cotangents, self.norm))
         sizes = norms.together(parts, self.norm) * (1 + _SLACK) if parts else jnp.zeros(len(rows[0]))
@@ -213,9 +213,9 @@ def _plan(fn: Callable[[PyTree, PyTree], Array], at: PyTree, records: PyTree, no
     blocks = {}
     for i, leaf in enumerate(leaves):
         found = (
-            None if i in taps.direct else _blocks(leaf.size, [(k, u) for k, u in enumerate(taps.uses) if u.leaf == i])
+            None if i in taps.direct else blocks_of(leaf.size, [(k, u) for k, u in enumerate(taps.uses) if u.leaf == i])
         )
-        if found is not None and all(_is_cheaper_in_factors(block, norm) for block in found):
+        if found is not None and all(is_cheaper_in_factors(block, norm) for block in found):
             blocks[i] = found
     return _Plan(closed, treedef, leaves, norm, taps.uses, taps.results, sorted(taps.direct), blocks, axes)
 
@@ -232,10 +232,6 @@ def _vary(x: Array, axes: Sequence[str]) -> Array:
     """Mark x as different on each device along `axes`, or the cotangents of different devices would be added up."""
     missing = tuple(axis for axis in axes if axis not in _varying(x))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _count(records: PyTree) -> int:

@@ -64,4 +64,4 @@ def noised(mean: Tree, release: Release, key: jax.Array, t: Any, agent: Any) -> 
         leaf + scale * draw(jax.random.fold_in(key, number), jnp.shape(leaf), jnp.result_type(leaf))
         for number, leaf in enumerate(leaves)
     ]
-    return structure.unflatten(noisy)
+    return jax.tree.unflatten(structure, noisy)

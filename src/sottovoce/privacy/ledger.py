@@ -16,7 +16,7 @@ from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
 
 Spent = tuple[tuple[Mechanism, int], ...]
-_SAMPLINGS = {kind.__name__: kind for kind in accountant.Sampling.__args__}  # type: ignore[attr-defined]
+_SAMPLINGS = {kind.__name__: kind for kind in accountant.Sampling.__args__}
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ class Ledger:
         """Write an entry down and sync it to disk; the release may follow. No effect if it is there already."""
         if entry.key in self.entries:
             if self.entries[entry.key] != entry:
-                raise ValueError(f"run {entry.run}, steps {entry.start} to {entry.stop}, was charged differently before")
+                raise ValueError(
+                    f"run {entry.run}, steps {entry.start} to {entry.stop}, was charged differently before"
+                )
             return
         if self.path is not None:
             with self.path.open("a") as file:
@@ -105,7 +107,9 @@ class Ledger:
         """Epsilon of everything an agent spent, all runs composed."""
         return accountant.epsilon(self.spent(agent), delta, adjacency)
 
-    def require(self, budget: Budget, run: str, planned: Iterable[tuple[Sequence[int], Spent]], adjacency: Adjacency) -> None:
+    def require(
+        self, budget: Budget, run: str, planned: Iterable[tuple[Sequence[int], Spent]], adjacency: Adjacency
+    ) -> None:
         """Refuse a run that would bring any agent over its budget, before anything is released."""
         for agents, mechanisms in planned:
             by_past: dict[Spent, int] = {}

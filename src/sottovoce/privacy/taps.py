@@ -10,7 +10,6 @@ added to itself instead: the derivative with respect to that is the leaf's own p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,9 +20,9 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, primitives
 
 from sottovoce.privacy.lowering import LOWERED
+from sottovoce.privacy.uses import MOVES, PRODUCTS, Use, View, shape_of
 
 Array = Any  # a jax.Array, a tracer of one, or (for shapes only) a ShapeDtypeStruct
-Moves = tuple[tuple[Any, tuple[tuple[str, Any], ...]], ...]
 
 _INLINED = {primitives.jit_p: "jaxpr", primitives.closed_call_p: "call_jaxpr", primitives.remat_p: "jaxpr"}
 
@@ -160,16 +159,14 @@ def _apply(eqn: JaxprEqn, cells: list[Cell], taps: Taps) -> list[Cell]:
         return [Cell(v) for v in bind([c.value for c in cells])]
     view = cells[viewed[0]].view
     assert view is not None
-    if len(cells) == 1 and primitive in _MOVES and _is_float(eqn.outvars[0].aval):
-        moved = View(
-            view.leaf, (*view.moves, (primitive, tuple(params.items()))), _MOVES[primitive](view.where, params)
-        )
+    if len(cells) == 1 and primitive in MOVES and _is_float(eqn.outvars[0].aval):
+        moved = View(view.leaf, (*view.moves, (primitive, tuple(params.items()))), MOVES[primitive](view.where, params))
         [value], [tapped] = bind([cells[0].value]), bind([cells[0].tapped])
         return [Cell(value, moved, tapped)]
     if _is_shift(eqn, cells, viewed):
         [value], [tapped] = bind([c.value for c in cells]), bind([c.tapped for c in cells])
         return [Cell(value, view, tapped)]
-    product = _PRODUCTS.get(primitive)
+    product = PRODUCTS.get(primitive)
     use = product(eqn, view, viewed[0], bind) if product is not None and len(viewed) == 1 else None
     if use is None:
         taps.direct.update(c.view.leaf for c in cells if c.view is not None)
@@ -184,7 +181,7 @@ def _is_shift(eqn: JaxprEqn, cells: list[Cell], viewed: list[int]) -> bool:
         shifts = viewed == [0] and cells[1].fixed
     else:
         shifts = eqn.primitive is primitives.add_p and len(viewed) == 1 and cells[1 - viewed[0]].fixed
-    return shifts and _shape(eqn.invars[viewed[0]]) == _shape(eqn.outvars[0])
+    return shifts and shape_of(eqn.invars[viewed[0]]) == shape_of(eqn.outvars[0])
 
 
 def _is_float(aval: Any) -> bool:

@@ -12,8 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, primitives
 
+from sottovoce.privacy import norms
+
 Array = Any  # a jax.Array or a tracer of one
 Bind = Callable[[Sequence[Array]], list[Array]]  # applies the equation's primitive
+FACTORED_POSITIONS = 8  # beyond so many positions an explicit gradient costs no more than its factors
+
 Moves = tuple[tuple[Any, tuple[tuple[str, Any], ...]], ...]
 
 
@@ -49,13 +53,64 @@ class Use:
     factors: Callable[[list[Array], Array], tuple[Array, Array]]
 
 
-def _shape(atom: Any) -> tuple[int, ...]:
+@dataclass(frozen=True)
+class Block:
+    """Uses of the same elements of a leaf, whose factors can be put side by side."""
+
+    kind: str
+    where: np.ndarray
+    uses: list[tuple[int, Use, bool]]  # number, use, whether its two factors change places
+
+    def size(self, factors: list[list[Array]], cotangents: list[Array], norm: str) -> Array:
+        """Norm of one record's gradient in these elements."""
+        pairs = [use.factors(factors[k], cotangents[k])[:: -1 if swap else 1] for k, use, swap in self.uses]
+        a, d = (jnp.concatenate(side, 1) for side in zip(*pairs))
+        return norms.row_sum(a[0], wide(d[0]), norm) if self.kind == "rows" else norms.outer_sum(wide(a), wide(d), norm)
+
+
+def blocks_of(elements: int, uses: Sequence[tuple[int, Use]]) -> list[Block] | None:
+    """Uses of a leaf sorted by the elements that they touch; None if these overlap other than by being the same."""
+    blocks: list[Block] = []
+    for k, use in uses:
+        for block in blocks:
+            if use.kind == block.kind and np.array_equal(use.where, block.where):
+                block.uses.append((k, use, False))
+                break
+            if use.kind == block.kind == "dot" and np.array_equal(use.where.swapaxes(1, 2), block.where):
+                block.uses.append((k, use, True))
+                break
+        else:
+            blocks.append(Block(use.kind, use.where, [(k, use, False)]))
+    touched = sum((np.bincount(block.where.ravel(), minlength=elements) for block in blocks), np.zeros(elements, int))
+    return blocks if touched.max(initial=0) <= 1 else None
+
+
+def is_cheaper_in_factors(block: Block, norm: str) -> bool:
+    """Whether the norm from factors beats the explicit gradient, by rough counts of memory traffic."""
+    positions = sum(use.positions for _, use, _ in block.uses)
+    groups, p, q = block.where.shape
+    if positions == 1:
+        return True
+    if block.kind == "rows":
+        return positions**2 <= 8 * p
+    in_factors = positions * groups * (p + q)
+    # in L1 several positions give a bound only: worth more effort to avoid
+    return positions <= FACTORED_POSITIONS and block.where.size > (16 if norm == "l1" else 2) * in_factors
+
+
+def wide(x: Array) -> Array:
+    """Norms are computed in at least float32."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def shape_of(atom: Any) -> tuple[int, ...]:
+    """Shape of a variable or literal of a jaxpr."""
     return atom.aval.shape
 
 
-def _dot(eqn: JaxprEqn, view: View, side: int, bind: Callable[..., list[Array]]) -> Use:
+def _dot(eqn: JaxprEqn, view: View, side: int, bind: Bind) -> Use:
     contracted, batched = eqn.params["dimension_numbers"]
-    mine, theirs = view.where, _shape(eqn.invars[1 - side])
+    mine, theirs = view.where, shape_of(eqn.invars[1 - side])
     my_free = [i for i in range(mine.ndim) if i not in contracted[side] and i not in batched[side]]
     their_free = [i for i in range(len(theirs)) if i not in contracted[1 - side] and i not in batched[1 - side]]
     groups = math.prod(mine.shape[i] for i in batched[side])
@@ -86,9 +141,7 @@ def _numbers(indices: Array, sizes: Sequence[int]) -> Array:
     return number
 
 
-def _rows_use(
-    view: View, rows: Sequence[int], positions: int, bind: Callable[..., list[Array]], number: Callable[..., Array]
-) -> Use:
+def _rows_use(view: View, rows: Sequence[int], positions: int, bind: Bind, number: Callable[..., Array]) -> Use:
     """A use that picks whole rows: one index in each of the dimensions `rows`, everything in the others."""
     rest = [i for i in range(view.where.ndim) if i not in rows]
     count = math.prod(view.where.shape[i] for i in rows)
@@ -104,7 +157,7 @@ def _rows_use(
     return Use("rows", view.leaf, where, positions, apply, factors)
 
 
-def _dynamic_slice(eqn: JaxprEqn, view: View, side: int, bind: Callable[..., list[Array]]) -> Use | None:
+def _dynamic_slice(eqn: JaxprEqn, view: View, side: int, bind: Bind) -> Use | None:
     sizes, shape = eqn.params["slice_sizes"], view.where.shape
     rows = [i for i, (size, n) in enumerate(zip(sizes, shape)) if size != n]
     if side != 0 or len(eqn.invars) != 1 + len(shape) or any(sizes[i] != 1 for i in rows):
@@ -117,20 +170,23 @@ def _dynamic_slice(eqn: JaxprEqn, view: View, side: int, bind: Callable[..., lis
     return _rows_use(view, rows, 1, bind, number)
 
 
-def _gather(eqn: JaxprEqn, view: View, side: int, bind: Callable[..., list[Array]]) -> Use | None:
+def _gather(eqn: JaxprEqn, view: View, side: int, bind: Bind) -> Use | None:
     dims, sizes, shape = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], view.where.shape
     rows = dims.start_index_map
     whole_rows = all(sizes[i] == (1 if i in rows else n) for i, n in enumerate(shape))
-    if side != 0 or dims.operand_batching_dims or set(dims.collapsed_slice_dims) != set(rows) or not whole_rows:
+    modes = jax.lax.GatherScatterMode
+    drops = eqn.params["mode"] in (modes.FILL_OR_DROP, modes.PROMISE_IN_BOUNDS)
+    is_known = drops or eqn.params["mode"] == modes.CLIP
+    is_lookup = set(dims.collapsed_slice_dims) == set(rows) and not dims.operand_batching_dims and whole_rows
+    if side != 0 or not is_lookup or not is_known:
         return None
-    out = _shape(eqn.outvars[0])
+    out = shape_of(eqn.outvars[0])
     before = [i for i in range(len(out)) if i not in dims.offset_dims]
     positions = math.prod(out[i] for i in before)
-    fills = eqn.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP
 
     def number(factor: list[Array], d: Array) -> tuple[Array, Array]:
         d = jnp.transpose(d, (*before, *dims.offset_dims))
-        if fills:  # a look-up outside the table has no gradient
+        if drops:  # a look-up outside the table has no gradient: counted in, it might cancel one that has
             limits = np.array([shape[i] for i in rows])
             inside = jnp.all((factor[0] >= 0) & (factor[0] < limits), -1)
             d = jnp.where(inside.reshape(inside.shape + (1,) * len(dims.offset_dims)), d, 0)
@@ -139,7 +195,7 @@ def _gather(eqn: JaxprEqn, view: View, side: int, bind: Callable[..., list[Array
     return _rows_use(view, rows, positions, bind, number)
 
 
-_PRODUCTS: dict[Any, Callable[..., Use | None]] = {
+PRODUCTS: dict[Any, Callable[..., Use | None]] = {
     primitives.dot_general_p: _dot,
     primitives.dynamic_slice_p: _dynamic_slice,
     primitives.gather_p: _gather,
@@ -158,7 +214,7 @@ def _slice(where: np.ndarray, params: dict[str, Any]) -> np.ndarray:
     return where[tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]
 
 
-_MOVES: dict[Any, Callable[[np.ndarray, dict[str, Any]], np.ndarray]] = {
+MOVES: dict[Any, Callable[[np.ndarray, dict[str, Any]], np.ndarray]] = {
     primitives.reshape_p: lambda where, params: where.reshape(params["new_sizes"]),
     primitives.transpose_p: lambda where, params: where.transpose(params["permutation"]),
     primitives.squeeze_p: lambda where, params: where.squeeze(tuple(params["dimensions"])),

@@ -1,4 +1,4 @@
-"""Projections onto the sets that x and y may be confined to: any function from a tree to a tree of its shape will do."""
+"""Projections onto the sets that x and y may be confined to: any function from a tree to a like tree will do."""
 
 from collections.abc import Callable
 from typing import Any

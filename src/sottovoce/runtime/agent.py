@@ -4,7 +4,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,8 @@ RecordFn = Callable[[Tree, Any], jax.Array]
 SINGLE = "records"  # the name of the one record set of a problem without levels
 
 
-class Place(Protocol):
+@dataclass(frozen=True)
+class Place:
     """Where agents run: what an agent knows of the others, its records, and how its messages travel."""
 
     network: Network
@@ -30,15 +31,19 @@ class Place(Protocol):
 
     def gather(self, level: str, rows: jax.Array) -> Tree:
         """The agent's own records at local rows."""
+        raise NotImplementedError
 
     def lift(self, level: str, fn: RecordFn) -> RecordFn:
         """A function of a record as a function of what `gather` gives (a record, or a unit)."""
+        raise NotImplementedError
 
     def mix(self, over: str, value: Tree, index: jax.Array, others_only: bool) -> Tree:
         """Tell the neighbours `value`, hear the weighted sum of theirs."""
+        raise NotImplementedError
 
     def loop(self, times: int, body: Callable[[Tree, jax.Array], Tree], carry: Tree) -> Tree:
         """`body(carry, k)` for k from 0 to times - 1."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,9 @@ class Batch:
 class Agent:
     """One agent at one step. All randomness is a function of (seed, agent, step, loop index, name, purpose)."""
 
-    def __init__(self, place: Place, index: jax.Array, t: jax.Array, key: jax.Array, loops: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, place: Place, index: jax.Array, t: jax.Array, key: jax.Array, loops: tuple[int, ...] = ()
+    ) -> None:
         self.place, self.index, self.t, self.loops = place, index, t, loops
         self._key = key
         self._uses: Counter[str] = Counter()
@@ -111,7 +118,7 @@ class Agent:
                 f"release {release.name!r} at a private point: its noise does not cover how the point was computed. "
                 "Release at public points, or use agent.mean and agent.tell in a printed design."
             )
-        mean = self._mean(release, _by_level(records, upper, lower), at, batch)
+        mean = self._mean(release, by_level(records, upper, lower), at, batch)
         noisy = gate.noised(mean, release, self._named(release.name or "release", "noise"), self.t, self.index)
         return noisy if public is None else _add_public(noisy, public, at)
 
@@ -127,7 +134,7 @@ class Agent:
         public: Callable[[Tree], Any] | None = None,
     ) -> Private:
         """As `release`, without noise: private, and allowed at private points. For printed designs."""
-        mean = self._mean(release, _by_level(records, upper, lower), reveal(at), batch)
+        mean = self._mean(release, by_level(records, upper, lower), reveal(at), batch)
         return Private(mean if public is None else _add_public(mean, public, reveal(at)))
 
     def tell(self, release: Release, value: Private) -> Tree:
@@ -193,7 +200,14 @@ class Agent:
         denominator = batch.sampling.denominator(self.size(level), self.t)
         place = self.place
         return gate.clipped_mean(
-            place.lift(level, fn), at, lambda rows: place.gather(level, rows), rows, weights, denominator, release, place.chunk
+            place.lift(level, fn),
+            at,
+            lambda rows: place.gather(level, rows),
+            rows,
+            weights,
+            denominator,
+            release,
+            place.chunk,
         )
 
 
@@ -207,7 +221,8 @@ def step_key(run: jax.Array, phase: str, t: jax.Array) -> jax.Array:
     return jax.random.fold_in(jax.random.fold_in(run, zlib.crc32(phase.encode())), t)
 
 
-def _by_level(records: RecordFn | None, upper: RecordFn | None, lower: RecordFn | None) -> dict[str, RecordFn]:
+def by_level(records: RecordFn | None, upper: RecordFn | None, lower: RecordFn | None) -> dict[str, RecordFn]:
+    """The functions to release by the record set they read, checked."""
     given = {level: fn for level, fn in ((SINGLE, records), ("upper", upper), ("lower", lower)) if fn is not None}
     if not given or (records is not None and len(given) > 1):
         raise TypeError("give either `records`, or `upper` and/or `lower`: the function(s) of one record to release")

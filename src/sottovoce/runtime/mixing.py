@@ -89,7 +89,7 @@ def vectorised(network: Network, over: str, others_only: bool, mesh_axis: str | 
     def mix(leaf: jax.Array, agent: jax.Array) -> jax.Array:
         return leaf  # never run: an agent is always one row of the vectorised whole
 
-    @mix.def_vmap  # type: ignore[untyped-decorator]
+    @mix.def_vmap
     def over_agents(size: int, batched: list[bool], leaf: jax.Array, agent: jax.Array) -> tuple[jax.Array, bool]:
         if not batched[0]:  # everyone says the same
             leaf = jnp.broadcast_to(leaf, (size, *leaf.shape))

@@ -5,7 +5,7 @@ as the loop turns; inside any other control flow its count is not known, and it 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -18,7 +18,7 @@ from sottovoce.networks import Network
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import Bilevel, Minimize, MinMax
-from sottovoce.runtime.agent import SINGLE, Agent, Batch, RecordFn, _by_level
+from sottovoce.runtime.agent import SINGLE, Agent, Batch, Place, RecordFn, by_level
 from sottovoce.trees import Private, Tree, reveal
 
 Phase = Literal["init", "step"]
@@ -50,8 +50,10 @@ def charges(
 
     def play() -> None:
         def handle(phase: Phase) -> Recorder:
-            place = _Nowhere(network, sizes, steps)
-            return Recorder(place, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), jax.random.key(0), (), notes, phase)
+            place = _Nowhere(network, sizes, steps, chunk=1)
+            return Recorder(
+                place, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), jax.random.key(0), (), notes, phase
+            )
 
         state = method.init(problem, handle("init"))
         method.step(problem, state, handle("step"))
@@ -74,26 +76,14 @@ def stand_in(method: Method) -> Any:
     raise ValueError(f"{type(method).__name__} needs problem= to be accounted: there is no stand-in for its problems")
 
 
-@dataclass(frozen=True)
-class _Nowhere:
-    """A place without records or neighbours: shapes only."""
-
-    network: Network
-    sizes: Mapping[str, np.ndarray]
-    steps: int
-    chunk: int = field(default=1)
+class _Nowhere(Place):
+    """A place without records or neighbours: shapes only. Its agents read nothing, so it has no `gather`."""
 
     def mix(self, over: str, value: Tree, index: jax.Array, others_only: bool) -> Tree:
         return value
 
     def loop(self, times: int, body: Callable[[Tree, jax.Array], Tree], carry: Tree) -> Tree:
         return body(carry, jnp.zeros((), jnp.int32))  # once: it is the counting that multiplies
-
-    def gather(self, level: str, rows: jax.Array) -> Tree:
-        raise AssertionError("the recorder reads no records")
-
-    def lift(self, level: str, fn: RecordFn) -> RecordFn:
-        return fn
 
 
 class Recorder(Agent):
@@ -131,7 +121,7 @@ class Recorder(Agent):
 
     def release(self, release: Release, records: RecordFn | None = None, **options: Any) -> Tree:
         """Note it."""
-        levels = tuple(_by_level(records, options.get("upper"), options.get("lower")))
+        levels = tuple(by_level(records, options.get("upper"), options.get("lower")))
         at, batch = options["at"], options["batch"]
         if any(isinstance(leaf, Private) for leaf in jax.tree.leaves(at, is_leaf=lambda v: isinstance(v, Private))):
             return super().release(release, records, **options)  # raises, with the reason

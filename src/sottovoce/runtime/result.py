@@ -73,7 +73,7 @@ class Model:
     """A model with its privacy statement attached.
 
     >>> import tempfile, sottovoce as sv
-    >>> problem = sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2), jnp.zeros(2), predict=lambda x, features: features @ x)
+    >>> problem = sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2), jnp.zeros(2), predict=lambda x, rows: rows @ x)
     >>> method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, 0.1), sampling=sv.Full())
     >>> result = sv.run(problem, [np.ones((100, 2), np.float32)], method, steps=3)
     >>> with tempfile.TemporaryDirectory() as folder:

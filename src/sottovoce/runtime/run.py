@@ -83,9 +83,16 @@ def run(
     layout = lay_out(parts)
     network = _check(problem, method, network, layout, steps)
     objectives.check(problem, layout.example())
-    common = {"network": network, "delta": delta, "adjacency": adjacency, "unit": layout.unit}
     report = accounting.account(
-        method, sizes=layout.sizes, steps=steps, shared_units=layout.shared_units, problem=problem, **common
+        method,
+        sizes=layout.sizes,
+        steps=steps,
+        network=network,
+        delta=delta,
+        adjacency=adjacency,
+        unit=layout.unit,
+        shared_units=layout.shared_units,
+        problem=problem,
     )
     report = _simulated(report)
     every = every or max(1, math.ceil(steps / 10))
@@ -132,7 +139,8 @@ def _simulated(report: PrivacyReport) -> PrivacyReport:
 
 def _check(problem: Any, method: Method, network: Network | None, layout: Layout, steps: int) -> Network:
     """Whether these belong together; says what to change if they do not."""
-    if not isinstance(problem, method.solves):
+    solvable: tuple[type, ...] = method.solves
+    if type(problem) not in solvable:
         kinds = " or ".join(kind.__name__ for kind in method.solves)
         raise TypeError(f"{type(method).__name__} solves {kinds}; the problem is a {type(problem).__name__}")
     if steps < 1:
@@ -146,7 +154,9 @@ def _check(problem: Any, method: Method, network: Network | None, layout: Layout
     for over in method.over:
         network._matrix(over, f"cannot serve {type(method).__name__}, which needs it")
     if "records" not in layout.sizes and set(problem.losses) != set(layout.sizes):
-        raise ValueError(f"Levels(upper, lower) are for bilevel problems; {type(problem).__name__} takes one record set")
+        raise ValueError(
+            f"Levels(upper, lower) are for bilevel problems; {type(problem).__name__} takes one record set"
+        )
     return network
 
 
@@ -174,7 +184,14 @@ def _identity(
         "steps": steps,
         "every": every,
         "seed": seed,
-        "network": network.name + "/" + digest([network.matrices[key].toarray() if network.size < 512 else network.matrices[key].data for key in sorted(network.matrices)]),
+        "network": network.name
+        + "/"
+        + digest(
+            [
+                network.matrices[key].toarray() if network.size < 512 else network.matrices[key].data
+                for key in sorted(network.matrices)
+            ]
+        ),
         "start": digest(objectives.start(problem)),
         "records": digest(dict(layout.stores)),
     }
@@ -267,7 +284,7 @@ class _Journey:
         if self.evaluate is not None:
             metrics.update({name: jnp.asarray(value) for name, value in self.evaluate(*mean).items()})
             if 1 < self.agents <= 64:
-                each = jax.lax.map(lambda one: dict(self.evaluate(*one)), own)  # type: ignore[misc]
+                each = jax.lax.map(lambda one: dict(self.evaluate(*one)), own)
                 metrics.update({f"{name}/agents": jnp.asarray(value) for name, value in each.items()})
         return metrics
 

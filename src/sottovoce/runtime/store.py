@@ -74,11 +74,11 @@ def as_part(records: Any) -> Part:
     leaves = jax.tree.leaves(records)
     if not leaves:
         raise ValueError("a party's record set is an empty pytree: give arrays that share their first axis")
-    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in leaves}
-    if len(lengths) != 1 or None in lengths:
+    lengths = {np.shape(leaf)[:1] for leaf in leaves}
+    if len(lengths) != 1 or () in lengths:
         shapes = [np.shape(leaf) for leaf in leaves]
         raise ValueError(f"a record set's arrays must share their first axis; got shapes {shapes}")
-    return Part(records, np.arange(lengths.pop()))
+    return Part(records, np.arange(lengths.pop()[0]))
 
 
 def lay_out(parts: Sequence[Any], agents: range | None = None) -> Layout:

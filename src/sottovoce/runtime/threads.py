@@ -5,31 +5,26 @@ Slow, and not for work: it shows that a step is one agent's code, so that a clus
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from sottovoce.methods.base import Method, State
 from sottovoce.networks import Network
 from sottovoce.runtime import mixing
-from sottovoce.runtime.agent import Agent, RecordFn, run_key, step_key
+from sottovoce.runtime.agent import Agent, Place, RecordFn, run_key, step_key
 from sottovoce.runtime.store import Store, lay_out
 from sottovoce.trees import Tree
 
 
 @dataclass(frozen=True)
-class ThreadPlace:
+class ThreadPlace(Place):
     """An agent's own records, and a queue from each of the others."""
 
-    network: Network
-    sizes: dict[str, np.ndarray]
-    steps: int
-    chunk: int
-    stores: dict[str, Store]
+    stores: Mapping[str, Store]
     me: int
     inboxes: Sequence[Sequence[queue.Queue[Tree]]]  # inboxes[hearer][sender]
 
@@ -67,14 +62,14 @@ def run_threads(
 ) -> State:
     """The final states of all agents, stacked as in the vectorised run."""
     agents = range(len(parts))
-    inboxes = [[queue.Queue() for _ in agents] for _ in agents]
+    inboxes: list[list[queue.Queue[Tree]]] = [[queue.Queue() for _ in agents] for _ in agents]
     finals: list[Any] = [None] * len(parts)
     failures: list[BaseException] = []
 
     def live(me: int) -> None:
         try:
             layout = lay_out(parts, range(me, me + 1))
-            place = ThreadPlace(network, dict(layout.sizes), steps, chunk, dict(layout.stores), me, inboxes)
+            place = ThreadPlace(network, layout.sizes, steps, chunk, layout.stores, me, inboxes)
             index = jnp.int32(me)
 
             def handle(phase: str, t: int) -> Agent:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 from sottovoce.methods.base import Method, State
 from sottovoce.networks import Network
 from sottovoce.runtime import mixing
-from sottovoce.runtime.agent import Agent, RecordFn, run_key, step_key
+from sottovoce.runtime.agent import Agent, Place, RecordFn, run_key, step_key
 from sottovoce.runtime.store import Layout, Store
 from sottovoce.trees import Private, Tree
 
@@ -22,13 +22,9 @@ NEVER = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
-class VectorPlace:
+class VectorPlace(Place):
     """One row of the array of agents."""
 
-    network: Network
-    sizes: dict[str, np.ndarray]
-    steps: int
-    chunk: int
     stores: dict[str, Store]
     starts: dict[str, jax.Array]  # this agent's first row in each store
     mixers: dict[tuple[str, bool], Callable[..., Tree]] = field(default_factory=dict)
@@ -85,8 +81,10 @@ def program(
     mixers: dict[tuple[str, bool], Callable[..., Tree]] = {}
     starts = {level: store.starts for level, store in stores.items()}
 
-    def agent(index: jax.Array, starts: dict[str, jax.Array], stores: dict[str, Store], phase: str, t: jax.Array) -> Agent:
-        place = VectorPlace(network, dict(layout.sizes), steps, chunk, stores, starts, mixers, mesh_axis)
+    def agent(
+        index: jax.Array, starts: dict[str, jax.Array], stores: dict[str, Store], phase: str, t: jax.Array
+    ) -> Agent:
+        place = VectorPlace(network, layout.sizes, steps, chunk, stores, starts, mixers, mesh_axis)
         return Agent(place, index, t, step_key(run_key(seed, index), phase, t))
 
     def init(indices: jax.Array, starts: dict[str, jax.Array], stores: dict[str, Store]) -> State:
@@ -96,7 +94,12 @@ def program(
         return jax.vmap(one)(indices, starts)
 
     def advance(
-        state: State, first: jax.Array, indices: jax.Array, starts: dict[str, jax.Array], stores: dict[str, Store], count: int
+        state: State,
+        first: jax.Array,
+        indices: jax.Array,
+        starts: dict[str, jax.Array],
+        stores: dict[str, Store],
+        count: int,
     ) -> tuple[State, jax.Array]:
         def step(carry: tuple[State, jax.Array], t: jax.Array) -> tuple[tuple[State, jax.Array], None]:
             state, broken = carry
@@ -175,7 +178,10 @@ def _shard(store: Store, sizes: np.ndarray, devices: int) -> Store:
     ends = np.cumsum(sizes)
     bounds = [(int(ends[d * per - 1]) if d else 0, int(ends[(d + 1) * per - 1])) for d in range(devices)]
     longest = max(stop - start for start, stop in bounds)
-    rows = [np.pad(order[start:stop], [(0, longest - (stop - start))] + [(0, 0)] * (order.ndim - 1), mode="edge") for start, stop in bounds]
+    rows = [
+        np.pad(order[start:stop], [(0, longest - (stop - start))] + [(0, 0)] * (order.ndim - 1), mode="edge")
+        for start, stop in bounds
+    ]
     pool = jax.tree.map(lambda leaf: jnp.stack([leaf[r.reshape(-1)] for r in rows]), store.pool)
     shape = (longest, *order.shape[1:])
     renumbered = jnp.stack([jnp.arange(np.prod(shape), dtype=jnp.int32).reshape(shape)] * devices)

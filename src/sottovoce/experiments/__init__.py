@@ -1,0 +1,1 @@
+"""Run files, what they build and execute, and the reports that come out."""

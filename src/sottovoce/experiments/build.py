@@ -1,0 +1,266 @@
+"""From the tables of a run file to the things they name: records, task, network, method.
+
+What a table may say is read off the signature of what it names, so a new method, task or builder needs no word here.
+"""
+
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import lru_cache, reduce
+from operator import or_
+from typing import Any
+
+import jax
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from sottovoce import data as datasets
+from sottovoce import methods, networks
+from sottovoce.data import synthetic
+from sottovoce.experiments.runfile import Data, MethodTable, NetworkTable, TaskTable
+from sottovoce.naming import unknown
+from sottovoce.privacy.release import Release
+from sottovoce.problems import tasks
+from sottovoce.schedules import Schedule, schedule
+
+Records = dict[str, Any]
+
+_CLASSES = {"mnist": 10, "fashion-mnist": 10, "cifar10": 10, "digits": 10, "20news": 20}  # all others have two
+_TABLES_OF_RECORDS: dict[str, Callable[..., Records]] = {
+    "logistic": synthetic.logistic,
+    "patients": synthetic.patients,
+}
+_BUILDERS = {
+    builder.__name__.replace("_", "-"): builder
+    for builder in (
+        networks.ring,
+        networks.regular,
+        networks.erdos_renyi,
+        networks.complete,
+        networks.star,
+        networks.exponential,
+        networks.directed,
+        networks.from_matrix,
+        networks.single,
+    )
+}
+
+
+def data_names() -> list[str]:
+    """All names that [data] takes: data sets, and generators.
+
+    >>> "digits" in data_names(), "patients" in data_names()
+    (True, True)
+    """
+    return sorted({*datasets.names(), *_TABLES_OF_RECORDS, "heterogeneous"})
+
+
+@lru_cache(maxsize=2)
+def _loaded(table: str) -> tuple[list[Any], Records, int]:
+    """Cached by content: variants mostly share their data."""
+    return _load(Data.model_validate_json(table))
+
+
+def records(table: Data) -> tuple[list[Any], Records, tasks.Shape]:
+    """The parties' parts, the test records, and what a task may know of them."""
+    parts, test, classes = _loaded(table.model_dump_json(exclude_unset=True))
+    return parts, test, tasks.Shape(tuple(test["features"].shape[1:]), classes, len(parts))
+
+
+def _load(table: Data) -> tuple[list[Any], Records, int]:
+    _check_combination(table)
+    classes = _CLASSES.get(table.name, 2)
+    if table.name == "heterogeneous":
+        parts, test = construct(
+            synthetic.heterogeneous, table.options, "[data]", {"agents": table.agents, "seed": table.seed}
+        )
+        return _levelled(table, parts), test, classes
+    if table.name in _TABLES_OF_RECORDS:
+        train, test = _hold_out(
+            construct(_TABLES_OF_RECORDS[table.name], table.options, "[data]", {"seed": table.seed})
+        )
+    elif table.name in datasets.names():
+        train, test = construct(datasets.load, table.options, "[data]", {"name": table.name, "root": None})
+    else:
+        raise ValueError(unknown("data set", table.name, data_names()))
+    if table.limit is not None:
+        train = jax.tree.map(lambda leaf: leaf[: table.limit], train)
+    if table.positive is not None:
+        classes = 2
+        for held in (train, test):
+            held["label"] = np.isin(held["label"], table.positive).astype(np.int32)
+    parts = datasets.split(
+        train,
+        table.agents,
+        table.by,
+        skew=table.skew,
+        alpha=table.alpha,
+        sizes=table.sizes,
+        seed=table.seed,
+        unit=table.unit,
+    )
+    return _levelled(table, parts), test, classes
+
+
+def _check_combination(table: Data) -> None:
+    for key, by in (("skew", "label"), ("alpha", "dirichlet"), ("sizes", "sizes")):
+        if key in table.model_fields_set and table.by != by:
+            raise ValueError(f'data.{key} goes with data.by = "{by}", which is "{table.by}": change one of them')
+    if table.name == "heterogeneous":
+        for key in ("by", "limit", "unit", "positive"):
+            if key in table.model_fields_set:
+                raise ValueError(f"data.{key} has no use here: heterogeneous makes one data set a party; leave it out")
+
+
+def _levelled(table: Data, parts: list[Any]) -> list[Any]:
+    return parts if table.upper is None else datasets.levels(parts, table.upper, table.seed)
+
+
+def _hold_out(held: Records) -> tuple[Records, Records]:
+    """The last fifth is for the test; a patient's visits stay together."""
+    count = len(held["label"])
+    order = held.get("patient_id", np.arange(count))
+    test = order >= order[count - count // 5]
+    return {key: leaf[~test] for key, leaf in held.items()}, {key: leaf[test] for key, leaf in held.items()}
+
+
+def task(table: TaskTable, shape: tasks.Shape) -> tasks.Task:
+    """The ready-made task."""
+    return construct(tasks.get(table.name), table.options, "[task]", {"shape": shape})
+
+
+def network(table: NetworkTable | None, agents: int) -> networks.Network:
+    """The network; one curator needs no table.
+
+    >>> network(NetworkTable(kind="ring", weight=0.3), 5).name
+    'ring of 5, weight 0.3'
+    """
+    if table is None:
+        if agents > 1:
+            raise ValueError(f'{agents} parties need a [network], for example kind = "ring"')
+        return networks.single()
+    kind = table.kind.replace("_", "-")
+    if kind not in _BUILDERS:
+        raise ValueError(unknown("network", table.kind, _BUILDERS))
+    made = construct(_BUILDERS[kind], table.options, "[network]", {"n": agents})
+    if made.size != agents:
+        raise ValueError(f"the network has {made.size} agents, but data.agents is {agents}: they must agree")
+    return made
+
+
+def method(table: MethodTable, calibrated: bool = False) -> methods.Method:
+    """The configured method; with `calibrated`, a release's noise may be left out (only ratios count then).
+
+    >>> table = MethodTable(name="DpSgd", rate={"value": 1.0, "power": 0.5}, sampling="full", gradient={"clip": 2.0})
+    >>> method(table, calibrated=True).rate
+    Decay(value=1.0, power=0.5, offset=1.0)
+    """
+    name, _, maker = table.name.partition(".")
+    if name not in methods.available:
+        raise ValueError(unknown("method", name, methods.available))
+    make: Any = methods.available[name]
+    if maker:
+        makers = [key for key, value in vars(make).items() if isinstance(value, classmethod) and key != "examples"]
+        if maker not in makers:
+            raise ValueError(unknown(f"class method of {name}", maker, makers))
+        make = getattr(make, maker)
+    return construct(make, table.options, "[method]", calibrated=calibrated)
+
+
+def construct(
+    make: Callable[..., Any],
+    table: Mapping[str, Any],
+    where: str,
+    given: Mapping[str, Any] | None = None,
+    calibrated: bool = False,
+) -> Any:
+    """Call `make` with a table's values, converted to what its parameters are annotated with.
+
+    `given` are values from elsewhere, which the table may not set; those `make` has no parameter for are dropped.
+
+    >>> from sottovoce.methods import DpSgd
+    >>> table = {"rate": 0.1, "gradient": {"clip": 1.0, "noise": 0.5}, "sampling": {"kind": "poisson", "bach": 5}}
+    >>> construct(DpSgd, table, "[method]")
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no key of [method].sampling 'bach'; did you mean 'batch'? (batch)
+    """
+    parameters = inspect.signature(make).parameters
+    hints = typing.get_type_hints(make)
+    kept = {key: value for key, value in (given or {}).items() if key in parameters}
+    free = [key for key in parameters if key not in kept]
+    for key in table:
+        if key not in free:
+            raise ValueError(unknown(f"key of {where}", key, free))
+    missing = [key for key in free if key not in table and parameters[key].default is inspect.Parameter.empty]
+    if calibrated and make is Release and missing == ["noise"]:
+        table, missing = {**table, "noise": table["clip"]}, []
+    if missing:
+        hint = ", or set privacy.epsilon to have it found" if make is Release and missing == ["noise"] else ""
+        raise ValueError(f"{where} lacks {', '.join(missing)}: add it{hint}")
+    values = {key: _convert(value, hints.get(key, Any), f"{where}.{key}", calibrated) for key, value in table.items()}
+    return make(**kept, **values)
+
+
+def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
+    """A TOML value as a parameter of type `hint`."""
+    choices = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    kinds = {_kebab(kind.__name__): kind for choice in choices for kind in _concrete(choice)}
+    if isinstance(value, dict) and kinds:
+        return _from_table(value, kinds, where, calibrated)
+    if isinstance(value, str) and value in kinds:
+        return construct(kinds[value], {}, where, calibrated=calibrated)
+    if Schedule in choices and isinstance(value, (int, float, list)):
+        return schedule(tuple(value) if isinstance(value, list) else value)
+    plain = tuple(choice for choice in choices if not _concrete(choice))
+    if not plain:
+        raise ValueError(f"{where} is {value!r}: write a table such as {_example(next(iter(kinds.values())))}")
+    try:
+        return TypeAdapter(reduce(or_, plain)).validate_python(value)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"]
+        raise ValueError(f"{where} is {value!r}: {message[0].lower()}{message[1:]}") from None
+
+
+def _from_table(table: dict[str, Any], kinds: dict[str, type], where: str, calibrated: bool) -> Any:
+    """One of several dataclasses: the one that `kind` names, or the one that these keys fit."""
+    options = dict(table)
+    if "kind" in table and len(kinds) > 1:
+        kind = str(options.pop("kind"))
+        if kind not in kinds:
+            raise ValueError(unknown(f"kind of {where}", kind, kinds))
+        return construct(kinds[kind], options, where, calibrated=calibrated)
+    fitting = [kind for kind in kinds.values() if _fits(kind, table)] or list(kinds.values())
+    if len(fitting) > 1:
+        shapes = "; ".join(_example(kind) for kind in kinds.values())
+        raise ValueError(
+            f"{where} has keys {sorted(table)}: write one of {shapes}, or name its kind ({', '.join(kinds)})"
+        )
+    return construct(fitting[0], options, where, calibrated=calibrated)
+
+
+def _fits(kind: type, table: Mapping[str, Any]) -> bool:
+    parameters = inspect.signature(kind).parameters
+    required = {key for key, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
+    return required <= set(table) <= set(parameters)
+
+
+def _concrete(choice: Any) -> list[type]:
+    """The dataclasses that a type stands for: itself and its subclasses, as far as they are public."""
+    if not isinstance(choice, type) or choice.__module__ == "builtins":
+        return []
+    children: list[type] = choice.__subclasses__()
+    family = [choice, *(kind for child in children for kind in _concrete(child))]
+    return [kind for kind in family if dataclasses.is_dataclass(kind) and not kind.__name__.startswith("_")]
+
+
+def _example(kind: type) -> str:
+    keys = [f"{key} = ..." for key in inspect.signature(kind).parameters]
+    return "{" + ", ".join(keys) + "}"
+
+
+def _kebab(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()

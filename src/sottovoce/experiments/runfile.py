@@ -1,0 +1,289 @@
+"""Run files: an experiment in one TOML file.
+
+    title = "Softmax regression on ten agents"
+
+    [data]
+    name = "digits"          # a data set (sottovoce list), or a generator: logistic, patients, heterogeneous
+    agents = 10
+    by = "label"             # iid, label (with skew), dirichlet (with alpha), sizes (with sizes)
+    skew = 0.5
+    seed = 0
+    limit = 1000             # only the first so many training records
+    upper = 0.2              # two levels: this share of each party's records goes to the upper one
+    unit = "patient_id"      # the privacy unit, a column of ids; a record if not given
+    positive = [0, 1, 2]     # two classes: these labels become 1, all others 0
+                             # other keys are options of the data set or generator (image = true, dim = 20)
+    [task]
+    name = "softmax"         # a ready-made task and its parameters
+    penalty = 1e-4
+
+    [network]
+    kind = "ring"            # ring, regular, erdos-renyi, complete, star, exponential, directed, from-matrix, single
+    weight = 0.3             # the builder's parameters; kind = "directed" takes edges: pull = [[0, 1], [1, 0]], push
+
+    [method]
+    name = "DpSgd"           # a method and its fields; "Class.maker" calls a class method that makes one
+    rate = {value = 1.2, power = 0.95}                  # a number, one per agent, or a schedule
+    sampling = {kind = "poisson", batch = 50}           # "full" stands for {kind = "full"}
+    gradient = {clip = 1.0, noise = 0.02}               # noise may be left out when privacy.epsilon is given
+
+    [run]
+    steps = 300
+    every = 30
+    seeds = [0, 1, 2]
+    metric = "accuracy"      # the one that pictures show
+
+    [privacy]
+    epsilon = 1.0            # calibrates the noise, keeping the ratios of the releases
+    delta = 1e-5
+    adjacency = "zero-out"   # or replace-one
+    budget = 2.0             # refuse to run when an agent would spend more
+    enabled = true           # false: the non-private twin
+
+    [compare]
+    alone = true             # each party alone at the same epsilon
+    pooled = true            # all records in one place, without privacy
+
+    [[variant]]              # as many as you like; each changes some of the tables above
+    name = "epsilon 4"
+    privacy.epsilon = 4.0
+
+    [quick]                  # what --quick changes
+    run.steps = 30
+
+    [[printed]]              # a paper's figures, shown beside ours
+    what = "DP-SGD, test accuracy"
+    value = 0.93
+    epsilon = 1.0
+    source = "Table 2"
+
+Tables are merged key by key; one whose `name` or `kind` changes is replaced as a whole.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sottovoce.experiments.tables import Table, dump, merge, parse_sets
+from sottovoce.naming import unknown
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+M = TypeVar("M", bound=BaseModel)
+
+
+class _Closed(BaseModel):
+    """A table whose keys are all known here."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Open(BaseModel):
+    """A table with keys of its own and others, which the thing it names must know."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    @property
+    def options(self) -> Table:
+        """The other keys."""
+        return dict(self.model_extra or {})
+
+
+class Data(_Open):
+    """Which records, and how they are handed out."""
+
+    name: str
+    agents: Count = 10
+    by: Literal["iid", "label", "dirichlet", "sizes"] = "iid"
+    skew: float = 0.5
+    alpha: float = 0.5
+    sizes: list[Count] | None = None
+    seed: int = 0
+    unit: str | None = None
+    upper: float | None = None
+    limit: Count | None = None
+    positive: list[int] | None = None
+
+
+class TaskTable(_Open):
+    """A ready-made task and its parameters."""
+
+    name: str
+
+
+class NetworkTable(_Open):
+    """A builder and its parameters."""
+
+    kind: str
+
+
+class MethodTable(_Open):
+    """A method and its fields."""
+
+    name: str
+
+
+class Run(_Closed):
+    """How long, how often, how many times."""
+
+    steps: Count
+    every: Count | None = None
+    seeds: Annotated[list[int], Field(min_length=1)] = [0]
+    chunk: Count = 1024
+    devices: Count = 1
+    metric: str | None = None
+
+
+class Privacy(_Closed):
+    """What is to be guaranteed."""
+
+    epsilon: Positive | None = None
+    delta: Annotated[float, Field(ge=0, lt=1)] = 1e-5
+    adjacency: Literal["zero-out", "replace-one"] | None = None
+    budget: Positive | None = None
+    enabled: bool = True
+
+
+class Compare(_Closed):
+    """What every user asks for besides."""
+
+    alone: bool = False
+    pooled: bool = False
+
+
+class Case(_Closed):
+    """One configuration, complete."""
+
+    data: Data
+    task: TaskTable
+    network: NetworkTable | None = None
+    method: MethodTable
+    run: Run
+    privacy: Privacy = Privacy()
+    compare: Compare = Compare()
+
+
+class Printed(_Closed):
+    """A figure of a paper."""
+
+    what: str
+    value: float
+    epsilon: float | None = None
+    source: str = ""
+
+
+_TABLES = tuple(Case.model_fields)
+_BESIDES = ("title", "variant", "quick", "printed")
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A run file with all overrides applied: named cases, each complete and checked."""
+
+    title: str
+    cases: Mapping[str, Case]
+    printed: tuple[Printed, ...]
+    text: str
+
+    @classmethod
+    def load(cls, path: str | Path, sets: Sequence[str] = (), quick: bool = False) -> "RunFile":
+        """Read a file; `sets` are ``key=value`` lines that win over everything, `quick` applies its [quick] table."""
+        path = Path(path)
+        if not path.is_file():
+            raise ValueError(f"there is no run file {path}: give the path of a .toml file, or see `sottovoce list`")
+        return cls.parse(path.read_text(), sets, quick, default_title=path.stem)
+
+    @classmethod
+    def parse(
+        cls, text: str, sets: Sequence[str] = (), quick: bool = False, default_title: str = "experiment"
+    ) -> "RunFile":
+        """From the text of a file.
+
+        >>> text = '''
+        ... data.name = "digits"
+        ... task.name = "softmax"
+        ... method = {name = "DpSgd", rate = 0.5, sampling = "full", gradient = {clip = 1.0}}
+        ... run.steps = 10
+        ... '''
+        >>> RunFile.parse(text, sets=["run.steps=20"]).cases["DpSgd"].run.steps
+        20
+        >>> RunFile.parse(text + "run.step = 3")
+        Traceback (most recent call last):
+        ...
+        ValueError: there is no key of [run] 'step'; did you mean 'steps'? (chunk, devices, every, metric, seeds, steps)
+        """
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"this is not TOML: {error}") from error
+        overrides = merge(document.pop("quick", {}) if quick else {}, parse_sets(sets))
+        document.pop("quick", None)
+        for name in document:
+            if name not in (*_TABLES, *_BESIDES):
+                raise ValueError(unknown("table", name, (*_TABLES, *_BESIDES)))
+        variants = document.pop("variant", [])
+        if overrides:
+            document = merge(document, overrides)
+            variants = [merge(variant, overrides) for variant in variants]
+            text = dump({**document, **({"variant": variants} if variants else {})})
+        base = {name: table for name, table in document.items() if name in _TABLES}
+        return cls(
+            title=str(document.get("title", default_title)),
+            cases=_cases(base, variants),
+            printed=tuple(_checked(Printed, entry, "[[printed]]") for entry in document.get("printed", [])),
+            text=text,
+        )
+
+
+def _cases(base: Table, variants: list[Table]) -> dict[str, Case]:
+    if not variants:
+        case = _case(base)
+        return {case.method.name: case}
+    cases: dict[str, Case] = {}
+    for number, variant in enumerate(variants):
+        for key in variant:
+            if key not in (*_TABLES, "name"):
+                raise ValueError(unknown("key of [[variant]]", key, (*_TABLES, "name")))
+        name = str(variant.get("name", f"variant {number + 1}"))
+        if name in cases:
+            raise ValueError(f"two variants are called {name!r}: give each [[variant]] a name of its own")
+        cases[name] = _case(merge(base, {key: value for key, value in variant.items() if key != "name"}))
+    return cases
+
+
+def _case(tables: Table) -> Case:
+    missing = [f"[{name}]" for name, field in Case.model_fields.items() if field.is_required() and name not in tables]
+    if missing:
+        raise ValueError(f"the run file lacks {', '.join(missing)}: `sottovoce run --help` shows a whole one")
+    return _checked(Case, tables, "")
+
+
+def _checked(model: type[M], table: Any, where: str) -> M:
+    """A model from a table; what is wrong is said in the file's own words."""
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        raise ValueError("\n".join(_in_words(model, problem, where) for problem in error.errors())) from None
+
+
+def _in_words(model: type[BaseModel], problem: Any, where: str) -> str:
+    place = [str(part) for part in problem["loc"]]
+    table = where or f"[{place[0]}]"
+    if problem["type"] == "extra_forbidden":
+        owner = model if where else model.model_fields[place[0]].annotation
+        known = _fields(owner)
+        return unknown(f"key of {table}", place[-1], known)
+    key = ".".join(place if not where else [where, *place])
+    if problem["type"] == "missing":
+        return f"{key} is missing: `sottovoce run --help` shows a whole file"
+    return f"{key} is {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def _fields(annotation: Any) -> list[str]:
+    """The keys of a table's model; an optional table is a union of its model and None."""
+    models = [annotation, *getattr(annotation, "__args__", ())]
+    return next(list(model.model_fields) for model in models if hasattr(model, "model_fields"))

@@ -1,0 +1,22 @@
+"""DM-HSGD: decentralised min-max with hybrid stochastic gradients, without privacy.
+
+Xian, Huang, Zhang and Huang, "A faster decentralized algorithm for nonconvex minimax problems", NeurIPS 2021.
+"""
+
+from dataclasses import dataclass
+
+from sottovoce.methods.dp_mix_sgd import DpMixSgd
+from sottovoce.privacy.release import Release
+
+
+@dataclass(frozen=True)
+class DmHsgd(DpMixSgd):
+    """What `DpMixSgd` adds noise to: STORM estimators and gradient tracking, with open releases.
+
+    >>> from sottovoce.privacy.sampling import Poisson
+    >>> DmHsgd(0.1, 0.01, Poisson(20), first=Poisson(10_000, cut=True)).design_name
+    'non-private'
+    """
+
+    x: Release = Release.open()
+    y: Release = Release.open()

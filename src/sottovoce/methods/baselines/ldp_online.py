@@ -1,0 +1,87 @@
+"""Locally private online learning over a graph, with Laplace noise that decays.
+
+Chen and Wang, "Locally differentially private distributed online learning with guaranteed optimality": each agent
+averages with its neighbours' noisy states and descends along the running average of all gradients it has seen.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+from sottovoce.methods.base import Method, Setting
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import Full, Sampling, Stream
+from sottovoce.problems import Minimize
+from sottovoce.schedules import Decay, Ratio, Schedule, schedule
+from sottovoce.trees import Private, Tree, descend
+
+if TYPE_CHECKING:
+    from sottovoce.runtime.agent import Agent
+
+
+class OnlineState(NamedTuple):
+    """The state: public in the sound design, private in the printed one."""
+
+    x: Tree
+
+
+@dataclass(frozen=True)
+class LdpOnline(Method):
+    """Locally private online learning: ``x' = mix(x) - rate * gradient``, with Laplace noise on the messages.
+
+    Args:
+        rate: step size, decaying in the paper.
+        gradient: sound: clip and noise of the released gradient (noise of the message over the rate, see `laplace`).
+            Printed: clip of the gradients and noise of the message itself.
+        sampling: `Stream` (all records that have arrived, the paper's) or a batch.
+        design: "sound" continues from the own noisy state, "printed" from the un-noised one, with no proved epsilon.
+
+    >>> LdpOnline.laplace(clip=1.0, sigma=2.0, s=0.5, rate=Decay(0.1, 0.5)).scale(0).round(3)
+    np.float64(10.0)
+    """
+
+    rate: Schedule | float
+    gradient: Release
+    sampling: Sampling = field(default_factory=Stream)
+    design: Literal["sound", "printed"] = "sound"
+
+    solves: ClassVar[tuple[type, ...]] = (Minimize,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.design not in ("sound", "printed"):
+            raise ValueError(f"design is {self.design!r}: choose 'sound' or 'printed'")
+
+    @staticmethod
+    def laplace(clip: float, sigma: float, s: float, rate: Schedule | float) -> Release:
+        """The release after which the message of step t carries Laplace noise of variance sigma^2 / (t+2)^2s."""
+        message = Decay(sigma / 2**0.5, s, offset=2.0)
+        return Release(clip, Ratio(message, schedule(rate)), mechanism="laplace")
+
+    def init(self, problem: Minimize, agent: "Agent") -> OnlineState:
+        """Start at x0."""
+        return OnlineState(problem.x0 if self.design == "sound" else Private(problem.x0))
+
+    def step(self, problem: Minimize, state: OnlineState, agent: "Agent") -> OnlineState:
+        """Average with the neighbours, descend."""
+        batch = agent.sample(self.sampling)
+        rate = schedule(self.rate)(agent.t, agent.index)
+        given = {"at": state.x, "batch": batch, "public": problem.public}
+        if self.design == "sound":
+            slope = agent.release(self.gradient, problem.loss, **given)
+            return OnlineState(problem.project_x(descend(agent.mix(state.x), rate, slope)))
+        heard = agent.mix(agent.tell(self.gradient, state.x), own=state.x)
+        moved = descend(heard, rate, agent.mean(self.gradient, problem.loss, **given))
+        return OnlineState(Private(problem.project_x(moved.value)))
+
+    def caveats(self, setting: Setting) -> Sequence[str]:
+        """What the printed design leaves open."""
+        if self.design == "sound":
+            return ()
+        return ("gradients are taken at private states, which drift apart: no epsilon is proved for the messages",)
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Method]:
+        """Both designs on full batches."""
+        common = {"rate": 0.2, "gradient": Release.open(), "sampling": Full()}
+        return {"sound": cls(**common), "printed": cls(**common, design="printed")}  # type: ignore[arg-type]

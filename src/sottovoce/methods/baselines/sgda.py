@@ -1,0 +1,116 @@
+"""Stochastic gradient descent ascent over a graph, with and without privacy.
+
+Beznosikov et al., "Stochastic gradient descent-ascent: unified theory and new efficient methods", AISTATS 2023; with
+noise: Yang et al., "Differentially private SGDA for minimax problems", UAI 2022. Over a graph, each agent averages with
+its neighbours.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from sottovoce.methods.base import Method
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import Full, Sampling
+from sottovoce.problems import MinMax
+from sottovoce.schedules import Schedule, schedule
+from sottovoce.trees import Tree, combine, descend, zeros_like
+
+if TYPE_CHECKING:
+    from sottovoce.runtime.agent import Agent
+
+
+class SgdaState(NamedTuple):
+    """Public by induction: functions of released gradients."""
+
+    x: Tree
+    y: Tree
+    velocity_x: Tree
+    velocity_y: Tree
+
+
+@dataclass(frozen=True)
+class DpSgda(Method):
+    """Private gradient descent ascent: ``x' = mix(x) - rate_x * g``, ``y' = mix(y) + rate_y * h``, projected.
+
+    Both gradients are read from one batch and charged as one mechanism.
+
+    Args:
+        rate_x: step size of x.
+        rate_y: step size of y.
+        sampling: how batches are drawn.
+        x: clip and noise of the gradient in x.
+        y: clip and noise of the gradient in y.
+        momentum: weight of the past in both directions (post-processing: it costs no privacy).
+
+    >>> from sottovoce.privacy.release import Release
+    >>> from sottovoce.privacy.sampling import Poisson
+    >>> DpSgda(0.1, 0.01, Poisson(20), x=Release(1.0, 0.1), y=Release(1.0, 0.1)).design_name
+    'sound'
+    """
+
+    rate_x: Schedule | float
+    rate_y: Schedule | float
+    sampling: Sampling
+    x: Release
+    y: Release
+    momentum: float = 0.0
+
+    solves: ClassVar[tuple[type, ...]] = (MinMax,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum is {self.momentum}: it must lie in [0, 1)")
+
+    def init(self, problem: MinMax, agent: "Agent") -> SgdaState:
+        """Start at x0 and y0."""
+        return SgdaState(problem.x0, problem.y0, zeros_like(problem.x0), zeros_like(problem.y0))
+
+    def step(self, problem: MinMax, state: SgdaState, agent: "Agent") -> SgdaState:
+        """Release both gradients, average with the neighbours, go down in x and up in y."""
+        x, y, batch = state.x, state.y, agent.sample(self.sampling)
+        g = agent.release(
+            self.x,
+            lambda x, r: problem.loss(x, y, r),
+            at=x,
+            batch=batch,
+            public=lambda x: problem.public(x, y),
+        )
+        h = agent.release(
+            self.y,
+            lambda y, r: problem.loss(x, y, r),
+            at=y,
+            batch=batch,
+            public=lambda y: problem.public(x, y),
+        )
+        down = combine(lambda v, new: self.momentum * v + new, state.velocity_x, g)
+        up = combine(lambda v, new: self.momentum * v + new, state.velocity_y, h)
+        return SgdaState(
+            problem.project_x(descend(agent.mix(x), schedule(self.rate_x)(agent.t, agent.index), down)),
+            problem.project_y(descend(agent.mix(y), -schedule(self.rate_y)(agent.t, agent.index), up)),
+            down,
+            up,
+        )
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Method]:
+        """Full batches."""
+        common = dict(sampling=Full(), x=Release.open(), y=Release.open())
+        return {
+            "full": cls(rate_x=0.1, rate_y=0.1, **common),  # type: ignore[arg-type]
+            "momentum": cls(rate_x=0.05, rate_y=0.05, momentum=0.5, **common),  # type: ignore[arg-type]
+        }
+
+
+@dataclass(frozen=True)
+class Sgda(DpSgda):
+    """Gradient descent ascent without privacy: `DpSgda` with open releases.
+
+    >>> from sottovoce.privacy.sampling import Poisson
+    >>> Sgda(0.1, 0.01, Poisson(20)).design_name
+    'non-private'
+    """
+
+    x: Release = Release.open()
+    y: Release = Release.open()

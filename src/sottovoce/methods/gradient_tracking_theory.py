@@ -1,0 +1,253 @@
+"""What the paper on DP gradient tracking assumes and proves, as functions that say what holds for given numbers.
+
+`convergence` is Theorems 1 and 2 (with Assumptions 1, 5 and 6), `privacy` Theorems 3 and 4, `lemma_2` the matrix whose
+spectral radius decides about scheme S2. All of it is the paper's own theory, for its printed algorithm in the compact
+form, taken at its word; `privacy` therefore says when the *published* budget stays finite, not that it is sound.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sottovoce.methods.gradient_tracking_schemes import S1, Scheme
+from sottovoce.networks import Finding, Network
+from sottovoce.networks.checks import rooted
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a theorem applies, and what it then promises.
+
+    `rate` is the exponent e of an error O(K^-e) for S1, the base r of O(r^K) for S2; None for statements without one.
+    `complexity` is the exponent c of the O(phi^-c) sampled gradients an agent needs for error phi (S2: times ln 1/phi),
+    counted as steps times batch. An S1 rate that is not positive promises nothing.
+    """
+
+    findings: tuple[Finding, ...]
+    rate: float | None = None
+    complexity: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether all conditions do."""
+        return all(finding.holds for finding in self.findings)
+
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """The names of the conditions that fail."""
+        return tuple(finding.name for finding in self.findings if not finding.holds)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a graph forgets disagreement at a given step size (Lemma 1).
+
+    `weights` is the vector v with sum n that the graph keeps, `rate` the r for which disagreement has spectral radius
+    1 - step * r, `radius` that of its Laplacian, `norm` the largest factor on it in a step.
+    """
+
+    weights: np.ndarray
+    rate: float
+    radius: float
+    norm: float
+
+
+def laplacians(network: Network) -> tuple[np.ndarray, np.ndarray]:
+    """The in-Laplacian of pull (rows sum to 0) and the out-Laplacian of push (columns sum to 0).
+
+    >>> from sottovoce.networks import directed
+    >>> first, second = laplacians(directed(pull=[(0, 1)], push=[(1, 0)]))
+    >>> first.tolist(), second.tolist()
+    ([[0.0, 0.0], [-1.0, 1.0]], [[0.0, -1.0], [0.0, 1.0]])
+    """
+    pull, push = network.pull.toarray(), network.push.toarray()
+    return np.diag(pull.sum(axis=1)) - pull, np.diag(push.sum(axis=0)) - push
+
+
+def spreads(network: Network, alpha: float, beta: float) -> tuple[Spread, Spread]:
+    """Lemma 1's constants for pull at step `alpha` and push at step `beta`.
+
+    >>> from sottovoce.networks import directed
+    >>> pull, push = spreads(directed(pull=[(0, 1), (1, 2)], push=[(1, 0), (2, 1)]), 0.5, 0.5)
+    >>> pull.weights.tolist(), push.weights.tolist()    # only the common root counts in the end
+    ([3.0, 0.0, 0.0], [3.0, 0.0, 0.0])
+    """
+    first, second = laplacians(network)
+    return _spread(first, alpha), _spread(second.T, beta)
+
+
+def _spread(laplacian: np.ndarray, step: float) -> Spread:
+    """For a Laplacian whose rows sum to 0; the push graph's, transposed, is one."""
+    n = len(laplacian)
+    _, _, rows = np.linalg.svd(laplacian.T)
+    kept = rows[-1] / rows[-1].sum() * n
+    kept[np.abs(kept) < 1e-12] = 0.0
+    rest = np.eye(n) - step * laplacian - np.outer(np.ones(n), kept) / n
+    rate = (1.0 - np.abs(np.linalg.eigvals(rest)).max()) / step
+    radius = float(np.abs(np.linalg.eigvals(laplacian)).max())
+    return Spread(kept, float(rate), radius, float(np.linalg.norm(rest, 2)))
+
+
+def lemma_2(network: Network, alpha: float, beta: float, gamma: float, L: float, mu: float) -> np.ndarray:
+    """The matrix A of Lemma 2: how disagreement, tracking error and objective gap feed each other in a step.
+
+    Constants named rho are spectral radii, as printed (a projection's is 1). Entry (1, 3) carries gamma^2, as the
+    paper's derivation does; the lemma itself prints gamma.
+
+    >>> from sottovoce.networks import directed
+    >>> cycle = [(0, 1), (1, 2), (2, 0)]
+    >>> A = lemma_2(directed(cycle, cycle), alpha=0.1, beta=0.1, gamma=1e-4, L=1.0, mu=1.0)
+    >>> bool(spectral_radius(A) < 1)
+    True
+    """
+    pull, push = spreads(network, alpha, beta)
+    n = network.size
+    a, b = pull.rate * alpha, push.rate * beta
+    v1, v2 = float(pull.weights @ pull.weights), float(push.weights @ push.weights)
+    consensus, tracking = (1 + a) / a, (1 + b) / b
+    return np.array(
+        [
+            [
+                1 - a + 4 * consensus * gamma**2 * v2 * L**2 / n,
+                2 * consensus * gamma**2,
+                8 * consensus * gamma**2 * v2 * L,
+            ],
+            [
+                tracking * L**2 * (3 * alpha**2 * pull.radius**2 + 6 * v2 * gamma**2 * L**2 / n),
+                1 - b + 3 * tracking * gamma**2 * L**2,
+                12 * tracking * v2 * gamma**2 * L**3,
+            ],
+            [
+                3 * gamma**2 * L**3 / (2 * n) + gamma * L**2 / n,
+                v1 * gamma / n**2 + 3 * v1 * gamma**2 * L / (2 * n**2),
+                1 - mu * gamma + 3 * mu * gamma**2 * L,
+            ],
+        ]
+    )
+
+
+def spectral_radius(matrix: np.ndarray) -> float:
+    """The largest modulus of an eigenvalue.
+
+    >>> spectral_radius(np.diag([0.5, -0.9]))
+    0.9
+    """
+    return float(np.abs(np.linalg.eigvals(matrix)).max())
+
+
+def convergence(scheme: Scheme, network: Network, *, L: float, mu: float, p_zeta: float, p_eta: float) -> Verdict:
+    """Theorem 1 (S1) or 2 (S2): which conditions hold, the promised rate, the sampled gradients it takes.
+
+    L is the smoothness of the agents' objectives, mu the Polyak-Lojasiewicz constant of their average; messages of x
+    carry noise (k+1)^p_zeta (S1) or p_zeta^K (S2), those of y likewise with p_eta. Besides the printed conditions the
+    findings say where the proof takes a spectral radius for a Euclidean norm, which needs a normal matrix.
+
+    >>> from sottovoce.networks import directed
+    >>> cycle = [(0, 1), (1, 2), (2, 0)]
+    >>> verdict = convergence(S1(K=2000), directed(cycle, cycle), L=1.0, mu=1.0, p_zeta=0.1, p_eta=0.1)
+    >>> verdict.holds, round(verdict.rate, 2)
+    (True, 0.12)
+    """
+    alpha, beta, gamma = scheme.alpha, scheme.beta, scheme.gamma
+    findings = [*rooted(network.pull, network.push)[:3], *_lemma_1(network, alpha, beta)]
+    findings.append(_below("3 gamma L < 1", 3 * gamma * L, 1.0))
+    if isinstance(scheme, S1):
+        conditions = {
+            "2 p_alpha - 2 p_zeta - p_beta > 0": 2 * scheme.p_alpha - 2 * p_zeta - scheme.p_beta,
+            "p_beta - p_eta > 0": scheme.p_beta - p_eta,
+            "2 p_gamma - p_alpha > 0": 2 * scheme.p_gamma - scheme.p_alpha,
+            "2 p_gamma - p_beta > 0": 2 * scheme.p_gamma - scheme.p_beta,
+        }
+        theta = min(
+            scheme.p_m,
+            2 * scheme.p_alpha - 2 * p_zeta - scheme.p_beta,
+            2 * scheme.p_beta - 2 * p_eta,
+            2 * scheme.p_gamma - scheme.p_beta,
+        )
+        rate = theta - max(scheme.p_alpha, scheme.p_beta, scheme.p_gamma)
+        conditions["theta > max(p_alpha, p_beta, p_gamma)"] = rate
+        findings += [_above(name, value, 0.0) for name, value in conditions.items()]
+        return Verdict(tuple(findings), rate, (1 + scheme.p_m) / rate if rate > 0 else math.inf)
+    radius = spectral_radius(lemma_2(network, alpha, beta, gamma, L, mu))
+    findings += [
+        *(Finding(f"0 < {name} < 1", 0 < p < 1, f"is {p:g}") for name, p in (("p_zeta", p_zeta), ("p_eta", p_eta))),
+        _above("p_m > 1", scheme.p_m, 1.0),
+        _below("spectral radius of Lemma 2's matrix < 1", radius, 1.0),
+    ]
+    base = max(radius, 1 / scheme.p_m, p_zeta**2, p_eta**2)
+    return Verdict(tuple(findings), base, math.log(scheme.p_m) / -math.log(base) if base < 1 else math.inf)
+
+
+def privacy(scheme: Scheme, network: Network, *, p_zeta: float, p_eta: float, records: int | None = None) -> Verdict:
+    """Theorem 3 (S1) or 4 (S2): when the *published* budget stays finite as K grows, for every agent.
+
+    The theorems ask 0 < a_1 sum_j R_ij < 1 with S1's constant a_1 itself (not alpha), and a positive row sum of the
+    agent concerned: a root that hears nobody is not covered. `records` is the smallest agent's data: a batch that grows
+    with K fits only so long.
+
+    >>> from sottovoce.networks import directed
+    >>> cycle = [(0, 1), (1, 2), (2, 0)]
+    >>> privacy(S1(K=2000), directed(cycle, cycle), p_zeta=0.1, p_eta=0.1, records=12_000).failing
+    ('0 < a_1 sum_j R_ij < 1 for every agent',)
+    """
+    rows, columns = (np.asarray(matrix.sum(axis=1)).reshape(-1) for matrix in (network.pull, network.push))
+    names = ("a_1", "a_2") if isinstance(scheme, S1) else ("alpha", "beta")
+    steps = (scheme.a1, scheme.a2) if isinstance(scheme, S1) else (scheme.alpha, scheme.beta)
+    findings = [
+        *rooted(network.pull, network.push)[:3],
+        _inside(f"0 < {names[0]} sum_j R_ij < 1 for every agent", steps[0] * rows),
+        _inside(f"0 < {names[1]} sum_j C_ij < 1 for every agent", steps[1] * columns),
+    ]
+    if isinstance(scheme, S1):
+        drift = min(0.0, scheme.p_gamma - scheme.p_alpha - scheme.p_beta)
+        conditions = {
+            "p_m - p_beta - max(0, 1 - p_eta) > 0": scheme.p_m - scheme.p_beta - max(0.0, 1 - p_eta),
+            "p_m + min(0, p_gamma - p_alpha - p_beta) - max(0, 1 - p_zeta) > 0": (
+                scheme.p_m + drift - max(0.0, 1 - p_zeta)
+            ),
+        }
+        findings += [_above(name, value, 0.0) for name, value in conditions.items()]
+    else:
+        findings.append(_below("1 / p_m < min(p_zeta, p_eta)", 1 / scheme.p_m, min(p_zeta, p_eta)))
+    if records is not None:
+        detail = f"m is {scheme.batch} of {records} at K = {scheme.K}; it fits up to K = {_last(scheme, records)}"
+        findings.append(Finding("m different records exist", scheme.batch <= records, detail))
+    return Verdict(tuple(findings))
+
+
+def _last(scheme: Scheme, records: int) -> int:
+    """The largest K at which the batch still fits."""
+    if isinstance(scheme, S1):
+        return math.ceil((records / scheme.a4) ** (1 / scheme.p_m)) - 1 if scheme.p_m > 0 else scheme.K
+    return math.ceil(math.log(records) / math.log(scheme.p_m)) - 1 if scheme.p_m > 1 else scheme.K
+
+
+def _lemma_1(network: Network, alpha: float, beta: float) -> list[Finding]:
+    findings = []
+    for name, step, laplacian in zip(("alpha L1", "beta L2"), (alpha, beta), laplacians(network)):
+        largest = float(step * laplacian.diagonal().max())
+        findings.append(Finding(f"I - {name} is nonnegative", largest <= 1, f"largest row or column sum {largest:.4g}"))
+    for what, step, spread in zip(("pull", "push"), (alpha, beta), spreads(network, alpha, beta)):
+        findings.append(
+            Finding(
+                f"{what}: disagreement shrinks in the Euclidean norm as its spectral radius says",
+                spread.norm <= 1 - step * spread.rate + 1e-9,
+                f"norm {spread.norm:.6g}, spectral radius {1 - step * spread.rate:.6g}",
+            )
+        )
+    return findings
+
+
+def _below(name: str, value: float, bound: float) -> Finding:
+    return Finding(name, value < bound, f"{value:.6g} against {bound:.6g}")
+
+
+def _above(name: str, value: float, bound: float) -> Finding:
+    return Finding(name, value > bound + 1e-12, f"{value:.6g} against {bound:.6g}")
+
+
+def _inside(name: str, values: np.ndarray) -> Finding:
+    outside = np.flatnonzero((values <= 0) | (values >= 1)).tolist()
+    detail = f"outside for agents {outside}: {[round(float(values[i]), 4) for i in outside]}" if outside else "holds"
+    return Finding(name, not outside, detail)
