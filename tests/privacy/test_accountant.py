@@ -26,11 +26,10 @@ from sottovoce.privacy.accountant import (
 )
 from sottovoce.privacy.gdp import gdp_delta, gdp_epsilon
 
-mpmath = pytest.importorskip("mpmath")
-
 
 def oracle_delta(mu, eps):
     """The Gaussian curve at sixty digits."""
+    mpmath = pytest.importorskip("mpmath")
     with mpmath.workdps(60):
         mu, eps = mpmath.mpf(mu), mpmath.mpf(eps)
         return mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
@@ -135,6 +134,14 @@ class TestEdges:
         assert poisson_capacity(50, 1.0, 10, 1.0, 1e-5) == (50, 0.0)
         with pytest.raises(ValueError, match="sampling rate"):
             poisson_capacity(50, 1.5, 10, 1.0, 1e-5)
+
+    @pytest.mark.parametrize(("capacity", "true"), [(None, 0.829), (110, 1.55), (100, 2.51)])
+    def test_edge_4_cutting_batches_silently_is_another_mechanism(self, capacity, true):
+        """The library's cut batches: at our capacity nothing is lost, at the mean and a little more much is."""
+        capacity = capacity or poisson_capacity(1000, 0.1, 501, 0.829, 1e-5)[0]
+        library = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL, 1e-3)
+        library.compose(dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(1000, 0.1, capacity, 10.0), 501)
+        assert library.get_epsilon(1e-5) == pytest.approx(true, abs=5e-3)
 
     @pytest.mark.parametrize(
         ("z", "rate", "steps", "zero_out", "replace_one"),

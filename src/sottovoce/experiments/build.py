@@ -186,7 +186,7 @@ def construct(
     >>> construct(DpSgd, table, "[method]")
     Traceback (most recent call last):
     ...
-    ValueError: there is no key of [method].sampling 'bach'; did you mean 'batch'? (batch)
+    ValueError: there is no key of [method].sampling 'bach'; did you mean 'batch'? (batch...)
     """
     parameters = inspect.signature(make).parameters
     hints = typing.get_type_hints(make)

@@ -6,26 +6,36 @@ and moves all three at once; second derivatives only ever appear as products wit
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 
 from sottovoce.methods.base import Method, Setting
+from sottovoce.methods.dsbo_parts import (
+    Design,
+    check_design,
+    keeper,
+    public_x,
+    toward_x,
+    toward_y,
+    toward_z,
+    voice,
+    without_x,
+)
 from sottovoce.methods.ldp_dsbo_theory import PowerLaw, is_power_law, message_noise, power_law
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.release import Noise, Release
 from sottovoce.privacy.sampling import FixedSize, Full, Poisson, Sampling, Stream
-from sottovoce.problems import Bilevel, along, public_along, sets
+from sottovoce.problems import Bilevel, sets
 from sottovoce.schedules import Decay, PerAgent, Ratio, Schedule, schedule
 from sottovoce.trees import Private, Tree, descend, reveal, zeros_like
 
 if TYPE_CHECKING:
     from sottovoce.runtime.agent import Agent
 
-Design = Literal["sound", "printed"]
 PerVariable = PerAgent | Sequence[PerAgent]  # one setting for x, y and z, or three; each for all agents or one by one
 
 
@@ -127,18 +137,22 @@ class LdpDsbo(Method):
         """
         if data not in ("stream", "batch"):
             raise ValueError(f"data is {data!r}: choose 'stream' or 'batch'")
-        steps = [Decay(value, power) for value, power in zip(_triple("step", step), _triple("v", v))]
         one = 1 / math.sqrt(2) if noise == "laplace" else 1.0  # a Laplace scale b has standard deviation sqrt(2) b
-        releases = []
-        for lr, deviation, power, bound in zip(steps, *(_triple(n, w) for n, w in (("sigma", sigma), ("s", s), ("clip", clip)))):
+
+        def variable(which: int) -> tuple[Decay, Release]:
+            value, power = _triple("step", step)[which], _triple("v", v)[which]
+            deviation, decay = _triple("sigma", sigma)[which], _triple("s", s)[which]
+            rate = Decay(value, power)
             scale = tuple(one * d for d in deviation) if isinstance(deviation, tuple) else one * deviation
             # The direction of step t ends up in message t + 1, multiplied by the step size.
-            told = Decay(scale, power) if design == "printed" else Ratio(Decay(scale, power, offset=2), lr)
-            releases.append(Release(bound, told, noise))
+            told = Decay(scale, decay) if design == "printed" else Ratio(Decay(scale, decay, offset=2), rate)
+            return rate, Release(_triple("clip", clip)[which], told, noise)
+
+        (step_x, x), (step_y, y), (step_z, z) = map(variable, range(3))
         drawn: Sampling = Stream()
         if data == "batch":
             drawn = Poisson(batch) if design == "sound" else FixedSize(batch)
-        return cls(*steps, *releases, drawn, z_radius, design, smoothness)
+        return cls(step_x, step_y, step_z, x, y, z, drawn, z_radius, design, smoothness)
 
     def init(self, problem: Bilevel, agent: "Agent") -> DsboState:
         """Start at x0 and y0 with z = 0."""
@@ -152,50 +166,23 @@ class LdpDsbo(Method):
         state = state._replace(z=self._confined(state.z))
         x, y, z = (reveal(value) for value in state)
 
-        toward_y = read(
-            self.y,
-            lower=lambda y, r: problem.lower(self._seen(x), y, r),
-            at=y,
-            batch=batch,
-            public=lambda y: problem.public_lower(x, y),
-        )
-        toward_z = read(
-            self.z,
-            lower=lambda y, r: along(problem.lower, self._seen(x), y, r, z),
-            upper=lambda y, r: -problem.upper(self._seen(x), y, r),
-            at=y,
-            batch=batch,
-            public=lambda y: public_along(problem.public_lower, x, y, z) - problem.public_upper(x, y),
-        )
-
-        def public(x: Tree) -> jax.Array:
-            return problem.public_upper(x, y) - public_along(problem.public_lower, x, y, z)
-
         if self.x is None:
-            toward_x = jax.grad(lambda x: jnp.asarray(public(x), float))(x)
+            problem = without_x(problem)
+            slope_x = jax.grad(lambda x: jnp.asarray(public_x(problem, x, y, z), float))(x)
         else:
-            toward_x = read(
-                self.x,
-                upper=lambda x, r: problem.upper(x, y, r),
-                lower=lambda x, r: -along(problem.lower, x, y, r, z),
-                at=x,
-                batch=batch,
-                public=public,
-            )
+            slope_x = toward_x(read, self.x, problem, x, y, z, batch)
+        slope_y = toward_y(read, self.y, problem, x, y, batch)
+        slope_z = toward_z(read, self.z, problem, x, y, z, batch)
 
-        def move(release: Release | None, value: Tree, step: Schedule | float, direction: Tree) -> Tree:
-            return descend(mix(release, value), schedule(step)(agent.t, agent.index), direction)
+        def move(release: Release | None, value: Tree, step: Schedule | float, slope: Tree) -> Tree:
+            return descend(mix(release, value), schedule(step)(agent.t, agent.index), slope)
 
-        x = move(self.x, state.x, self.step_x, toward_x)
+        x = move(self.x, state.x, self.step_x, slope_x)
         return DsboState(
             x=keeper(self.design)(problem.project_x(reveal(x))),
-            y=move(self.y, state.y, self.step_y, toward_y),
-            z=move(self.z, state.z, self.step_z, toward_z),
+            y=move(self.y, state.y, self.step_y, slope_y),
+            z=move(self.z, state.z, self.step_z, slope_z),
         )
-
-    def _seen(self, x: Tree) -> Tree:
-        """What a record's loss may see of x: with ``x=None`` nothing, so that a loss that reads x fails at once."""
-        return x if self.x is not None else _Unseen()
 
     def _confined(self, z: Tree) -> Tree:
         if math.isinf(self.z_radius):
@@ -209,12 +196,9 @@ class LdpDsbo(Method):
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
         """Both designs without noise; the sound one with z confined as well."""
-        free = {"x": Release.open(), "y": Release.open(), "z": Release.open(), "sampling": Full()}
-        slow = {"step_x": 0.1, "step_y": 0.2, "step_z": 0.2}
-        return {
-            "sound": cls(**slow, **free, z_radius=100.0),
-            "printed": cls(**slow, **free, design="printed"),
-        }
+        free = Release.open()
+        sound = cls(0.1, 0.2, 0.2, free, free, free, Full(), z_radius=100.0)
+        return {"sound": sound, "printed": replace(sound, z_radius=math.inf, design="printed")}
 
     # What the paper claims, and what is proved for its own design.
 
@@ -235,7 +219,8 @@ class LdpDsbo(Method):
         if not 0 < own_weight < 1:
             return None
         agents = setting.network.size
-        return max(published.ldp_dsbo(setting.steps, *_numbers(laws, agent)[:3], own_weight) for agent in range(agents))
+        settings = [_numbers(laws, agent) for agent in range(agents)]
+        return max(published.ldp_dsbo(setting.steps, v, s, sigma, own_weight) for v, s, sigma, _ in settings)
 
     def proved(self, setting: Setting, agent: int) -> float | None:
         """The printed design's recursion, where constants are declared and the clip never acts."""
@@ -281,58 +266,18 @@ class LdpDsbo(Method):
         )
 
 
-# What the two designs of every decentralised bilevel method here share.
-
-
-def check_design(design: str) -> None:
-    """Raise ValueError unless it is one of the two.
-
-    >>> check_design("sound")
-    """
-    if design not in ("sound", "printed"):
-        raise ValueError(f"design is {design!r}: choose 'sound' or 'printed'")
-
-
-def keeper(design: Design) -> Callable[[Tree], Tree]:
-    """How a design holds its state: public as it is, or marked private.
-
-    >>> keeper("printed")(1.0)
-    Private(value=1.0)
-    """
-    return Private if design == "printed" else lambda value: value
-
-
-def voice(agent: "Agent", design: Design) -> tuple[Callable[..., Tree], Callable[[Release | None, Tree], Tree]]:
-    """How a design reads records, and how it averages a value with the neighbours.
-
-    Sound: it reads by release, and its state, public, is told as it is. Printed: it reads un-noised means, and tells
-    its private state with the release's noise, while its own weight stays on the un-noised value.
-    """
-    if design == "sound":
-        return agent.release, lambda release, value: agent.mix(value)
-    return agent.mean, lambda release, value: agent.mix(agent.tell(release, value), own=value)
-
-
-class _Unseen:
-    """Stands in for x where a loss must not read it."""
-
-    def _refuse(self, *_: Any) -> Any:
-        raise TypeError("x=None says that no record's loss reads x, but one does: give x a release of its own")
-
-    __getitem__ = __getattr__ = __iter__ = __array__ = __jax_array__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = _refuse
-    __truediv__ = __rtruediv__ = __pow__ = __neg__ = _refuse
-
-
 def _triple(name: str, value: Any) -> tuple[Any, Any, Any]:
     if isinstance(value, (int, float)):
         return value, value, value
     if len(value) != 3:
         raise ValueError(f"{name} has {len(value)} values: give one number, or three for x, y and z")
-    return tuple(value)  # type: ignore[return-value]
+    first, second, third = value
+    return first, second, third
 
 
-def _numbers(laws: tuple[list[PowerLaw], list[PowerLaw]], agent: int) -> tuple[list[float], ...]:
+def _numbers(
+    laws: tuple[list[PowerLaw], list[PowerLaw]], agent: int
+) -> tuple[list[float], list[float], list[float], list[float]]:
     """v, s, sigma and lam0 of one agent, each for x, y and z."""
     steps, noise = ([law.of(agent) for law in three] for three in laws)
     return [p for _, p in steps], [p for _, p in noise], [a for a, _ in noise], [a for a, _ in steps]

@@ -112,13 +112,15 @@ def predict(method: "LdpDsbo", network: Network, case: Case = "nonconvex") -> Pr
     """
     laws = method.laws()
     if laws is None:
-        raise ValueError("step sizes and noise must be powers of the step (Constant, Decay, their Ratio), for x, y and z")
+        raise ValueError("step sizes and noise of x, y and z must be powers of the step: Constant, Decay, Ratio")
     steps, noise = laws
     weights = tuple(network.check())
     per_agent = [[law.power for law in three] for three in (steps, noise)]
     silent = [name for name, law in zip(VARIABLES, noise) if not min(law.value) > 0]
     checked = conditions([max(p) for p in per_agent[0]], per_agent[1], case)
-    positive = Finding("noise is positive", not silent, f"no noise on {', '.join(silent)}" if silent else "on x, y and z")
+    positive = Finding(
+        "noise is positive", not silent, f"no noise on {', '.join(silent)}" if silent else "on x, y and z"
+    )
     findings = (positive, *checked, *weights)
     wanted = [finding.holds for finding in findings if finding.name != _STRICT]
     lowest = [min(p) for p in per_agent[1]]

@@ -220,7 +220,13 @@ def _few(items: Items) -> Items:
                 counts[snapped] = counts.get(snapped, 0) + count
         if len(counts) <= _MOST_DIFFERENT:
             return tuple(counts.items())
-        ratio = 1.5 * ratio or 1e-4
+        ratio = 1.25 * ratio or _spread(rest) / _MOST_DIFFERENT
+
+
+def _spread(items: list[tuple[Mechanism, int]]) -> float:
+    """Logarithm of the largest inverse multiplier over the smallest, at least a little."""
+    inverses = [v for m, _ in items for v in (math.sqrt(m.gaussian), m.pure, *m.laplace) if v > 0]
+    return max(math.log(max(inverses) / min(inverses)), 1e-3)
 
 
 def _rounded_up(mechanism: Mechanism, ratio: float) -> Mechanism:

@@ -59,7 +59,7 @@ def mlp(features: Sequence[int], classes: int, hidden: Sequence[int] = (64,)) ->
 
 
 def cnn(features: Sequence[int], classes: int, channels: Sequence[int] = (16, 32), hidden: int = 32) -> Model:
-    """The small convolutional network of private image classification: two convolutions with stride 2, two dense layers.
+    """The small network of private image classification: two convolutions with stride 2, two dense layers.
 
     >>> size(cnn((28, 28, 1), 10).init(jax.random.key(0)))
     26010

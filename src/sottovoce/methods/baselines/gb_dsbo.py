@@ -6,7 +6,7 @@ numbers a message, which is what LDP-DSBO does without.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
@@ -14,19 +14,19 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from sottovoce.methods.base import Method
-from sottovoce.methods.ldp_dsbo import Design, check_design, keeper, toward_y, voice
+from sottovoce.methods.dsbo_parts import Design, check_design, keeper, toward_y, voice
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Bilevel
 from sottovoce.schedules import Schedule, schedule
-from sottovoce.trees import Tree, combine, descend, reveal
+from sottovoce.trees import Private, Tree, combine, descend, reveal, zeros_like
 
 if TYPE_CHECKING:
     from sottovoce.runtime.agent import Agent
 
 
 class GbState(NamedTuple):
-    """Moving averages: `s` of grad_x f, `h` of grad_y f, `jacobian` of hess_xy g, `hessians` of hess_yy g (b of them)."""
+    """Moving averages: `s` of grad_x f, `h` of grad_y f, `jacobian` of hess_xy g, `hessians` of hess_yy g (stacked)."""
 
     x: Tree
     y: Tree
@@ -38,40 +38,160 @@ class GbState(NamedTuple):
 
 @dataclass(frozen=True)
 class GbDsbo(Method):
-    """GBDSBO: gossiped moving averages of gradients, one Jacobian and `terms` Hessians; a Neumann series inverts.
+    """GBDSBO: gossiped moving averages of gradients, of a Jacobian and of `terms` Hessians; a Neumann series inverts.
 
-    ``x' = W x - step_x (s - U Q h)`` with ``Q = Q_terms / smoothness``, ``Q_i = I + (I - V_i / smoothness) Q_{i-1}``.
-    The Hessians are averaged from batches of their own. Every gossiped matrix is charged: a step makes
+    ``x' = W x - step_x (s - U Q h)`` with ``Q = Q_terms / smoothness``, ``Q_i = I + (I - V_i / smoothness) Q_{i-1}``,
+    ``Q_0 = I``; each V_i is averaged from batches of its own. Every gossiped matrix is charged: a step makes
     ``4 + terms`` releases (sound), or sends ``5 + terms`` messages of private state (printed).
 
     Args:
         step_x, step_y: step sizes.
-        average: weight of the newest value in every moving average, in (0, 1].
-        smoothness: an upper bound on the lower level's Hessian (the series diverges below it).
-        terms: how many Hessians are averaged: the length of the series.
-        x, y: clip and noise of the upper gradient in x and the lower gradient (printed: noise of the messages x and y).
-        gradients: the same for the gossiped gradients s and h.
-        matrices: the same for the gossiped matrices; the clip acts on all entries together.
+        average: weight of the newest value in the moving averages, in (0, 1].
+        x, h: clip and noise of the upper gradient in x and in y (printed: noise of the messages x, s and h).
+        y: clip and noise of the lower gradient (printed: noise of the message y).
+        matrices: the same for Jacobian and Hessians; the clip acts on all entries of a matrix together.
         sampling: how each batch is drawn.
+        smoothness: an upper bound on the lower Hessian; below it the series diverges.
+        terms: the length of the series.
         design: "sound" or "printed".
 
     >>> import sottovoce as sv
-    >>> private = Release(1.0, 0.1)
-    >>> method = GbDsbo(0.1, 0.1, 0.5, 1.0, 5, private, private, private, private, sampling=Full())
+    >>> method = GbDsbo(0.1, 0.1, 0.5, *[Release(1.0, 0.1)] * 4, sampling=Full(), terms=7)
     >>> [event.split()[-2] for event in sv.account(method, sizes=[50] * 4, steps=1, network=sv.networks.ring(4)).events]
-    ['1', '1', '1', '1', '5']
+    ['1', '1', '1', '1', '7']
     """
 
     step_x: Schedule | float
     step_y: Schedule | float
     average: Schedule | float
-    smoothness: float
-    terms: int
     x: Release
+    h: Release
     y: Release
-    gradients: Release
     matrices: Release
     sampling: Sampling
+    smoothness: float = 1.0
+    terms: int = 10
     design: Design = "sound"
 
     solves: ClassVar[tuple[type, ...]] = (Bilevel,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_design(self.design)
+        if not self.smoothness > 0:
+            raise ValueError(f"smoothness is {self.smoothness}: give a positive bound on the lower Hessian")
+
+    def init(self, problem: Bilevel, agent: "Agent") -> GbState:
+        """Averages start at zero, Hessians at `smoothness` times I, for which the series is exact."""
+        keep = keeper(self.design)
+        p, q = (ravel_pytree(value)[0].size for value in (problem.x0, problem.y0))
+        hessians = jnp.tile(self.smoothness * jnp.eye(q), (self.terms, 1, 1))
+        averages = (jnp.zeros(p), jnp.zeros(q), jnp.zeros((p, q)), hessians)
+        return GbState(keep(problem.x0), keep(problem.y0), *map(keep, averages))
+
+    def step(self, problem: Bilevel, state: GbState, agent: "Agent") -> GbState:
+        """Read gradients and matrices, gossip the averages, move along the assembled hypergradient."""
+        read, mix = voice(agent, self.design)
+        rate_x, rate_y, beta = (schedule(s)(agent.t, agent.index) for s in (self.step_x, self.step_y, self.average))
+        x, y = reveal(state.x), reveal(state.y)
+        (flat_x, shape_x), (flat_y, shape_y) = ravel_pytree(x), ravel_pytree(y)
+        second = _Second(problem, shape_x, shape_y, flat_x, flat_y)
+
+        def averaged(release: Release, old: Tree, new: Tree) -> Tree:
+            return combine(lambda a, b: (1 - beta) * a + beta * b, mix(release, old), new)
+
+        batch = agent.sample(self.sampling)
+        grad_x = read(
+            self.x,
+            upper=lambda x, r: problem.upper(shape_x(x), y, r),
+            at=flat_x,
+            batch=batch,
+            public=lambda x: problem.public_upper(shape_x(x), y),
+        )
+        grad_y = read(
+            self.h,
+            upper=lambda y, r: problem.upper(x, shape_y(y), r),
+            at=flat_y,
+            batch=batch,
+            public=lambda y: problem.public_upper(x, shape_y(y)),
+        )
+        slope = toward_y(read, self.y, problem, x, y, batch)
+        cross = read(
+            self.matrices,
+            lower=second.jacobian,
+            at=zeros_like(reveal(state.jacobian)),
+            batch=batch,
+            public=second.jacobian,
+        )
+
+        def next_hessian(stack: Tree, agent: "Agent") -> Tree:
+            read, mix = voice(agent, self.design)
+            first = combine(lambda v: v[0], stack)
+            new = read(
+                self.matrices,
+                lower=second.hessian,
+                at=zeros_like(reveal(first)),
+                batch=agent.sample(self.sampling),
+                public=second.hessian,
+            )
+            fresh = combine(lambda a, b: (1 - beta) * a + beta * b, mix(self.matrices, first), new)
+            return combine(lambda v, f: jnp.concatenate([v[1:], f[None]]), stack, fresh)  # a full round keeps the order
+
+        hessians = agent.loop(self.terms, next_hessian, state.hessians, "hessians")
+        averages = (
+            averaged(self.x, state.s, grad_x),
+            averaged(self.h, state.h, grad_y),
+            averaged(self.matrices, state.jacobian, cross),
+        )
+        hyper = combine(self._hypergradient, *averages, hessians)
+        moved = descend(mix(self.x, state.x), rate_x, _shaped(shape_x, hyper))
+        return GbState(
+            keeper(self.design)(problem.project_x(reveal(moved))),
+            descend(mix(self.y, state.y), rate_y, slope),
+            *averages,
+            hessians,
+        )
+
+    def _hypergradient(self, s: jax.Array, h: jax.Array, jacobian: jax.Array, hessians: jax.Array) -> jax.Array:
+        """s - U Q h, from the right: only matrix-vector products."""
+
+        def term(direction: jax.Array, hessian: jax.Array) -> tuple[jax.Array, None]:
+            return h + direction - hessian @ direction / self.smoothness, None
+
+        direction, _ = jax.lax.scan(term, h, hessians)
+        return s - jacobian @ direction / self.smoothness
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Method]:
+        """Both designs on three unknowns."""
+        free = Release.open()
+        sound = cls(0.1, 0.2, 0.4, free, free, free, free, Full(), smoothness=1.25, terms=6)
+        return {"sound": sound, "printed": replace(sound, design="printed")}
+
+
+@dataclass(frozen=True)
+class _Second:
+    """Second derivatives as gradients: <M, hess g> is linear in M, and its gradient is the matrix itself."""
+
+    problem: Bilevel
+    shape_x: Any
+    shape_y: Any
+    x: jax.Array
+    y: jax.Array
+
+    def _lower(self, x: jax.Array, y: jax.Array, *record: Any) -> jax.Array:
+        fn = self.problem.lower if record else self.problem.public_lower
+        return jnp.asarray(fn(self.shape_x(x), self.shape_y(y), *record), float)
+
+    def jacobian(self, matrix: jax.Array, *record: Any) -> jax.Array:
+        """<matrix, hess_xy>, of a record, or of the public term when none is given."""
+        return jnp.vdot(matrix, jax.jacfwd(jax.grad(self._lower, 1), 0)(self.x, self.y, *record).T)
+
+    def hessian(self, matrix: jax.Array, *record: Any) -> jax.Array:
+        """<matrix, hess_yy>, likewise."""
+        return jnp.vdot(matrix, jax.hessian(self._lower, 1)(self.x, self.y, *record))
+
+
+def _shaped(shape: Any, flat: Tree) -> Tree:
+    """A flat vector, private or not, in the shape of the variable."""
+    return Private(shape(flat.value)) if isinstance(flat, Private) else shape(flat)

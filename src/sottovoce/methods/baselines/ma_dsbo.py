@@ -5,11 +5,11 @@ complexity", ICML 2023; with noise on every message it is Algorithm 3 of Chen an
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from sottovoce.methods.base import Method
-from sottovoce.methods.ldp_dsbo import Design, check_design, keeper, toward_x, toward_y, toward_z, voice
+from sottovoce.methods.dsbo_parts import Design, check_design, keeper, toward_x, toward_y, toward_z, voice
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Bilevel
@@ -121,6 +121,6 @@ class MaDsbo(Method):
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
         """Short inner loops, both designs."""
-        free = {"x": Release.open(), "y": Release.open(), "z": Release.open(), "sampling": Full()}
-        short = {"step_x": 0.2, "step_y": 0.3, "step_z": 0.3, "inner_y": 3, "inner_z": 6}
-        return {"sound": cls(**short, **free), "printed": cls(**short, **free, design="printed")}
+        free = Release.open()
+        sound = cls(0.2, 0.3, 0.3, free, free, free, Full(), inner_y=3, inner_z=6)
+        return {"sound": sound, "printed": replace(sound, design="printed")}

@@ -34,11 +34,13 @@ class Task:
     """A problem and how its solution is judged.
 
     ``metrics(test)`` takes a test record set and gives the function that `run` evaluates: ``fn(x)``, or ``fn(x, y)``
-    for problems with two variables, with named numbers as its result.
+    for problems with two variables, with named numbers as its result. ``prepare(parts)`` adds what the losses need to
+    the parties' records, such as a public column.
     """
 
     problem: Problem
     metrics: Callable[[Any], Evaluate]
+    prepare: Callable[[list[Any]], list[Any]] = list
 
 
 def task(name: str) -> Callable[[Builder], Builder]:

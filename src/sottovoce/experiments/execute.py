@@ -1,0 +1,226 @@
+"""Execute a run file: every variant with every seed, and the comparisons it asks for, each resumable."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce import accounting
+from sottovoce.data.parts import Levels, Part
+from sottovoce.experiments import build, comparison
+from sottovoce.experiments.comparison import Comparison, Kind
+from sottovoce.experiments.runfile import Case, RunFile
+from sottovoce.methods import Method
+from sottovoce.networks import Network, isolated
+from sottovoce.privacy.ledger import Budget
+from sottovoce.privacy.report import PrivacyReport
+from sottovoce.privacy.sampling import Sampling
+from sottovoce.problems.tasks import Task
+from sottovoce.runtime.result import Result
+from sottovoce.runtime.run import run
+from sottovoce.runtime.store import lay_out
+
+_TOLD_APART = 64  # up to so many agents a run records each one's metrics
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A case with everything built: what `run` takes."""
+
+    case: Case
+    task: Task
+    parts: list[Any]
+    test: Any
+    network: Network
+    method: Method
+
+    @cached_property
+    def account(self) -> PrivacyReport:
+        """The privacy statement, without running."""
+        return accounting.account(self.method, delta=self.case.privacy.delta, **self._setting)
+
+    @cached_property
+    def _setting(self) -> dict[str, Any]:
+        layout = lay_out(self.parts)
+        return {
+            "sizes": layout.sizes,
+            "steps": self.case.run.steps,
+            "network": self.network,
+            "adjacency": self.case.privacy.adjacency,
+            "unit": layout.unit,
+            "shared_units": layout.shared_units,
+            "problem": self.task.problem,
+        }
+
+    def calibrated(self) -> "Setup":
+        """With the noise that the wanted epsilon takes."""
+        wanted = self.case.privacy
+        if wanted.epsilon is None:
+            return self
+        method = accounting.calibrate(self.method, epsilon=wanted.epsilon, delta=wanted.delta, **self._setting)
+        return replace(self, method=method)
+
+    def alone(self) -> "Setup":
+        """Each party on its own with the same noise, hence at the same epsilon: its size is what it was."""
+        if len(self.parts) > _TOLD_APART:
+            raise ValueError(
+                f"compare.alone tells the parties apart, which runs do for up to {_TOLD_APART}; there are "
+                f"{len(self.parts)}: set compare.alone = false, or data.agents lower"
+            )
+        return replace(self, network=isolated(len(self.parts), directed="mix" not in self.network.matrices))
+
+    def pooled(self) -> "Setup":
+        """One party with all records, without privacy; a batch has as many records as all the parties' batches."""
+        first, agents = self.parts[0], len(self.parts)
+        if isinstance(first, Levels):
+            everything: Any = Levels(_joined([p.upper for p in self.parts]), _joined([p.lower for p in self.parts]))
+        else:
+            everything = _joined(self.parts)
+        network = isolated(1, directed="mix" not in self.network.matrices)
+        method = _with_batches(self.method.without_privacy(), agents)
+        return replace(self, parts=[everything], network=network, method=method)
+
+    def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
+        """Run it once."""
+        how, privacy = self.case.run, self.case.privacy
+        return run(
+            self.task.problem,
+            self.parts,
+            self.method,
+            steps=how.steps,
+            network=self.network,
+            seed=seed,
+            evaluate=self.task.metrics(self.test),
+            every=how.every,
+            out=out,
+            resume=resume,
+            delta=privacy.delta,
+            adjacency=privacy.adjacency,
+            budget=Budget(privacy.budget, privacy.delta) if privacy.budget and self.account.private else None,
+            chunk=how.chunk,
+            devices=how.devices if len(self.parts) > 1 else 1,
+        )
+
+
+def setup(case: Case) -> Setup:
+    """Build a case, and calibrate it if it names an epsilon; nothing is run.
+
+    >>> from sottovoce.experiments.runfile import Case
+    >>> case = Case.model_validate({
+    ...     "data": {"name": "digits", "agents": 4}, "task": {"name": "softmax"}, "network": {"kind": "ring"},
+    ...     "method": {"name": "DpSgd", "rate": 0.5, "sampling": "full", "gradient": {"clip": 1.0}},
+    ...     "run": {"steps": 5}, "privacy": {"epsilon": 3.0},
+    ... })
+    >>> round(setup(case).account.epsilon, 2)
+    3.0
+    """
+    wanted = case.privacy
+    network = build.network(case.network, case.data.agents)
+    method = build.method(case.method, calibrated=wanted.epsilon is not None or not wanted.enabled)
+    parts, test, shape = build.records(case.data)
+    task = build.task(case.task, shape)
+    if not isinstance(task.problem, method.solves):
+        kinds = " or ".join(kind.__name__ for kind in method.solves)
+        raise ValueError(
+            f"{type(method).__name__} solves {kinds}, but the task {case.task.name!r} is a "
+            f"{type(task.problem).__name__}: choose another task or method"
+        )
+    if case.data.upper is not None and set(task.problem.losses) != {"upper", "lower"}:
+        raise ValueError(f"data.upper makes two levels, but the task {case.task.name!r} has one: leave data.upper out")
+    made = Setup(case, task, task.prepare(parts), test, network, method)
+    return made.calibrated() if wanted.enabled else replace(made, method=method.without_privacy())
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A row of the comparison to come."""
+
+    name: str
+    kind: Kind
+    setup: Setup
+
+    def folder(self, seed: int) -> str:
+        """Where a seed's run goes, within the experiment's folder."""
+        return f"{re.sub(r'[^A-Za-z0-9.]+', '-', self.name).strip('-')}/{seed}"
+
+
+def plan(runfile: RunFile) -> list[Planned]:
+    """All rows of a run file, built and checked; what is wrong with the last is found before the first is run."""
+    rows: list[Planned] = []
+    pooled: set[str] = set()
+    several = len(runfile.cases) > 1
+    for name, case in runfile.cases.items():
+        made = setup(case)
+        rows.append(Planned(name, "together", made))
+        if case.compare.alone:
+            rows.append(Planned(f"{name}, each party alone", "alone", made.alone()))
+        if case.compare.pooled:
+            whole = made.pooled()
+            same = repr((case.data, case.task, case.run, whole.method))  # variants may share it: run it once
+            if same not in pooled:
+                suffix = f" ({name})" if several and pooled else ""
+                rows.append(Planned(f"pooled, without privacy{suffix}", "pooled", whole))
+            pooled.add(same)
+    folders = [row.folder(0).lower() for row in rows]
+    twice = {row.name for row, folder in zip(rows, folders) if folders.count(folder) > 1}
+    if twice:
+        raise ValueError(f"variants {sorted(twice)} would share a folder: give them names that differ in their letters")
+    return rows
+
+
+def execute(
+    runfile: RunFile, out: str | Path, resume: bool = False, say: Callable[[str], None] = lambda line: None
+) -> Comparison:
+    """Run everything a run file asks for, into ``out/<variant>/<seed>``; `resume` goes on with what is there.
+
+    `say` is told what begins.
+    """
+    out = Path(out)
+    if (out / "comparison.json").exists() and not resume:
+        raise ValueError(f"{out} holds an experiment already: choose another --out, or go on with --resume")
+    say(f"preparing {runfile.title}")
+    rows = plan(runfile)
+    entries = [
+        {
+            "name": row.name,
+            "kind": row.kind,
+            "metric": row.setup.case.run.metric,
+            "runs": [row.folder(seed) for seed in row.setup.case.run.seeds],
+        }
+        for row in rows
+    ]
+    comparison.save_plan(out, runfile.title, runfile.text, runfile.printed, entries)
+    total, begun = sum(len(row.setup.case.run.seeds) for row in rows), 0
+    for row in rows:
+        for seed in row.setup.case.run.seeds:
+            begun += 1
+            say(f"{begun} of {total}: {row.name}, seed {seed}")
+            row.setup.run(seed, out / row.folder(seed), resume)
+    return comparison.load(out)
+
+
+def _joined(parts: Sequence[Part]) -> Part:
+    """One part with the records of all; parts of one set stay views of it."""
+    first = parts[0]
+    if all(part.records is first.records for part in parts):
+        return Part(first.records, np.concatenate([part.rows for part in parts]), first.unit)
+    raise ValueError("compare.pooled needs parties that are views of one record set: set it to false for this data")
+
+
+def _with_batches(method: Any, times: int) -> Any:
+    """A copy whose batches are `times` as large."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(method):
+        value = getattr(method, field.name)
+        if isinstance(value, Sampling):
+            if hasattr(value, "batch"):
+                changes[field.name] = replace(value, batch=math.ceil(value.batch * times))  # type: ignore[type-var]
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            changes[field.name] = _with_batches(value, times)
+    return replace(method, **changes)

@@ -1,0 +1,217 @@
+"""Min-max tasks: robust logistic regression, training that no group is left behind in, and AUC maximisation.
+
+`hidden` lists the widths of hidden layers; without any, the model is linear. Features are multiplied by `scale`, a
+public number that brings their norms near 1. Adversaries and their sets:
+
+- robust-logistic and group-robust: weights y on the simplex, one a group, at a public price for leaving uniform ones;
+- auc: one number alpha, the adversary of the square surrogate (Ying, Wen and Lyu, NeurIPS 2016).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sottovoce.data.parts import Part
+from sottovoce.problems import models, sets
+from sottovoce.problems.objectives import MinMax
+from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
+from sottovoce.problems.tasks.metrics import accuracy, auroc
+from sottovoce.trees import Tree
+
+Groups = Literal["party", "label"]
+
+
+def numbered(parts: Sequence[Part]) -> list[Part]:
+    """The same parts with a column `party`: whose record it is, which is public.
+
+    >>> first, second = numbered([Part({"label": np.zeros(4)}, np.arange(1)), Part({"label": np.zeros(4)}, np.arange(1, 4))])
+    >>> second.gather()["party"].tolist()
+    [1, 1, 1]
+    """
+    columns: dict[int, np.ndarray] = {}
+    numbered = []
+    for number, part in enumerate(parts):
+        column = columns.setdefault(id(part.records), np.zeros(len(jax.tree.leaves(part.records)[0]), np.int32))
+        column[part.rows] = number
+    shared = {key: {**next(p.records for p in parts if id(p.records) == key), "party": columns[key]} for key in columns}
+    for part in parts:
+        numbered.append(Part(shared[id(part.records)], part.rows, part.unit))
+    return numbered
+
+
+@task("robust-logistic")
+def robust_logistic(
+    shape: Shape,
+    groups: Groups = "party",
+    hidden: Sequence[int] = (),
+    scale: float = 1.0,
+    price: float | None = None,
+    penalty: float = 1e-3,
+    sharpness: float = 10.0,
+    seed: int = 0,
+) -> Task:
+    """min over x, max over y on the simplex of ``sum_i y_i l_i(x) - price/2 |m y - 1|^2 + penalty sum s x^2/(1 + s x^2)``.
+
+    l_i is the logistic loss of group i, of m: a party (as in the DPMixSGD paper) or a class. The price is 1 / m^2 if not
+    given. A record's own term is ``m y_i`` times its loss, so that its mean over parties is the sum above.
+
+    >>> robust_logistic(Shape((4,), classes=2, agents=5)).problem.y0.shape
+    (5,)
+    """
+    _two_classes("robust-logistic", shape)
+    model = _Scores(shape, 1, hidden, scale, seed)
+    count = _count(groups, shape)
+
+    def loss(x: Tree, y: jax.Array, record: Any) -> jax.Array:
+        score = model(x, record["features"])[0]
+        return count * y[record[groups]] * (jax.nn.softplus(score) - record["label"] * score)
+
+    def public(x: Tree, y: jax.Array) -> jax.Array:
+        squares = [sharpness * leaf**2 for leaf in jax.tree.leaves(x)]
+        return penalty * sum(jnp.sum(s / (1 + s)) for s in squares) - _leaving(y, price)
+
+    problem = MinMax(
+        loss,
+        model.start,
+        jnp.full(count, 1 / count),
+        public=public,
+        project_y=sets.simplex(),
+        predict=lambda x, y, features: jax.nn.sigmoid(model(x, features)[..., 0]),
+    )
+    return Task(problem, _binary(lambda x, y, features: model(x, features)[..., 0]), _preparation(groups))
+
+
+@task("group-robust")
+def group_robust(
+    shape: Shape,
+    groups: Groups = "label",
+    hidden: Sequence[int] = (),
+    scale: float = 1.0,
+    price: float | None = None,
+    seed: int = 0,
+) -> Task:
+    """Cross entropy under the worst weighting of groups (classes or parties), at a price for leaving uniform weights.
+
+    Distributionally robust training (Sagawa et al., ICLR 2020) as a min-max problem; reports the worst class's accuracy.
+
+    >>> group_robust(Shape((4,), classes=3, agents=5)).problem.y0.shape
+    (3,)
+    """
+    model = _Scores(shape, shape.classes, hidden, scale, seed)
+    count = _count(groups, shape)
+
+    def loss(x: Tree, y: jax.Array, record: Any) -> jax.Array:
+        right = jax.nn.log_softmax(model(x, record["features"]))[record["label"]]
+        return -count * y[record[groups]] * right
+
+    def metrics(test: Any) -> Evaluate:
+        features, label = jnp.asarray(test["features"]), jnp.asarray(test["label"])
+
+        def evaluate(x: Tree, y: jax.Array) -> Mapping[str, jax.Array]:
+            guessed = jnp.argmax(model(x, features), axis=-1)
+            each = [jnp.sum((guessed == c) & (label == c)) / jnp.sum(label == c) for c in range(shape.classes)]
+            return {"accuracy": accuracy(guessed, label), "worst class": jnp.nanmin(jnp.stack(each))}
+
+        return evaluate
+
+    problem = MinMax(
+        loss,
+        model.start,
+        jnp.full(count, 1 / count),
+        public=lambda x, y: -_leaving(y, price),
+        project_y=sets.simplex(),
+        predict=lambda x, y, features: jax.nn.softmax(model(x, features)),
+    )
+    return Task(problem, metrics, _preparation(groups))
+
+
+@task("auc")
+def auc(
+    shape: Shape, prior: float, hidden: Sequence[int] = (), scale: float = 1.0, seed: int = 0
+) -> Task:
+    """AUC maximisation as a saddle: with h the score in (0, 1) and p the share of class 1, a record contributes
+
+    ``(1-p) (h-a)^2 - 2 (1+alpha) (1-p) h`` if of class 1, else ``p (h-b)^2 + 2 (1+alpha) p h``; ``-p (1-p) alpha^2`` is
+    public. a, b and the model are minimised, alpha is maximised. At the saddle a and b are the classes' mean scores and
+    alpha is b - a. The `prior` p is public by declaration: a share measured on the parties' records must be charged.
+
+    >>> problem = auc(Shape((4,), classes=2, agents=5), prior=0.25).problem
+    >>> sorted(problem.x0), problem.y0.shape
+    (['a', 'b', 'model'], ())
+    """
+    _two_classes("auc", shape)
+    if not 0 < prior < 1:
+        raise ValueError(f"prior is {prior}: give the public share of class 1, between 0 and 1")
+    model = _Scores(shape, 1, hidden, scale, seed)
+
+    def score(x: Tree, features: Any) -> jax.Array:
+        return jax.nn.sigmoid(model(x["model"], features)[..., 0])
+
+    def loss(x: Tree, y: jax.Array, record: Any) -> jax.Array:
+        h = score(x, record["features"])
+        above = (1 - prior) * ((h - x["a"]) ** 2 - 2 * (1 + y) * h)
+        below = prior * ((h - x["b"]) ** 2 + 2 * (1 + y) * h)
+        return jnp.where(record["label"] > 0, above, below)
+
+    problem = MinMax(
+        loss,
+        {"model": model.start, "a": jnp.asarray(0.5), "b": jnp.asarray(0.5)},
+        jnp.zeros(()),
+        public=lambda x, y: -prior * (1 - prior) * y**2,
+        project_y=sets.box(-1.0, 1.0),
+        predict=lambda x, y, features: score(x, features),
+    )
+    return Task(problem, _binary(lambda x, y, features: model(x["model"], features)[..., 0]))
+
+
+class _Scores:
+    """A linear model that starts at zero, or a perceptron that starts at random, on scaled features."""
+
+    def __init__(self, shape: Shape, outputs: int, hidden: Sequence[int], scale: float, seed: int) -> None:
+        if not scale > 0:
+            raise ValueError(f"scale is {scale}: it must be positive")
+        self.model, self.scale = models.mlp((math.prod(shape.features),), outputs, tuple(hidden)), scale
+        drawn = self.model.init(jax.random.key(seed))
+        self.start = drawn if hidden else jax.tree.map(jnp.zeros_like, drawn)
+
+    def __call__(self, x: Tree, features: Any) -> jax.Array:
+        return self.model.apply(x, self.scale * features)
+
+
+def _two_classes(name: str, shape: Shape) -> None:
+    if shape.classes != 2:
+        raise ValueError(f"{name} is for 2 classes, the data have {shape.classes}: choose some with data.positive")
+
+
+def _count(groups: str, shape: Shape) -> int:
+    counts = {"party": shape.agents, "label": shape.classes}
+    if groups not in counts:
+        raise ValueError(f"groups is {groups!r}: choose 'party' or 'label'")
+    return counts[groups]
+
+
+def _preparation(groups: str) -> Any:
+    return numbered if groups == "party" else list
+
+
+def _leaving(y: jax.Array, price: float | None) -> jax.Array:
+    """The price of weights that are not uniform."""
+    m = y.shape[0]
+    return 0.5 * (1 / m**2 if price is None else price) * jnp.sum((m * y - 1) ** 2)
+
+
+def _binary(score: Any) -> Any:
+    def metrics(test: Any) -> Evaluate:
+        features, label = jnp.asarray(test["features"]), jnp.asarray(test["label"])
+
+        def evaluate(x: Tree, y: Tree) -> Mapping[str, jax.Array]:
+            scores = score(x, y, features)
+            return {"auroc": auroc(scores, label), "accuracy": accuracy(scores > 0, label > 0)}
+
+        return evaluate
+
+    return metrics
