@@ -74,10 +74,11 @@ class LdpDsbo(Method):
 
     Args:
         step_x, step_y, step_z: step sizes, numbers or schedules.
-        x, y, z: clip and noise of the three directions. ``x=None`` (sound only) is for problems whose records never
-            meet x, such as a regulariser with tuned coefficients: the direction of x then follows from y and z, costs
-            no privacy and carries no noise of its own. A loss that reads x is refused.
+        y, z: clip and noise of the directions of y and z.
         sampling: `Stream()` is the paper's running average over all records that have arrived, `Poisson` a mini-batch.
+        x: clip and noise of the direction of x. None (sound only) is for problems whose records never meet x, such as
+            a regulariser with tuned coefficients: the direction then follows from y and z, costs no privacy and
+            carries no noise of its own. A loss that reads x is refused.
         z_radius: z is kept in a ball of this radius (sound: Euclidean; printed: a box inside the L1 ball), which bounds
             the second-order directions; free of privacy cost.
         design: "sound" or "printed".
@@ -92,10 +93,10 @@ class LdpDsbo(Method):
     step_x: Schedule | float
     step_y: Schedule | float
     step_z: Schedule | float
-    x: Release | None
     y: Release
     z: Release
     sampling: Sampling
+    x: Release | None = None
     z_radius: float = math.inf
     design: Design = "sound"
     smoothness: Smoothness | None = None
@@ -108,7 +109,7 @@ class LdpDsbo(Method):
         if not self.z_radius > 0:
             raise ValueError(f"z_radius is {self.z_radius}: it must be positive (math.inf leaves z free)")
         if self.x is None and self.design == "printed":
-            raise ValueError("x=None is for the sound design: the printed one tells x with noise, so give x a release")
+            raise ValueError("the printed design tells x with noise: give x a release (x=None is for the sound design)")
 
     @classmethod
     def paper(
@@ -152,7 +153,7 @@ class LdpDsbo(Method):
         drawn: Sampling = Stream()
         if data == "batch":
             drawn = Poisson(batch) if design == "sound" else FixedSize(batch)
-        return cls(step_x, step_y, step_z, x, y, z, drawn, z_radius, design, smoothness)
+        return cls(step_x, step_y, step_z, y, z, drawn, x, z_radius, design, smoothness)
 
     def init(self, problem: Bilevel, agent: "Agent") -> DsboState:
         """Start at x0 and y0 with z = 0."""
@@ -197,7 +198,7 @@ class LdpDsbo(Method):
     def examples(cls) -> Mapping[str, Method]:
         """Both designs without noise; the sound one with z confined as well."""
         free = Release.open()
-        sound = cls(0.1, 0.2, 0.2, free, free, free, Full(), z_radius=100.0)
+        sound = cls(0.1, 0.2, 0.2, free, free, Full(), x=free, z_radius=100.0)
         return {"sound": sound, "printed": replace(sound, z_radius=math.inf, design="printed")}
 
     # What the paper claims, and what is proved for its own design.

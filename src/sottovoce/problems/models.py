@@ -65,25 +65,33 @@ def cnn(features: Sequence[int], classes: int, channels: Sequence[int] = (16, 32
     26010
     """
     height, width, depth = _picture(features)
-    kernels = (8, *(4 for _ in channels[1:]))
-    for kernel in kernels:  # each block: a convolution with stride 2, then max-pooling with stride 1
-        height, width = -(-height // 2) - 1, -(-width // 2) - 1
-        if kernel and min(height, width) < 1:
-            raise ValueError(f"pictures of shape {tuple(features)} are too small for {len(kernels)} blocks: use fewer")
+    kernels = [(8, "SAME"), *((4, "VALID") for _ in channels[1:])]
+    sizes = [depth, *channels]
+
+    def body(convolutions: Tree, x: jax.Array) -> jax.Array:
+        for layer, (_, padding) in zip(convolutions, kernels):
+            x = _pool(jnp.tanh(_convolve(x, layer["weights"], 2, padding) + layer["bias"]), 2, 1)
+        return x.reshape(-1)
+
+    def convolutions(keys: jax.Array) -> Tree:
+        return [_conv(k, n, i, o) for k, (n, _), i, o in zip(keys, kernels, sizes, sizes[1:])]
+
+    def flat(keys: jax.Array) -> jax.Array:
+        return body(convolutions(keys), jnp.zeros((height, width, depth)))
+
+    wide = jax.eval_shape(flat, jax.random.split(jax.random.key(0), len(kernels))).size
+    if wide == 0:
+        raise ValueError(
+            f"pictures of shape {tuple(features)} are too small for {len(kernels)} convolutions: use fewer"
+        )
 
     def init(key: jax.Array) -> Tree:
         keys = jax.random.split(key, len(kernels) + 2)
-        sizes = [depth, *channels]
-        return {
-            "convolutions": [_conv(k, n, i, o) for k, n, i, o in zip(keys, kernels, sizes, sizes[1:])],
-            "hidden": _dense(keys[-2], height * width * channels[-1], hidden),
-            "out": _dense(keys[-1], hidden, classes),
-        }
+        dense = {"hidden": _dense(keys[-2], wide, hidden), "out": _dense(keys[-1], hidden, classes)}
+        return {"convolutions": convolutions(keys[:-2]), **dense}
 
     def single(params: Tree, x: jax.Array) -> jax.Array:
-        for layer in params["convolutions"]:
-            x = _pool(jnp.tanh(_convolve(x, layer["weights"], 2) + layer["bias"]), 2, 1)
-        return _affine(params["out"], jnp.tanh(_affine(params["hidden"], x.reshape(-1))))
+        return _affine(params["out"], jnp.tanh(_affine(params["hidden"], body(params["convolutions"], x))))
 
     return Model(init, single, (*features,))
 
@@ -97,7 +105,7 @@ def resnet18(features: Sequence[int], classes: int, width: int = 64, groups: int
     >>> size(resnet18((32, 32, 3), 10).init(jax.random.key(0)))
     11173962
     >>> size(resnet18((28, 28, 1), 10, width=8).init(jax.random.key(0)))
-    175930
+    176258
     """
     depth = _picture(features)[2]
     if width < 1 or width % groups:
@@ -174,9 +182,9 @@ def _affine(layer: Tree, x: jax.Array) -> jax.Array:
     return x @ layer["weights"] + layer["bias"]
 
 
-def _convolve(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+def _convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: str = "SAME") -> jax.Array:
     layout = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(x[None], kernel, (stride, stride), "SAME", dimension_numbers=layout)[0]
+    return jax.lax.conv_general_dilated(x[None], kernel, (stride, stride), padding, dimension_numbers=layout)[0]
 
 
 def _pool(x: jax.Array, window: int, stride: int) -> jax.Array:

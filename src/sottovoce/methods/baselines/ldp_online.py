@@ -36,8 +36,8 @@ class LdpOnline(Method):
         sampling: `Stream` (all records that have arrived, the paper's) or a batch.
         design: "sound" continues from the own noisy state, "printed" from the un-noised one, with no proved epsilon.
 
-    >>> LdpOnline.laplace(clip=1.0, sigma=2.0, s=0.5, rate=Decay(0.1, 0.5)).scale(0).round(3)
-    np.float64(10.0)
+    >>> round(LdpOnline.laplace(clip=1.0, sigma=2.0, s=0.5, rate=Decay(0.1, 0.5)).scale(0), 6)
+    10.0
     """
 
     rate: Schedule | float

@@ -1,0 +1,29 @@
+"""The demo: a run file that comes with the package, a table, a report."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sottovoce.experiments.comparison import Comparison
+from sottovoce.experiments.execute import execute
+from sottovoce.experiments.report import write_report
+from sottovoce.experiments.reproduce import FILES
+from sottovoce.experiments.runfile import RunFile
+
+DEMO = FILES / "demo.toml"
+
+
+def demo(out: str | Path, sets: Sequence[str] = (), say: Callable[[str], None] = lambda line: None) -> Comparison:
+    """Run the demo into a folder, over an earlier demo if there is one, and write its ``report.html``."""
+    out = Path(out)
+    if (out / "comparison.json").exists():
+        _clear(out)
+    made = execute(RunFile.load(DEMO, sets), out, say=say)
+    write_report(out)
+    return made
+
+
+def _clear(out: Path) -> None:
+    """Remove what an earlier demo left, and nothing else."""
+    ours = ("checkpoint.npz", "ledger.jsonl", "model.npz", "result.json")
+    for path in [*(file for name in ours for file in out.glob(f"*/*/{name}")), out / "comparison.json"]:
+        path.unlink()

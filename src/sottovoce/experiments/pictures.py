@@ -1,0 +1,110 @@
+"""The pictures of a report, as SVG text that takes its ink from the page: readable on light and on dark."""
+
+import io
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sottovoce.experiments.comparison import Comparison, Row
+from sottovoce.networks import Network, draw
+
+_INK = "#010203"  # stands for the page's own colour of text
+_COLOURS = ("#2a6f97", "#d1495b", "#66a182", "#edae49", "#8d6a9f", "#00798c", "#c77dba", "#7f8c8d")
+_STYLES = {"together": "-", "alone": "--", "pooled": ":"}
+_WORDS = {"together": "together, over the network", "alone": "each party alone", "pooled": "pooled, without privacy"}
+_MOST = 12  # curves in one picture
+
+
+def curves(comparison: Comparison) -> str | None:
+    """The main metric over the steps, with a band from the lowest to the highest seed."""
+    metric = comparison.metric
+    rows = [row for row in comparison.rows if metric in row.metrics][:_MOST]
+    if metric is None or not rows:
+        return None
+
+    def paint(ax: Any) -> None:
+        bases = list(dict.fromkeys(_base(row) for row in rows))
+        for row in rows:
+            steps, values = row.runs[0].history["step"], row.values(metric)
+            colour = _INK if row.kind == "pooled" else _COLOURS[bases.index(_base(row)) % len(_COLOURS)]
+            ax.plot(steps, values.mean(axis=0), _STYLES[row.kind], color=colour, label=row.name, lw=1.6)
+            if len(values) > 1:
+                ax.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, lw=0)
+        _focus(ax, rows, metric)
+        ax.set_xlabel("step")
+        ax.set_ylabel(metric)
+        ax.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+    return _svg(paint, (8.4, 3.6))
+
+
+def tradeoff(comparison: Comparison) -> str | None:
+    """The main metric against epsilon, where at least three private rows differ in it."""
+    metric = comparison.metric
+    rows = [row for row in comparison.rows if metric in row.metrics]
+    private = [row for row in rows if row.privacy.private]
+    if metric is None or len({round(row.privacy.epsilon, 6) for row in private if row.kind == "together"}) < 3:
+        return None
+
+    def paint(ax: Any) -> None:
+        for kind, colour in (("together", _COLOURS[0]), ("alone", _COLOURS[1])):
+            line = sorted((row.privacy.epsilon, *row.final(metric)) for row in private if row.kind == kind)
+            if line:
+                epsilon, mean, deviation = np.array(line).T
+                ax.plot(epsilon, mean, "o" + _STYLES[kind], color=colour, label=_WORDS[kind], lw=1.6, ms=4)
+                band = np.nan_to_num(deviation)
+                ax.fill_between(epsilon, mean - band, mean + band, color=colour, alpha=0.15, lw=0)
+        for row in rows:
+            if row.kind == "pooled":
+                ax.axhline(row.final(metric)[0], ls=":", color=_INK, lw=1.2, label=row.name)
+        paper = [(entry.epsilon, entry.value) for entry in comparison.printed if entry.epsilon]
+        if paper:
+            ax.scatter(*zip(*paper), marker="D", s=18, color=_COLOURS[3], label="printed in the paper", zorder=3)
+        ticks = sorted({float(f"{row.privacy.epsilon:.2g}") for row in private})
+        ax.set_xscale("log")
+        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        ax.minorticks_off()
+        ax.set_xlabel("epsilon of a party")
+        ax.set_ylabel(metric)
+        ax.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+    return _svg(paint, (8.4, 3.2))
+
+
+def network_picture(network: Network) -> str:
+    """Who talks to whom."""
+    return _svg(lambda ax: draw(network, ax), (3.4, 3.4))
+
+
+def _base(row: Row) -> str:
+    """The variant that a row belongs to: its comparisons share its colour."""
+    return row.name.removesuffix(", each party alone")
+
+
+def _focus(ax: Any, rows: list[Row], metric: str) -> None:
+    """Leave the first steps out of the frame when they would flatten the rest."""
+    later = np.concatenate([row.values(metric)[:, 1:].ravel() for row in rows])
+    later = later[np.isfinite(later)]
+    if later.size and math.isfinite(np.ptp(later)) and np.ptp(later) > 0:
+        margin = 0.08 * np.ptp(later)
+        ax.set_ylim(later.min() - margin, later.max() + margin)
+
+
+def _svg(paint: Callable[[Any], Any], size: tuple[float, float]) -> str:
+    from matplotlib import rc_context  # slow to import, and only pictures need it
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    ink = {key: _INK for key in ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")}
+    plain = {"svg.hashsalt": "sottovoce", "svg.fonttype": "none", "font.family": "sans-serif"}
+    with rc_context({**ink, **plain, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=size, layout="constrained")
+        paint(figure.subplots())
+        buffer = io.StringIO()
+        FigureCanvasSVG(figure).print_svg(buffer, transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', "", text[text.index("<svg") :], count=1)
+    return text.replace(_INK, "currentColor")

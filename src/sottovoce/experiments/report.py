@@ -1,0 +1,169 @@
+"""A report that stands alone: one HTML file with tables, pictures, the privacy statements and the run file."""
+
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+
+from sottovoce.experiments import build, comparison, pictures
+from sottovoce.experiments.comparison import Comparison, Row, figure
+from sottovoce.experiments.runfile import RunFile
+from sottovoce.networks import Network
+from sottovoce.runtime import checkpoint
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1d2530; --page: #fdfdfc; --faint: #66707d; --line: #dcdfe3; --wash: #f3f4f3;
+  --accent: #2a6f97 }
+@media (prefers-color-scheme: dark) { :root { --ink: #dde3ea; --page: #14181d; --faint: #939dab; --line: #2e353e;
+  --wash: #1b2027; --accent: #7cb8dc } }
+body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 62rem;
+  margin: 3rem auto; padding: 0 1.25rem }
+h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .5rem } h2 { font-size: 1.15rem; margin: 2.6rem 0 .6rem }
+p, li { max-width: 46rem } .lead { font-size: 1.1rem } .faint { color: var(--faint) }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums }
+th, td { text-align: right; padding: .35rem .75rem; border-bottom: 1px solid var(--line); white-space: nowrap }
+th { color: var(--faint); font-weight: 500 } th:first-child, td:first-child { text-align: left; padding-left: 0 }
+svg { max-width: 100%; height: auto; display: block } .network svg { max-width: 17rem }
+pre { background: var(--wash); padding: 1rem; border-radius: 6px; overflow-x: auto; font-size: .85rem }
+details { border-bottom: 1px solid var(--line); padding: .45rem 0 } summary { cursor: pointer }
+summary:hover { color: var(--accent) } .no { color: #c4485a }
+"""
+
+
+def write_report(source: Comparison | str | Path, path: str | Path | None = None) -> Path:
+    """Write the report of a comparison (or of the folder that holds one) and return its path.
+
+    The default path is ``report.html`` in that folder; a comparison by itself needs `path`.
+    """
+    if isinstance(source, Comparison):
+        if path is None:
+            raise ValueError("say where the report goes: write_report(comparison, path)")
+        made, target = source, Path(path)
+    else:
+        made, target = comparison.load(source), Path(path) if path else Path(source) / "report.html"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(target, render(made).encode())
+    return target
+
+
+def render(made: Comparison) -> str:
+    """The page."""
+    parts = [
+        f"<h1>{escape(made.title)}</h1>",
+        "".join(f'<p class="lead">{escape(line)}</p>' for line in findings(made)),
+        _table(*made.table()),
+        _seeds(made),
+        _section("Beside the paper", _printed(made)),
+        _section("Privacy and usefulness", _given(pictures.tradeoff(made))),
+        _section("On the way", _given(pictures.curves(made))),
+        _section("Who talks to whom", _networks(made)),
+        _section("What is guaranteed", "".join(_guarantee(row) for row in made.rows)),
+        _section("What may leave the house", _releasable(made)),
+        _section("The run file", f"<pre>{escape(made.text)}</pre>" if made.text else ""),
+    ]
+    head = (
+        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(made.title)}</title>'
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body>\n'
+        + "\n".join(part for part in parts if part)
+        + "\n</body></html>\n"
+    )
+
+
+def findings(made: Comparison) -> list[str]:
+    """What the figures say: for each variant that was compared, together against alone and pooled."""
+    metric = made.metric
+    if metric is None:
+        return []
+    pooled = [row.final(metric)[0] for row in made.rows if row.kind == "pooled"]
+    lines = []
+    for row in made.rows:
+        alone = [other for other in made.rows if other.kind == "alone" and other.name.startswith(f"{row.name}, ")]
+        if row.kind != "together" or not (alone or pooled) or metric not in row.metrics or not row.privacy.private:
+            continue
+        line = f"At epsilon {figure(row.privacy.epsilon)} a party, {metric} is {row.final(metric)[0]:.3f} together"
+        line += "".join(f", {other.final(metric)[0]:.3f} when each party stays alone" for other in alone)
+        line += f", {pooled[0]:.3f} with all records pooled and no privacy" if pooled else ""
+        lines.append(line + ".")
+    return lines if len(lines) <= 2 else lines[len(lines) // 2 : len(lines) // 2 + 1]
+
+
+def _section(title: str, body: str) -> str:
+    return f"<h2>{title}</h2>\n{body}" if body else ""
+
+
+def _given(picture: str | None) -> str:
+    return picture or ""
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    body = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+
+
+def _seeds(made: Comparison) -> str:
+    counts = {len(row.runs) for row in made.rows}
+    many = f"{max(counts)} seeds: mean ± standard deviation" if max(counts) > 1 else "one seed"
+    return (
+        f'<p class="faint">Test records, at the end of the run; {many}. Epsilon is that of the worst-placed party for '
+        "the whole run; seconds include compilation.</p>"
+    )
+
+
+def _printed(made: Comparison) -> str:
+    if not made.printed:
+        return ""
+    ours = [
+        [f"ours: {row.name}", row_figure(row, made.metric), figure(row.privacy.epsilon), "this run"]
+        for row in made.rows
+    ]
+    theirs = [[entry.what, figure(entry.value), figure(entry.epsilon), entry.source] for entry in made.printed]
+    return _table(["", "value", "epsilon", "source"], [*theirs, *ours])
+
+
+def row_figure(row: Row, metric: str | None) -> str:
+    """A row's mean of a metric, or a dash."""
+    return figure(row.final(metric)[0]) if metric in row.metrics else "-"
+
+
+def _networks(made: Comparison) -> str:
+    if not made.text:
+        return ""
+    cases = RunFile.parse(made.text).cases.values()
+    networks: dict[Network, None] = dict.fromkeys(build.network(case.network, case.data.agents) for case in cases)
+    drawn = "".join(pictures.network_picture(network) for network in networks if network.size > 1)
+    return f'<div class="network">{drawn}</div>' if drawn else ""
+
+
+def _guarantee(row: Row) -> str:
+    report = row.privacy
+    lines = [f"<p>{escape(report.statement())}</p>"]
+    if report.published is not None:
+        lines.append(f"<p>The paper prints epsilon {figure(report.published)} for this configuration.</p>")
+    lines += [_list("Released, and charged", report.events), _list("To be known besides", report.caveats)]
+    short = f"epsilon {figure(report.epsilon)}" if report.private else '<span class="no">no guarantee</span>'
+    return f"<details><summary>{escape(row.name)}: {short}</summary>{''.join(lines)}</details>"
+
+
+def _list(title: str, lines: Iterable[str]) -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<p class="faint">{title}</p><ul>{items}</ul>' if items else ""
+
+
+def _releasable(made: Comparison) -> str:
+    fine = [row.name for row in made.rows if all(run.releasable for run in row.runs)]
+    own = [row.name for row in made.rows if row.name not in fine]
+    released = "the models and every state and message of the run, with their statements attached (model.npz)"
+    kept = "the models, states, metrics and consensus errors: no statement covers them"
+    return "".join(
+        [
+            f"<p>Releasable, {released}: {escape('; '.join(fine))}.</p>" if fine else "",
+            f'<p><span class="no">For the owner’s eyes only</span>, {kept}: {escape("; ".join(own))}.</p>'
+            if own
+            else "",
+            '<p class="faint">Never to be released: the seed (who knows it can subtract the noise) and the '
+            "checkpoints. Metrics are of test records, which are taken as public; choosing among variants by metrics "
+            "of private records would cost privacy that is not counted here.</p>",
+        ]
+    )
