@@ -95,16 +95,20 @@ def _focus(ax: Any, rows: list[Row], metric: str) -> None:
 
 def _svg(paint: Callable[[Any], Any], size: tuple[float, float]) -> str:
     from matplotlib import rc_context  # slow to import, and only pictures need it
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    ink = {key: _INK for key in ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")}
-    plain = {"svg.hashsalt": "sottovoce", "svg.fonttype": "none", "font.family": "sans-serif"}
-    with rc_context({**ink, **plain, "axes.spines.top": False, "axes.spines.right": False}):
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    style: Any = {
+        **dict.fromkeys(inked, _INK),
+        **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+        "svg.hashsalt": "sottovoce",  # the same figures give the same bytes
+        "svg.fonttype": "none",
+    }
+    with rc_context(style):
         figure = Figure(figsize=size, layout="constrained")
         paint(figure.subplots())
         buffer = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(buffer, transparent=True, metadata={"Date": None})
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', "", text[text.index("<svg") :], count=1)
     return text.replace(_INK, "currentColor")

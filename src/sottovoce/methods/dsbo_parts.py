@@ -92,20 +92,16 @@ def public_x(problem: Bilevel, x: Tree, y: Tree, z: Tree) -> jax.Array:
 
 def without_x(problem: Bilevel) -> Bilevel:
     """The same problem with x hidden from the records' losses: one that reads it fails when it is traced."""
-    hidden = _Hidden()
-    return dataclasses.replace(
-        problem,
-        upper=lambda x, y, r: problem.upper(hidden, y, r),
-        lower=lambda x, y, r: problem.lower(hidden, y, r),
-    )
 
+    def blind(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        def unseeing(x: Tree, y: Tree, record: Any) -> jax.Array:
+            try:
+                return loss(None, y, record)
+            except (TypeError, ValueError, AttributeError) as error:
+                raise TypeError(
+                    "x=None says that no record's loss reads x, but one does: give x a release of its own"
+                ) from error
 
-class _Hidden:
-    """Stands in for x where a loss must not read it."""
+        return unseeing
 
-    def _refuse(self, *_: Any) -> Any:
-        raise TypeError("x=None says that no record's loss reads x, but one does: give x a release of its own")
-
-    __getitem__ = __getattr__ = __iter__ = __len__ = __array__ = __jax_array__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = _refuse
-    __truediv__ = __rtruediv__ = __pow__ = __neg__ = _refuse
+    return dataclasses.replace(problem, upper=blind(problem.upper), lower=blind(problem.lower))

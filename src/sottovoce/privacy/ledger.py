@@ -7,7 +7,7 @@ resumed repeats the same bytes, which cost no privacy, so nothing is charged twi
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,22 @@ class BudgetExceeded(ValueError):
 
 
 @dataclass(frozen=True)
+class Group:
+    """Agents that spend alike on the records of one level ("records" for a problem with one record set)."""
+
+    level: str
+    agents: tuple[int, ...]
+    spent: Spent
+
+
+@dataclass(frozen=True)
 class Entry:
     """Steps `start` to `stop` - 1 of a run, and what each group of agents spends in them."""
 
     run: str
     start: int
     stop: int
-    groups: tuple[tuple[tuple[int, ...], Spent], ...]
+    groups: tuple[Group, ...]
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -58,7 +67,7 @@ class Ledger:
     """Entries in order, in memory and, with a path, in a file that only grows (one JSON line an entry).
 
     >>> ledger = Ledger()
-    >>> once = Entry("run", 0, 10, ((( 0,), ((Mechanism(laplace=(0.1,)), 10),)),))
+    >>> once = Entry("run", 0, 10, (Group("records", (0,), ((Mechanism(laplace=(0.1,)), 10),)),))
     >>> ledger.charge(once); ledger.charge(once)
     >>> float(ledger.epsilon(agent=0, delta=0.0, adjacency="zero-out"))
     1.0
@@ -93,30 +102,30 @@ class Ledger:
                 os.fsync(file.fileno())
         self.entries[entry.key] = entry
 
-    def spent(self, agent: int, leaving_out: str | None = None) -> Spent:
-        """All an agent spent, but for one run."""
+    def spent(self, agent: int, level: str, leaving_out: str | None = None) -> Spent:
+        """All that was spent on an agent's records of a level, but for one run."""
         counts: Counter[Mechanism] = Counter()
         for entry in self.entries.values():
             if entry.run != leaving_out:
-                for agents, mechanisms in entry.groups:
-                    if agent in agents:
-                        counts.update(dict(mechanisms))
+                for group in entry.groups:
+                    if group.level == level and agent in group.agents:
+                        counts.update(dict(group.spent))
         return tuple(counts.items())
 
     def epsilon(self, agent: int, delta: float, adjacency: Adjacency) -> Epsilon:
-        """Epsilon of everything an agent spent, all runs composed."""
-        return accountant.epsilon(self.spent(agent), delta, adjacency)
+        """Epsilon of everything an agent spent, all runs composed: that of the level which paid most."""
+        levels = {group.level for entry in self.entries.values() for group in entry.groups if agent in group.agents}
+        spent = [self.spent(agent, level) for level in sorted(levels)] or [()]
+        return max((accountant.epsilon(mechanisms, delta, adjacency) for mechanisms in spent), key=float)
 
-    def require(
-        self, budget: Budget, run: str, planned: Iterable[tuple[Sequence[int], Spent]], adjacency: Adjacency
-    ) -> None:
+    def require(self, budget: Budget, run: str, planned: Iterable[Group], adjacency: Adjacency) -> None:
         """Refuse a run that would bring any agent over its budget, before anything is released."""
-        for agents, mechanisms in planned:
+        for group in planned:
             by_past: dict[Spent, int] = {}
-            for agent in agents:
-                by_past.setdefault(self.spent(agent, leaving_out=run), agent)
+            for agent in group.agents:
+                by_past.setdefault(self.spent(agent, group.level, leaving_out=run), agent)
             for past, agent in by_past.items():
-                total = accountant.epsilon((*past, *mechanisms), budget.delta, adjacency)
+                total = accountant.epsilon((*past, *group.spent), budget.delta, adjacency)
                 if total > budget.epsilon:
                     before = accountant.epsilon(past, budget.delta, adjacency) if past else 0.0
                     raise BudgetExceeded(
@@ -129,13 +138,14 @@ class Ledger:
 def _encode(entry: Entry) -> dict[str, Any]:
     groups = [
         {
-            "agents": list(agents),
+            "level": group.level,
+            "agents": list(group.agents),
             "spent": [
                 {**asdict(m), "sampling": {"kind": type(m.sampling).__name__, **asdict(m.sampling)}, "count": count}
-                for m, count in mechanisms
+                for m, count in group.spent
             ],
         }
-        for agents, mechanisms in entry.groups
+        for group in entry.groups
     ]
     return {"run": entry.run, "start": entry.start, "stop": entry.stop, "groups": groups}
 
@@ -148,6 +158,7 @@ def _decode(data: dict[str, Any]) -> Entry:
         return Mechanism(**{**item, "laplace": tuple(item["laplace"]), "sampling": kind(**sampling)}), count
 
     groups = tuple(
-        (tuple(group["agents"]), tuple(mechanism(dict(item)) for item in group["spent"])) for group in data["groups"]
+        Group(group["level"], tuple(group["agents"]), tuple(mechanism(dict(item)) for item in group["spent"]))
+        for group in data["groups"]
     )
     return Entry(data["run"], data["start"], data["stop"], groups)

@@ -17,7 +17,7 @@ from sottovoce import accounting
 from sottovoce.methods.base import Method, State
 from sottovoce.networks import Network, single
 from sottovoce.privacy.accountant import Adjacency
-from sottovoce.privacy.ledger import Budget, Entry, Ledger
+from sottovoce.privacy.ledger import Budget, Entry, Group, Ledger
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems import objectives
 from sottovoce.runtime import checkpoint
@@ -216,19 +216,20 @@ class _Books:
         kinds = accounting.kinds(method, layout.sizes)
         self.groups = [tuple(np.flatnonzero(kinds == k).tolist()) for k in np.unique(kinds)]
 
-    def spent(self, stretch: range) -> list[tuple[tuple[int, ...], accounting.Spent]]:
-        """By group of equal agents; for two disjoint levels, the level that pays more."""
-        levels = tuple(self.layout.sizes)
-        if len(levels) == 2 and not self.layout.shared_units:
-            levels = (max(self.report.per_level, key=lambda level: self.report.per_level[level]),)
-        return [
-            (group, accounting.spent(self.notes, self.layout.sizes, group[0], levels, stretch)) for group in self.groups
-        ]
+    def spent(self, stretch: range) -> tuple[Group, ...]:
+        """By level and group of equal agents; units that are in both levels pay for both at once."""
+        sizes = self.layout.sizes
+        levels = {"both": tuple(sizes)} if self.layout.shared_units else {level: (level,) for level in sizes}
+        return tuple(
+            Group(name, agents, accounting.spent(self.notes, sizes, agents[0], read, stretch))
+            for name, read in levels.items()
+            for agents in self.groups
+        )
 
     def charge(self, start: int, stop: int) -> None:
         """Write a stretch down before it is run."""
         if self.report.private and not any(note.sampling is None for note in self.notes):
-            self.ledger.charge(Entry(self.name, start, stop, tuple(self.spent(range(start, stop)))))
+            self.ledger.charge(Entry(self.name, start, stop, self.spent(range(start, stop))))
 
     def require(self, budget: Budget) -> None:
         """Refuse what would go over the budget."""

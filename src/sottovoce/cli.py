@@ -1,0 +1,259 @@
+"""The command line. Heavy imports stay inside the commands, so that help comes at once."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from sottovoce.experiments.comparison import Comparison
+    from sottovoce.experiments.execute import Setup
+    from sottovoce.experiments.runfile import RunFile
+
+_HELP = """Train and tune models across parties that may not pool their data, with differential privacy.
+
+**Start here**
+
+    sottovoce demo                      ten parties, a private model, a report
+    sottovoce list                      methods, tasks, data sets, experiments
+    sottovoce run FILE.toml             an experiment of your own (see: sottovoce run --help)
+    sottovoce account FILE.toml         its epsilon, without running it
+"""
+_RUN_HELP = """Run an experiment described by a TOML file, and write a report.
+
+    sottovoce run mine.toml
+    sottovoce run mine.toml --set run.steps=100 --set privacy.epsilon=2 --out runs/try
+    sottovoce run mine.toml --resume
+
+A whole file (only data, task, method and run are required):
+
+"""
+
+app = typer.Typer(
+    help=_HELP,
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+console = Console()
+notes = Console(stderr=True, highlight=False)
+
+File = Annotated[Path, typer.Argument(help="a run file", metavar="FILE.toml")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change one key, e.g. run.steps=100")]
+Quick = Annotated[bool, typer.Option("--quick", help="apply the file's [quick] table")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="where results go [default: runs/NAME]")]
+Resume = Annotated[bool, typer.Option("--resume", help="go on with what is in --out")]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where results go")] = Path("demo"),
+    set_: Set = None,
+) -> None:
+    """Ten parties learn together at epsilon 2 each: a table, and a report with pictures. Takes under a minute."""
+    from sottovoce.experiments.demo import demo as run_demo
+
+    _show(run_demo(out, set_ or (), say=_say), out)
+
+
+def run(file: File, set_: Set = None, out: Out = None, resume: Resume = False, quick: Quick = False) -> None:
+    """Replaced by `_RUN_HELP` and the description of a run file."""
+    from sottovoce.experiments.runfile import RunFile
+
+    _execute(RunFile.load(file, set_ or (), quick), out or Path("runs") / file.stem, resume)
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[str, typer.Argument(metavar="PAPER/EXPERIMENT", help="one that `sottovoce list` shows")],
+    set_: Set = None,
+    out: Out = None,
+    resume: Resume = False,
+    quick: Quick = False,
+) -> None:
+    """Run a paper's experiment and hold its printed figures against ours, at the epsilon of both.
+
+    sottovoce reproduce ldp-dsbo/mnist --quick
+    """
+    from sottovoce.experiments.reproduce import find
+    from sottovoce.experiments.runfile import RunFile
+
+    default = Path("runs") / (experiment.replace("/", "-") + ("-quick" if quick else ""))
+    _execute(RunFile.load(find(experiment), set_ or (), quick), out or default, resume)
+
+
+@app.command()
+def account(file: File, set_: Set = None, quick: Quick = False) -> None:
+    """What a run file guarantees, without running it: epsilon, how it was found, and what to know besides.
+
+    sottovoce account mine.toml --set run.steps=500
+    """
+    import numpy as np
+
+    from sottovoce.experiments.comparison import figure
+
+    for name, setup in _setups(file, set_, quick):
+        report = setup.account
+        table = Table(title=name, title_justify="left", show_header=False, box=None)
+        each = np.array(report.per_agent)
+        if len(each) > 1:
+            low, middle, high = (figure(float(f(each))) for f in (np.min, np.median, np.max))
+            table.add_row("epsilon of an agent", f"{low} lowest, {middle} median, [bold]{high}[/] highest")
+        else:
+            table.add_row("epsilon", f"[bold]{figure(report.epsilon)}[/]")
+        for level, epsilon in report.per_level.items() if len(report.per_level) > 1 else ():
+            table.add_row(f"  {level} level", figure(epsilon))
+        table.add_row("delta", f"{report.delta:g}, per {report.unit}, {report.adjacency} adjacency")
+        table.add_row("accountant", f"{report.accountant} ({report.library})")
+        table.add_row("design", report.design)
+        if report.published is not None:
+            table.add_row("as published", figure(report.published))
+        for event in report.events:
+            table.add_row("released", event)
+        for caveat in report.caveats:
+            table.add_row("note", caveat)
+        console.print(table, "")
+
+
+@app.command()
+def calibrate(
+    file: File,
+    set_: Set = None,
+    quick: Quick = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="write the run file with this noise")
+    ] = None,
+) -> None:
+    """The noise that a file's privacy.epsilon takes; --out writes a run file that has it.
+
+    sottovoce calibrate mine.toml --set privacy.epsilon=1 --out calibrated.toml
+    """
+    from sottovoce.experiments.calibrated import written
+    from sottovoce.experiments.comparison import figure
+    from sottovoce.experiments.runfile import RunFile
+
+    runfile = RunFile.load(file, set_ or (), quick)
+    table = Table("", "release", "mechanism", "clip", "noise at first", "epsilon", box=None)
+    made = _setups(file, set_, quick)
+    for name, setup in made:
+        if setup.case.privacy.epsilon is None:
+            raise ValueError(f"{name}: there is no epsilon to calibrate to; add --set privacy.epsilon=1")
+        for release in setup.method.releases():
+            first, reached = f"{float(release.scale(0, 0)):.6g}", figure(setup.account.epsilon)
+            table.add_row(name, release.name, release.mechanism, f"{release.clip:g}", first, reached)
+    console.print(table)
+    if out is not None:
+        out.write_text(written(runfile.title, dict(made)))
+        notes.print(f"wrote {out}")
+
+
+@app.command("list")
+def list_() -> None:
+    """Methods, tasks, data sets and experiments by name."""
+    import inspect
+
+    from sottovoce import data, methods
+    from sottovoce.experiments import build, reproduce
+    from sottovoce.experiments.runfile import RunFile
+    from sottovoce.problems import tasks
+
+    def here(name: str) -> str:
+        return "" if name not in data.names() or data.available(name) else "[dim]to be downloaded[/]"
+
+    groups: dict[str, dict[str, str]] = {
+        "Methods": {name: methods.summary(cls) for name, cls in methods.available.items()},
+        "Tasks": {name: (inspect.getdoc(builder) or "").split("\n")[0] for name, builder in tasks.available.items()},
+        "Data": {name: here(name) for name in build.data_names()},
+        "Experiments": {name: RunFile.load(reproduce.find(name)).title for name in reproduce.experiments()},
+    }
+    table = Table(box=None, show_header=False)
+    for title, entries in groups.items():
+        table.add_row(f"[bold]{title}[/]")
+        for name, words in entries.items():
+            table.add_row(f"  {name}", words)
+    console.print(table)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="what run, reproduce or demo wrote")]) -> None:
+    """The table of a finished (or stopped) experiment, and its report.html anew.
+
+    sottovoce report runs/mine
+    """
+    from sottovoce.experiments import comparison
+
+    _show(comparison.load(folder), folder, write=True)
+
+
+def _execute(runfile: "RunFile", out: Path, resume: bool) -> None:
+    from sottovoce.experiments.execute import execute
+
+    try:
+        _show(execute(runfile, out, resume, say=_say), out, write=True)
+    except KeyboardInterrupt:
+        notes.print(
+            f"Stopped. What is done is in {out}; the same command with --out {out} --resume goes on from there."
+        )
+        raise typer.Exit(130) from None
+
+
+def _setups(file: Path, sets: list[str] | None, quick: bool) -> list[tuple[str, "Setup"]]:
+    from sottovoce.experiments.execute import setup
+    from sottovoce.experiments.runfile import RunFile
+
+    return [(name, setup(case)) for name, case in RunFile.load(file, sets or (), quick).cases.items()]
+
+
+def _show(made: "Comparison", out: Path, write: bool = False) -> None:
+    from sottovoce.experiments.report import findings, write_report
+
+    heads, rows = made.table()
+    table = Table(title=made.title, title_justify="left", box=None, header_style="dim")
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left")
+    for cells in rows:
+        table.add_row(*cells)
+    for entry in made.printed:
+        epsilon = "" if entry.epsilon is None else f", epsilon {entry.epsilon:g}"
+        table.add_row(f"[dim]printed: {entry.what} ({entry.source}{epsilon})[/]", f"[dim]{entry.value:g}[/]")
+    console.print(table)
+    for line in findings(made):
+        console.print(line)
+    if write:
+        write_report(out)
+    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _say(line: str) -> None:
+    notes.print(f"[dim]{line}[/]")
+
+
+def _run_help() -> str:
+    """The description of a run file is its module's docstring, read without importing what it needs."""
+    import ast
+
+    source = Path(__file__).parent / "experiments" / "runfile.py"
+    return _RUN_HELP + (ast.get_docstring(ast.parse(source.read_text())) or "").partition("\n")[2]
+
+
+app.command("run", help=_run_help())(run)
+
+
+def main() -> Any:
+    """The entry point: an error is one clear line and exit code 2; SOTTOVOCE_DEBUG=1 shows where it came from."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        notes.print("Stopped.")
+        sys.exit(130)
+    except (ValueError, TypeError, FloatingPointError, OSError) as error:
+        if os.environ.get("SOTTOVOCE_DEBUG"):
+            raise
+        notes.print(f"[bold red]error[/] {error}", soft_wrap=True)
+        sys.exit(2)

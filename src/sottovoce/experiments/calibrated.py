@@ -1,0 +1,40 @@
+"""A run file with the noise written out that its epsilon takes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sottovoce.experiments.execute import Setup
+from sottovoce.experiments.tables import Table, dump
+from sottovoce.privacy.release import Release
+from sottovoce.schedules import Scaled
+
+
+def written(title: str, setups: Mapping[str, Setup]) -> str:
+    """The text of a run file whose releases have the noise of these calibrated setups, and no epsilon to reach."""
+    tables = {name: _tables(setup) for name, setup in setups.items()}
+    if len(tables) == 1:
+        return dump({"title": title, **next(iter(tables.values()))})
+    return dump({"title": title, "variant": [{"name": name, **table} for name, table in tables.items()]})
+
+
+def _tables(setup: Setup) -> Table:
+    table = setup.case.model_dump(exclude_unset=True, exclude_none=True)
+    table["method"] = _noisy(table["method"], setup.method)
+    del table["privacy"]["epsilon"]
+    return table
+
+
+def _noisy(table: Table, made: Any) -> Table:
+    """The method's table with the noise of the releases it made."""
+    noisy = dict(table)
+    for key, value in table.items():
+        part = getattr(made, key, None)
+        if isinstance(part, Release) and isinstance(value, dict):
+            assert isinstance(part.noise, Scaled)  # what calibration does to a release
+            noise = value.get("noise", value["clip"])
+            factor = float(part.noise.factor)  # type: ignore[arg-type]
+            scaled = noise * factor if isinstance(noise, (int, float)) else {"of": noise, "factor": factor}
+            noisy[key] = {**value, "noise": scaled}
+        elif isinstance(value, dict):
+            noisy[key] = _noisy(value, part)
+    return noisy
