@@ -25,10 +25,10 @@ demo: $(STAMP) ## the main job on embedded data: a table and demo/report.html
 	$(BIN)/sottovoce demo
 
 test: $(STAMP) ## every test that stands in a few minutes
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 test-all: $(STAMP) ## the long ones too
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(STAMP) ## ruff and the type checker
 	$(BIN)/ruff check .

@@ -42,10 +42,14 @@ def main() -> None:
     )
     parts = [pictures(200, agent) for agent in range(5)]
     began = time.perf_counter()
-    result = sv.run(problem, parts, method, network=sv.networks.directed(PULL, PUSH), steps=given.steps, every=given.steps)
+    result = sv.run(
+        problem, parts, method, network=sv.networks.directed(PULL, PUSH), steps=given.steps, every=given.steps
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux counts in KiB
     print(f"ResNet-18, width {given.width}: {models.size(result.x):,} parameters, 5 agents, batch {given.batch} each")
-    print(f"peak memory {peak:.2f} GiB; {given.steps} step(s) in {result.history['seconds'][-1]:.0f} s compile included")
+    print(
+        f"peak memory {peak:.2f} GiB; {given.steps} step(s) in {result.history['seconds'][-1]:.0f} s compile included"
+    )
     print(f"all in all {time.perf_counter() - began:.0f} s; {result.privacy.statement()}")
 
 

@@ -1,23 +1,42 @@
-"""sottovoce: train and tune models across parties that may not pool their data, with differential privacy."""
+"""sottovoce: train and tune models across parties that may not pool their data, with differential privacy.
 
-from sottovoce import data, methods, networks, privacy, problems, schedules
-from sottovoce.accounting import account, calibrate
-from sottovoce.privacy import (
-    Budget,
-    FixedSize,
-    Full,
-    Ledger,
-    OnePass,
-    Poisson,
-    PrivacyReport,
-    Release,
-    Stream,
-    WithReplacement,
-)
-from sottovoce.problems import Bilevel, Minimize, MinMax
-from sottovoce.runtime.result import Model, Result
-from sottovoce.runtime.run import run
-from sottovoce.schedules import Decay
+Names are loaded when they are first used, so that the command line answers at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sottovoce import data, methods, networks, privacy, problems, schedules
+    from sottovoce.accounting import account, calibrate
+    from sottovoce.privacy import (
+        Budget,
+        FixedSize,
+        Full,
+        Ledger,
+        OnePass,
+        Poisson,
+        PrivacyReport,
+        Release,
+        Stream,
+        WithReplacement,
+    )
+    from sottovoce.problems import Bilevel, Minimize, MinMax
+    from sottovoce.runtime.result import Model, Result
+    from sottovoce.runtime.run import run
+    from sottovoce.schedules import Decay
+
+_HOMES = {
+    "account": "accounting",
+    "calibrate": "accounting",
+    "Model": "runtime.result",
+    "Result": "runtime.result",
+    "run": "runtime.run",
+    "Decay": "schedules",
+    **dict.fromkeys(("Bilevel", "MinMax", "Minimize"), "problems"),
+    **dict.fromkeys(("Budget", "FixedSize", "Full", "Ledger", "OnePass", "Poisson"), "privacy"),
+    **dict.fromkeys(("PrivacyReport", "Release", "Stream", "WithReplacement"), "privacy"),
+}
 
 __all__ = [
     "Bilevel",
@@ -47,3 +66,19 @@ __all__ = [
     "schedules",
 ]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"sottovoce has no {name!r}")
+    value = (
+        getattr(import_module(f"sottovoce.{_HOMES[name]}"), name)
+        if name in _HOMES
+        else import_module(f"sottovoce.{name}")
+    )
+    globals()[name] = value  # found once
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

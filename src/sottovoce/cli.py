@@ -2,11 +2,14 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -22,11 +25,15 @@ _HELP = """Train and tune models across parties that may not pool their data, wi
     sottovoce list                      methods, tasks, data sets, experiments
     sottovoce run FILE.toml             an experiment of your own (see: sottovoce run --help)
     sottovoce account FILE.toml         its epsilon, without running it
+
+Every command has a --help of its own, with examples.
 """
 _RUN_HELP = """Run an experiment described by a TOML file, and write a report.
 
+Examples:
+
     sottovoce run mine.toml
-    sottovoce run mine.toml --set run.steps=100 --set privacy.epsilon=2 --out runs/try
+    sottovoce run mine.toml --set run.steps=100 --out runs/short
     sottovoce run mine.toml --resume
 
 A whole file (only data, task, method and run are required):
@@ -51,6 +58,14 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="where re
 Resume = Annotated[bool, typer.Option("--resume", help="go on with what is in --out")]
 
 
+def _run_help() -> str:
+    """The description of a run file is its module's docstring, read without importing what it needs."""
+    import ast
+
+    source = Path(__file__).parent / "experiments" / "runfile.py"
+    return _RUN_HELP + (ast.get_docstring(ast.parse(source.read_text())) or "").partition("\n")[2]
+
+
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where results go")] = Path("demo"),
@@ -59,11 +74,13 @@ def demo(
     """Ten parties learn together at epsilon 2 each: a table, and a report with pictures. Takes under a minute."""
     from sottovoce.experiments.demo import demo as run_demo
 
-    _show(run_demo(out, set_ or (), say=_say), out)
+    with _stoppable("sottovoce demo begins anew."):
+        _show(run_demo(out, set_ or (), say=_say), out)
 
 
+@app.command("run", help=_run_help())
 def run(file: File, set_: Set = None, out: Out = None, resume: Resume = False, quick: Quick = False) -> None:
-    """Replaced by `_RUN_HELP` and the description of a run file."""
+    """Run a file; the help shown is `_run_help`."""
     from sottovoce.experiments.runfile import RunFile
 
     _execute(RunFile.load(file, set_ or (), quick), out or Path("runs") / file.stem, resume)
@@ -96,28 +113,28 @@ def account(file: File, set_: Set = None, quick: Quick = False) -> None:
     """
     import numpy as np
 
-    from sottovoce.experiments.comparison import figure
+    from sottovoce.experiments.comparison import upward
 
     for name, setup in _setups(file, set_, quick):
         report = setup.account
-        table = Table(title=name, title_justify="left", show_header=False, box=None)
+        table = Table(title=escape(name), title_justify="left", show_header=False, box=None)
         each = np.array(report.per_agent)
         if len(each) > 1:
-            low, middle, high = (figure(float(f(each))) for f in (np.min, np.median, np.max))
+            low, middle, high = (upward(float(f(each)), 5) for f in (np.min, np.median, np.max))
             table.add_row("epsilon of an agent", f"{low} lowest, {middle} median, [bold]{high}[/] highest")
         else:
-            table.add_row("epsilon", f"[bold]{figure(report.epsilon)}[/]")
+            table.add_row("epsilon", f"[bold]{upward(report.epsilon, 5)}[/]")
         for level, epsilon in report.per_level.items() if len(report.per_level) > 1 else ():
-            table.add_row(f"  {level} level", figure(epsilon))
+            table.add_row(f"  {level} level", upward(epsilon, 5))
         table.add_row("delta", f"{report.delta:g}, per {report.unit}, {report.adjacency} adjacency")
         table.add_row("accountant", f"{report.accountant} ({report.library})")
         table.add_row("design", report.design)
         if report.published is not None:
-            table.add_row("as published", figure(report.published))
+            table.add_row("as published", upward(report.published, 5))
         for event in report.events:
-            table.add_row("released", event)
+            table.add_row("released", escape(event))
         for caveat in report.caveats:
-            table.add_row("note", caveat)
+            table.add_row("note", escape(caveat))
         console.print(table, "")
 
 
@@ -135,7 +152,7 @@ def calibrate(
     sottovoce calibrate mine.toml --set privacy.epsilon=1 --out calibrated.toml
     """
     from sottovoce.experiments.calibrated import written
-    from sottovoce.experiments.comparison import figure
+    from sottovoce.experiments.comparison import upward
     from sottovoce.experiments.runfile import RunFile
 
     runfile = RunFile.load(file, set_ or (), quick)
@@ -145,7 +162,7 @@ def calibrate(
         if setup.case.privacy.epsilon is None:
             raise ValueError(f"{name}: there is no epsilon to calibrate to; add --set privacy.epsilon=1")
         for release in setup.method.releases():
-            first, reached = f"{float(release.scale(0, 0)):.6g}", figure(setup.account.epsilon)
+            first, reached = f"{float(release.scale(0, 0)):.6g}", upward(setup.account.epsilon, 5)
             table.add_row(name, release.name, release.mechanism, f"{release.clip:g}", first, reached)
     console.print(table)
     if out is not None:
@@ -164,7 +181,7 @@ def list_() -> None:
     from sottovoce.problems import tasks
 
     def here(name: str) -> str:
-        return "" if name not in data.names() or data.available(name) else "[dim]to be downloaded[/]"
+        return "" if name not in data.names() or data.available(name) else "to be downloaded"
 
     groups: dict[str, dict[str, str]] = {
         "Methods": {name: methods.summary(cls) for name, cls in methods.available.items()},
@@ -176,7 +193,7 @@ def list_() -> None:
     for title, entries in groups.items():
         table.add_row(f"[bold]{title}[/]")
         for name, words in entries.items():
-            table.add_row(f"  {name}", words)
+            table.add_row(f"  {name}", escape(words))
     console.print(table)
 
 
@@ -194,12 +211,17 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="what run,
 def _execute(runfile: "RunFile", out: Path, resume: bool) -> None:
     from sottovoce.experiments.execute import execute
 
-    try:
+    with _stoppable(f"What is done is in {out}; the same command with --out {out} --resume goes on from there."):
         _show(execute(runfile, out, resume, say=_say), out, write=True)
+
+
+@contextmanager
+def _stoppable(remedy: str) -> Iterator[None]:
+    """Ctrl-C ends with what to do next and the usual exit code."""
+    try:
+        yield
     except KeyboardInterrupt:
-        notes.print(
-            f"Stopped. What is done is in {out}; the same command with --out {out} --resume goes on from there."
-        )
+        notes.print(f"Stopped. {remedy}", soft_wrap=True)
         raise typer.Exit(130) from None
 
 
@@ -213,15 +235,17 @@ def _setups(file: Path, sets: list[str] | None, quick: bool) -> list[tuple[str, 
 def _show(made: "Comparison", out: Path, write: bool = False) -> None:
     from sottovoce.experiments.report import findings, write_report
 
-    heads, rows = made.table()
-    table = Table(title=made.title, title_justify="left", box=None, header_style="dim")
+    heads, rows = made.table(brief=True)
+    table = Table(title=escape(made.title), title_justify="left", box=None, header_style="dim")
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left")
     for cells in rows:
-        table.add_row(*cells)
+        table.add_row(*map(escape, cells))
     for entry in made.printed:
         epsilon = "" if entry.epsilon is None else f", epsilon {entry.epsilon:g}"
-        table.add_row(f"[dim]printed: {entry.what} ({entry.source}{epsilon})[/]", f"[dim]{entry.value:g}[/]")
+        table.add_row(
+            f"[dim]printed: {escape(entry.what)} ({escape(entry.source)}{epsilon})[/]", f"[dim]{entry.value:g}[/]"
+        )
     console.print(table)
     for line in findings(made):
         console.print(line)
@@ -231,29 +255,15 @@ def _show(made: "Comparison", out: Path, write: bool = False) -> None:
 
 
 def _say(line: str) -> None:
-    notes.print(f"[dim]{line}[/]")
+    notes.print(f"[dim]{escape(line)}[/]")
 
 
-def _run_help() -> str:
-    """The description of a run file is its module's docstring, read without importing what it needs."""
-    import ast
-
-    source = Path(__file__).parent / "experiments" / "runfile.py"
-    return _RUN_HELP + (ast.get_docstring(ast.parse(source.read_text())) or "").partition("\n")[2]
-
-
-app.command("run", help=_run_help())(run)
-
-
-def main() -> Any:
+def main() -> None:
     """The entry point: an error is one clear line and exit code 2; SOTTOVOCE_DEBUG=1 shows where it came from."""
     try:
         app()
-    except KeyboardInterrupt:
-        notes.print("Stopped.")
-        sys.exit(130)
     except (ValueError, TypeError, FloatingPointError, OSError) as error:
         if os.environ.get("SOTTOVOCE_DEBUG"):
             raise
-        notes.print(f"[bold red]error[/] {error}", soft_wrap=True)
+        notes.print(f"[bold red]error[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)

@@ -420,7 +420,7 @@ def test_chunks_do_not_matter(name):
     def split(at, records):
         return [
             (clipped_sum(fn, at, records, jnp.ones(B), 0.3, chunk=chunk), record_norms(fn, at, records, chunk=chunk))
-            for chunk in (None, 1, 2, 4, 100)
+            for chunk in (None, 1, 4)
         ]
 
     (whole, norms), *others = split(at, records)
@@ -459,14 +459,13 @@ def test_what_is_not_finite_or_padding_counts_exactly_nothing(name, clip):
         return x
 
     weights = np.array([1, 1, 1, 0, 1, 1])  # row 3 is padding
-    clean = jax.tree.map(lambda x: np.asarray(x)[[1, 4, 5]], records)
     total = jax.jit(lambda at, records, weights: clipped_sum(fn, at, records, weights, clip))
     spoilt = flat(total(at, jax.tree.map(spoil, records), weights))
     assert np.all(np.isfinite(spoilt))
     if name == "mlp":  # tanh(inf) is finite: here inf spoils the record through its activation
         seen = jax.jit(lambda at, records: record_norms(fn, at, records))(at, jax.tree.map(spoil, records))
         assert not np.isfinite(seen[2])
-    alone = flat(total(at, clean, np.ones(3)))
+    alone = flat(total(at, records, np.array([0, 1, 0, 0, 1, 1])))
     if name in ("mlp", "hessian_vector_by_jvp", "convolutions"):
         np.testing.assert_allclose(spoilt, alone, atol=1e-6 * np.abs(alone).max())
     padded = flat(total(at, jax.tree.map(spoil, records), (np.arange(B) == 1) * 1.0))

@@ -270,12 +270,12 @@ def test_models_carry_their_statement(tmp_path):
 
 def test_keys_are_never_used_twice():
     """Edge 7: every draw of a step, of every agent, loop turn and purpose, has a key of its own."""
-    from sottovoce.runtime.agent import Agent, run_key, step_key
+    from sottovoce.runtime.agent import Agent, root_key, run_key, step_key
 
     seen = set()
     for agent in range(3):
         for phase, t in [("init", 0), ("step", 0), ("step", 1)]:
-            handle = Agent(None, jnp.int32(agent), jnp.int32(t), step_key(run_key(0, agent), phase, t))  # type: ignore[arg-type]
+            handle = Agent(None, jnp.int32(agent), jnp.int32(t), step_key(run_key(root_key(0), agent), phase, t))  # type: ignore[arg-type]
             inner = [handle._inside(2, jax.random.fold_in(handle._named("loop", "loop"), k)) for k in range(2)]
             for one in (handle, *inner):
                 for name, purpose in [

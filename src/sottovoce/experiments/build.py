@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sottovoce import data as datasets
 from sottovoce import methods, networks
-from sottovoce.data import synthetic
+from sottovoce.data import Part, synthetic
 from sottovoce.experiments.runfile import Data, MethodTable, NetworkTable, TaskTable
 from sottovoce.naming import unknown
 from sottovoce.privacy.release import Release
@@ -77,7 +77,7 @@ def _load(table: Data) -> tuple[list[Any], Records, int]:
         parts, test = construct(
             synthetic.heterogeneous, table.options, "[data]", {"agents": table.agents, "seed": table.seed}
         )
-        return _levelled(table, parts), test, classes
+        return _finished(table, parts), test, classes
     if table.name in _TABLES_OF_RECORDS:
         train, test = _hold_out(
             construct(_TABLES_OF_RECORDS[table.name], table.options, "[data]", {"seed": table.seed})
@@ -102,7 +102,7 @@ def _load(table: Data) -> tuple[list[Any], Records, int]:
         seed=table.seed,
         unit=table.unit,
     )
-    return _levelled(table, parts), test, classes
+    return _finished(table, parts), test, classes
 
 
 def _check_combination(table: Data) -> None:
@@ -115,7 +115,12 @@ def _check_combination(table: Data) -> None:
                 raise ValueError(f"data.{key} has no use here: heterogeneous makes one data set a party; leave it out")
 
 
-def _levelled(table: Data, parts: list[Any]) -> list[Any]:
+def _finished(table: Data, parts: list[Part]) -> list[Any]:
+    """With a column `party`, for tasks that weigh parties (whose a record is, is public), and with levels if wished."""
+    shared = parts[0].records  # all parts are views of one set
+    shared["party"] = np.empty(len(shared["label"]), np.int32)
+    for number, part in enumerate(parts):
+        shared["party"][part.rows] = number
     return parts if table.upper is None else datasets.levels(parts, table.upper, table.seed)
 
 

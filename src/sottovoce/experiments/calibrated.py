@@ -21,7 +21,7 @@ def _tables(setup: Setup) -> Table:
     table = setup.case.model_dump(exclude_unset=True, exclude_none=True)
     table["method"] = _noisy(table["method"], setup.method)
     del table["privacy"]["epsilon"]
-    return table
+    return {key: value for key, value in table.items() if value}
 
 
 def _noisy(table: Table, made: Any) -> Table:

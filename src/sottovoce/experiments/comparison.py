@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import checkpoint
 
 Kind = Literal["together", "alone", "pooled"]
+ALONE = ", alone"  # what is added to a variant's name for its parties alone
 _NOT_METRICS = ("step", "seconds", "consensus")
 _LOWER_IS_BETTER = ("loss", "error", "gap", "norm")
 
@@ -104,24 +106,31 @@ class Comparison:
         names = dict.fromkeys(name for row in self.rows for name in row.metrics)
         return sorted(names, key=lambda name: (name != self.metric, list(names).index(name)))
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Heads and cells of the main table."""
-        main = self.metric
-        published = any(row.privacy.published is not None for row in self.rows)
-        heads = ["", *self.metrics, *([f"worst agent's {main}"] if main else []), "epsilon", "delta", "design"]
-        heads += ["epsilon as published"] * published + ["seconds"]
-        return heads, [self._cells(row, main, published) for row in self.rows]
+    def table(self, brief: bool = False) -> tuple[list[str], list[list[str]]]:
+        """Heads and cells of the main table; a brief one fits a terminal."""
+        metrics = self.metrics[:1] if brief else self.metrics
+        columns: dict[str, Callable[[Row], str]] = {"": lambda row: row.name}
+        for metric in metrics:
+            columns[metric] = partial(_mean, metric)
+            if metric == self.metric:
+                columns["worst agent"] = partial(_worst, metric)
+        columns["epsilon"] = lambda row: upward(row.privacy.epsilon)
+        if not brief:
+            columns["delta"] = lambda row: f"{row.privacy.delta:g}" if row.privacy.private else "-"
+        columns["design"] = lambda row: row.privacy.design
+        if any(row.privacy.published is not None for row in self.rows):
+            columns["published"] = lambda row: upward(row.privacy.published)
+        columns["seconds"] = lambda row: f"{row.seconds:.1f}"
+        return list(columns), [[cell(row) for cell in columns.values()] for row in self.rows]
 
-    def _cells(self, row: Row, main: str | None, published: bool) -> list[str]:
-        cells = [row.name]
-        cells += [spread(*row.final(name)) if name in row.metrics else "-" for name in self.metrics]
-        if main:
-            worst = row.worst(main) if main in row.metrics else None
-            cells.append("-" if worst is None else figure(worst))
-        private = row.privacy.private
-        cells += [figure(row.privacy.epsilon), f"{row.privacy.delta:g}" if private else "-", row.privacy.design]
-        cells += [figure(row.privacy.published)] * published
-        return [*cells, f"{row.seconds:.1f}"]
+
+def _mean(metric: str, row: Row) -> str:
+    return spread(*row.final(metric)) if metric in row.metrics else "-"
+
+
+def _worst(metric: str, row: Row) -> str:
+    worst = row.worst(metric)
+    return "-" if worst is None else f"{worst:#.4g}"
 
 
 def load(folder: str | Path) -> Comparison:
@@ -181,10 +190,22 @@ def figure(value: float | None) -> str:
     return f"{value:.4g}" if math.isfinite(value) else "infinite" if value > 0 else "undefined"
 
 
+def upward(epsilon: float | None, digits: int = 3) -> str:
+    """An epsilon for a table, rounded up: what is written is never less than what is guaranteed.
+
+    >>> upward(1.9991), upward(2.0001), upward(0.34561, digits=4), upward(math.inf), upward(None)
+    ('2', '2.01', '0.3457', 'infinite', '-')
+    """
+    if epsilon is None or not math.isfinite(epsilon) or epsilon <= 0:
+        return figure(epsilon)
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) + 1 - digits)
+    return f"{math.ceil(epsilon / unit * (1 - 1e-12)) * unit:.{digits}g}"
+
+
 def spread(mean: float, deviation: float) -> str:
     """A mean with its deviation, if there is one.
 
     >>> spread(0.91234, 0.0042), spread(0.9, math.nan)
-    ('0.9123 ± 0.0042', '0.9')
+    ('0.9123 ± 0.0042', '0.9000')
     """
-    return figure(mean) if math.isnan(deviation) else f"{figure(mean)} ± {deviation:.2g}"
+    return f"{mean:#.4g}" if math.isnan(deviation) else f"{mean:#.4g} ± {deviation:.2g}"

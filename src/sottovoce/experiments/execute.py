@@ -14,7 +14,7 @@ import numpy as np
 from sottovoce import accounting
 from sottovoce.data.parts import Levels, Part
 from sottovoce.experiments import build, comparison
-from sottovoce.experiments.comparison import Comparison, Kind
+from sottovoce.experiments.comparison import ALONE, Comparison, Kind
 from sottovoce.experiments.runfile import Case, RunFile
 from sottovoce.methods import Method
 from sottovoce.networks import Network, isolated
@@ -159,13 +159,13 @@ def plan(runfile: RunFile) -> list[Planned]:
         made = setup(case)
         rows.append(Planned(name, "together", made))
         if case.compare.alone:
-            rows.append(Planned(f"{name}, each party alone", "alone", made.alone()))
+            rows.append(Planned(name + ALONE, "alone", made.alone()))
         if case.compare.pooled:
             whole = made.pooled()
             same = repr((case.data, case.task, case.run, whole.method))  # variants may share it: run it once
             if same not in pooled:
                 suffix = f" ({name})" if several and pooled else ""
-                rows.append(Planned(f"pooled, without privacy{suffix}", "pooled", whole))
+                rows.append(Planned(f"pooled, no privacy{suffix}", "pooled", whole))
             pooled.add(same)
     folders = [row.folder(0).lower() for row in rows]
     twice = {row.name for row, folder in zip(rows, folders) if folders.count(folder) > 1}

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.experiments.comparison import Comparison, Row
+from sottovoce.experiments.comparison import ALONE, Comparison, Row
 from sottovoce.networks import Network, draw
 
 _INK = "#010203"  # stands for the page's own colour of text
 _COLOURS = ("#2a6f97", "#d1495b", "#66a182", "#edae49", "#8d6a9f", "#00798c", "#c77dba", "#7f8c8d")
 _STYLES = {"together": "-", "alone": "--", "pooled": ":"}
-_WORDS = {"together": "together, over the network", "alone": "each party alone", "pooled": "pooled, without privacy"}
+_WORDS = {"together": "together, over the network", "alone": "each party alone", "pooled": "pooled, no privacy"}
 _MOST = 12  # curves in one picture
 
 
@@ -81,7 +81,7 @@ def network_picture(network: Network) -> str:
 
 def _base(row: Row) -> str:
     """The variant that a row belongs to: its comparisons share its colour."""
-    return row.name.removesuffix(", each party alone")
+    return row.name.removesuffix(ALONE)
 
 
 def _focus(ax: Any, rows: list[Row], metric: str) -> None:

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 
 from sottovoce.experiments import build, comparison, pictures
-from sottovoce.experiments.comparison import Comparison, Row, figure
+from sottovoce.experiments.comparison import ALONE, Comparison, Row, figure, upward
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.networks import Network
 from sottovoce.runtime import checkpoint
@@ -78,10 +78,10 @@ def findings(made: Comparison) -> list[str]:
     pooled = [row.final(metric)[0] for row in made.rows if row.kind == "pooled"]
     lines = []
     for row in made.rows:
-        alone = [other for other in made.rows if other.kind == "alone" and other.name.startswith(f"{row.name}, ")]
+        alone = [other for other in made.rows if other.name == row.name + ALONE]
         if row.kind != "together" or not (alone or pooled) or metric not in row.metrics or not row.privacy.private:
             continue
-        line = f"At epsilon {figure(row.privacy.epsilon)} a party, {metric} is {row.final(metric)[0]:.3f} together"
+        line = f"At epsilon {upward(row.privacy.epsilon)} a party, {metric} is {row.final(metric)[0]:.3f} together"
         line += "".join(f", {other.final(metric)[0]:.3f} when each party stays alone" for other in alone)
         line += f", {pooled[0]:.3f} with all records pooled and no privacy" if pooled else ""
         lines.append(line + ".")
@@ -115,7 +115,7 @@ def _printed(made: Comparison) -> str:
     if not made.printed:
         return ""
     ours = [
-        [f"ours: {row.name}", row_figure(row, made.metric), figure(row.privacy.epsilon), "this run"]
+        [f"ours: {row.name}", row_figure(row, made.metric), upward(row.privacy.epsilon), "this run"]
         for row in made.rows
     ]
     theirs = [[entry.what, figure(entry.value), figure(entry.epsilon), entry.source] for entry in made.printed]
@@ -140,9 +140,9 @@ def _guarantee(row: Row) -> str:
     report = row.privacy
     lines = [f"<p>{escape(report.statement())}</p>"]
     if report.published is not None:
-        lines.append(f"<p>The paper prints epsilon {figure(report.published)} for this configuration.</p>")
+        lines.append(f"<p>The paper prints epsilon {upward(report.published)} for this configuration.</p>")
     lines += [_list("Released, and charged", report.events), _list("To be known besides", report.caveats)]
-    short = f"epsilon {figure(report.epsilon)}" if report.private else '<span class="no">no guarantee</span>'
+    short = f"epsilon {upward(report.epsilon)}" if report.private else '<span class="no">no guarantee</span>'
     return f"<details><summary>{escape(row.name)}: {short}</summary>{''.join(lines)}</details>"
 
 

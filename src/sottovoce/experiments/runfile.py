@@ -3,55 +3,58 @@
     title = "Softmax regression on ten agents"
 
     [data]
-    name = "digits"          # a data set (sottovoce list), or a generator: logistic, patients, heterogeneous
+    name = "digits"         # a data set, or a generator (sottovoce list)
     agents = 10
-    by = "label"             # iid, label (with skew), dirichlet (with alpha), sizes (with sizes)
-    skew = 0.5
+    by = "label"            # iid, label, dirichlet or sizes
+    skew = 0.5              # for label; alpha for dirichlet, sizes for sizes
     seed = 0
-    limit = 1000             # only the first so many training records
-    upper = 0.2              # two levels: this share of each party's records goes to the upper one
-    unit = "patient_id"      # the privacy unit, a column of ids; a record if not given
-    positive = [0, 1, 2]     # two classes: these labels become 1, all others 0
-                             # other keys are options of the data set or generator (image = true, dim = 20)
+    limit = 1000            # only the first so many training records
+    upper = 0.2             # two levels: the upper one's share of records
+    unit = "patient_id"     # the privacy unit, a column; else a record
+    positive = [0, 1, 2]    # two classes: these labels are 1, others 0
+    image = true            # other keys: options of the set or generator
+
     [task]
-    name = "softmax"         # a ready-made task and its parameters
+    name = "softmax"        # a ready-made task and its parameters
     penalty = 1e-4
 
     [network]
-    kind = "ring"            # ring, regular, erdos-renyi, complete, star, exponential, directed, from-matrix, single
-    weight = 0.3             # the builder's parameters; kind = "directed" takes edges: pull = [[0, 1], [1, 0]], push
-
+    kind = "ring"           # ring, regular, erdos-renyi, complete, star,
+    weight = 0.3            # exponential, directed, from-matrix, single
+                            # directed takes edges: pull = [[0, 1], [1, 0]]
     [method]
-    name = "DpSgd"           # a method and its fields; "Class.maker" calls a class method that makes one
-    rate = {value = 1.2, power = 0.95}                  # a number, one per agent, or a schedule
-    sampling = {kind = "poisson", batch = 50}           # "full" stands for {kind = "full"}
-    gradient = {clip = 1.0, noise = 0.02}               # noise may be left out when privacy.epsilon is given
+    name = "DpSgd"          # or "Class.maker": a class method makes it
+    rate = {value = 1.2, power = 0.95}         # or a number, or a list
+    sampling = {kind = "poisson", batch = 50}  # or "full"
+    gradient = {clip = 1.0, noise = 0.02}      # no noise: from epsilon
 
     [run]
     steps = 300
     every = 30
     seeds = [0, 1, 2]
-    metric = "accuracy"      # the one that pictures show
+    chunk = 1024            # records treated at once: bounds the memory
+    devices = 1
+    metric = "accuracy"     # the one that pictures show
 
     [privacy]
-    epsilon = 1.0            # calibrates the noise, keeping the ratios of the releases
+    epsilon = 1.0           # scales the noise; releases keep their ratios
     delta = 1e-5
-    adjacency = "zero-out"   # or replace-one
-    budget = 2.0             # refuse to run when an agent would spend more
-    enabled = true           # false: the non-private twin
+    adjacency = "zero-out"  # or replace-one
+    budget = 2.0            # refuse to run when an agent would spend more
+    enabled = true          # false: the non-private twin
 
     [compare]
-    alone = true             # each party alone at the same epsilon
-    pooled = true            # all records in one place, without privacy
+    alone = true            # each party alone at the same epsilon
+    pooled = true           # all records in one place, without privacy
 
-    [[variant]]              # as many as you like; each changes some of the tables above
+    [[variant]]             # any number; each changes some of the above
     name = "epsilon 4"
     privacy.epsilon = 4.0
 
-    [quick]                  # what --quick changes
+    [quick]                 # what --quick changes
     run.steps = 30
 
-    [[printed]]              # a paper's figures, shown beside ours
+    [[printed]]             # a paper's figures, shown beside ours
     what = "DP-SGD, test accuracy"
     value = 0.93
     epsilon = 1.0

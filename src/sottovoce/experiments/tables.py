@@ -1,5 +1,6 @@
 """Tables of a run file as plain dictionaries: merged, overridden from the command line, and written as TOML."""
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -76,15 +77,15 @@ def _is_section(value: Any) -> bool:
 
 
 def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() else _value(key)
+    bare = key.replace("_", "").replace("-", "")
+    return key if bare.isascii() and bare.isalnum() else _value(key)
 
 
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON's strings, and DEL, are TOML's
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, (list, tuple)):

@@ -28,7 +28,7 @@ class SgdState(NamedTuple):
 
 @dataclass(frozen=True)
 class DpSgd(Method):
-    """Private stochastic gradient descent: ``x' = mix(x) - rate * velocity``.
+    """Private stochastic gradient descent: ``x' = mix(x - rate * velocity)``.
 
     Args:
         rate: step size, a number or a schedule.
@@ -58,12 +58,12 @@ class DpSgd(Method):
         return SgdState(problem.x0, zeros_like(problem.x0))
 
     def step(self, problem: Minimize, state: SgdState, agent: "Agent") -> SgdState:
-        """Release a gradient, average with the neighbours, descend."""
+        """Release a gradient, descend, average with the neighbours (in this order: the average also calms the noise)."""
         batch = agent.sample(self.sampling)
         slope = agent.release(self.gradient, problem.loss, at=state.x, batch=batch, public=problem.public)
         velocity = combine(lambda v, g: self.momentum * v + g, state.velocity, slope)
-        x = descend(agent.mix(state.x), schedule(self.rate)(agent.t, agent.index), velocity)
-        return SgdState(problem.project_x(x), velocity)
+        x = descend(state.x, schedule(self.rate)(agent.t, agent.index), velocity)
+        return SgdState(agent.mix(problem.project_x(x)), velocity)
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:

@@ -211,9 +211,14 @@ class Agent:
         )
 
 
-def run_key(seed: int, agent: jax.Array) -> jax.Array:
-    """The key of an agent's run. Threefry only: its vectorised draws equal single ones."""
-    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), agent)
+def root_key(seed: int) -> jax.Array:
+    """The key of a simulated run. Threefry only: its vectorised draws equal single ones."""
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def run_key(root: jax.Array, agent: jax.Array) -> jax.Array:
+    """The key of an agent's run."""
+    return jax.random.fold_in(root, agent)
 
 
 def step_key(run: jax.Array, phase: str, t: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ SIMULATION = (
     "simulated: noise comes from a seed and a floating-point sampler, so this is the epsilon of the ideal mechanism; "
     "who knows the seed can subtract the noise"
 )
+_EACH = 64  # agents up to which metrics are computed for each of them
 _SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend their time on the disk
 
 
@@ -106,7 +108,7 @@ def run(
         books.require(budget)
 
     compiled = program(problem, method, layout, network, steps, seed, chunk, devices)
-    journey = _Journey(compiled, problem, evaluate, network.size)
+    journey = _Journey(compiled, problem, evaluate)
     if resume and folder is not None and (folder / "checkpoint.npz").exists():
         journey.restore(folder / "checkpoint.npz", identity)
     else:
@@ -245,14 +247,12 @@ class _Journey:
     compiled: Program
     problem: Any
     evaluate: Callable[..., Mapping[str, Any]] | None
-    agents: int
     state: State = None
     step: int = 0
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self.history: dict[str, list[Any]] = {}
-        self._measure = jax.jit(self._metrics)
 
     def begin(self) -> None:
         self.state = self.compiled.init()
@@ -273,21 +273,11 @@ class _Journey:
         self.record()
 
     def record(self) -> None:
-        measured = {name: np.asarray(value) for name, value in self._measure(self.state).items()}
+        measured = {
+            name: np.asarray(value) for name, value in _measure(self.state, self.problem, self.evaluate).items()
+        }
         for name, value in {"step": np.asarray(self.step), "seconds": np.asarray(self.seconds), **measured}.items():
             self.history.setdefault(name, []).append(value)
-
-    def _metrics(self, state: State) -> dict[str, jax.Array]:
-        own = variables(self.problem, state)
-        mean = average(own)
-        gap = [jnp.sum((leaf - middle) ** 2) for leaf, middle in zip(jax.tree.leaves(own), jax.tree.leaves(mean))]
-        metrics: dict[str, jax.Array] = {"consensus": sum(gap[1:], gap[0]) / self.agents}
-        if self.evaluate is not None:
-            metrics.update({name: jnp.asarray(value) for name, value in self.evaluate(*mean).items()})
-            if 1 < self.agents <= 64:
-                each = jax.lax.map(lambda one: dict(self.evaluate(*one)), own)
-                metrics.update({f"{name}/agents": jnp.asarray(value) for name, value in each.items()})
-        return metrics
 
     def latest(self) -> dict[str, float]:
         """The newest scalar metrics, for the progress bar."""
@@ -312,3 +302,19 @@ class _Journey:
     def result(self, report: PrivacyReport) -> Result:
         history = {name: np.stack(values) for name, values in self.history.items()}
         return Result.of(self.problem, self.state, history, report)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _measure(state: State, problem: Any, evaluate: Callable[..., Mapping[str, Any]] | None) -> dict[str, jax.Array]:
+    """Consensus error, and the user's metrics for the average and for each agent."""
+    own = variables(problem, state)
+    mean = average(own)
+    agents = jax.tree.leaves(own)[0].shape[0]
+    gap = [jnp.sum((leaf - middle) ** 2) for leaf, middle in zip(jax.tree.leaves(own), jax.tree.leaves(mean))]
+    metrics: dict[str, jax.Array] = {"consensus": sum(gap[1:], gap[0]) / agents}
+    if evaluate is not None:
+        metrics.update({name: jnp.asarray(value) for name, value in evaluate(*mean).items()})
+        if 1 < agents <= _EACH:
+            each = jax.lax.map(lambda one: dict(evaluate(*one)), own)
+            metrics.update({f"{name}/agents": jnp.asarray(value) for name, value in each.items()})
+    return metrics

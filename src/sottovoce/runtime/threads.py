@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from sottovoce.methods.base import Method, State
 from sottovoce.networks import Network
 from sottovoce.runtime import mixing
-from sottovoce.runtime.agent import Agent, Place, RecordFn, run_key, step_key
+from sottovoce.runtime.agent import Agent, Place, RecordFn, root_key, run_key, step_key
 from sottovoce.runtime.store import Store, lay_out
 from sottovoce.trees import Tree
 
@@ -73,7 +73,7 @@ def run_threads(
             index = jnp.int32(me)
 
             def handle(phase: str, t: int) -> Agent:
-                return Agent(place, index, jnp.int32(t), step_key(run_key(seed, index), phase, jnp.int32(t)))
+                return Agent(place, index, jnp.int32(t), step_key(run_key(root_key(seed), index), phase, jnp.int32(t)))
 
             state = method.init(problem, handle("init", 0))
             for t in range(steps):

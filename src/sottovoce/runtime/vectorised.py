@@ -1,24 +1,25 @@
 """All agents on one machine (or a mesh of devices) as one array: `vmap` over agents, `scan` over steps, one program."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 
 from sottovoce.methods.base import Method, State
 from sottovoce.networks import Network
 from sottovoce.runtime import mixing
-from sottovoce.runtime.agent import Agent, Place, RecordFn, run_key, step_key
+from sottovoce.runtime.agent import Agent, Place, RecordFn, root_key, run_key, step_key
 from sottovoce.runtime.store import Layout, Store
 from sottovoce.trees import Private, Tree
 
 AXIS = "agents"  # the mesh axis that agents are spread over
 NEVER = np.iinfo(np.int32).max
+Array = jax.Array
+Starts = dict[str, Array]  # agents' first rows by level
+Stores = dict[str, Store]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,6 @@ class VectorPlace(Place):
 
     stores: dict[str, Store]
     starts: dict[str, jax.Array]  # this agent's first row in each store
-    mixers: dict[tuple[str, bool], Callable[..., Tree]] = field(default_factory=dict)
     mesh_axis: str | None = None
 
     def gather(self, level: str, rows: jax.Array) -> Tree:
@@ -40,10 +40,7 @@ class VectorPlace(Place):
 
     def mix(self, over: str, value: Tree, index: jax.Array, others_only: bool) -> Tree:
         """A weighted sum along the array."""
-        key = (over, others_only)
-        if key not in self.mixers:
-            self.mixers[key] = mixing.vectorised(self.network, over, others_only, self.mesh_axis)
-        return self.mixers[key](value, index)
+        return mixing.vectorised(self.network, over, others_only, self.mesh_axis)(value, index)
 
     def loop(self, times: int, body: Callable[[Tree, jax.Array], Tree], carry: Tree) -> Tree:
         """Compiled once, whatever the number of turns."""
@@ -72,122 +69,78 @@ def public_leaves(state: State) -> list[tuple[str, jax.Array]]:
     ]
 
 
+@dataclass(frozen=True)
+class Spec:
+    """All that a compiled run depends on besides arrays. Equal specs share one compiled program, whatever the seed."""
+
+    problem: Any  # compared by identity: functions have no other
+    method: Method
+    network: Network
+    sizes: tuple[tuple[str, tuple[int, ...]], ...]
+    steps: int
+    chunk: int
+    devices: int = 1
+
+    def agent(self, index: Array, starts: Starts, stores: Stores, phase: str, t: Array, seed: Array) -> Agent:
+        """One agent at one step."""
+        sizes = {level: np.array(n) for level, n in self.sizes}
+        mesh_axis = AXIS if self.devices > 1 else None
+        place = VectorPlace(self.network, sizes, self.steps, self.chunk, stores, starts, mesh_axis)
+        return Agent(place, index, t, step_key(run_key(seed, index), phase, t))
+
+
+def init(spec: Spec, indices: Array, starts: Starts, stores: Stores, seed: Array) -> State:
+    """The agents' states before the first step, stacked."""
+
+    def one(index: Array, starts: Starts) -> State:
+        return spec.method.init(spec.problem, spec.agent(index, starts, stores, "init", jnp.int32(0), seed))
+
+    return jax.vmap(one)(indices, starts)
+
+
+def advance(
+    spec: Spec, count: int, state: State, first: Array, indices: Array, starts: Starts, stores: Stores, seed: Array
+) -> tuple[State, Array]:
+    """`count` steps from step `first`, and the step after which each public leaf was first not finite."""
+
+    def step(carry: tuple[State, Array], t: Array) -> tuple[tuple[State, Array], None]:
+        state, broken = carry
+
+        def one(own: State, index: Array, starts: Starts) -> State:
+            return spec.method.step(spec.problem, own, spec.agent(index, starts, stores, "step", t, seed))
+
+        state = jax.vmap(one)(state, indices, starts)
+        fine = jnp.array([jnp.all(jnp.isfinite(leaf)) for _, leaf in public_leaves(state)], bool)
+        return (state, jnp.where(fine, broken, jnp.minimum(broken, t))), None
+
+    broken = jnp.full(len(public_leaves(state)), NEVER, jnp.int32)
+    return jax.lax.scan(step, (state, broken), first + jnp.arange(count, dtype=jnp.int32))[0]
+
+
+_init = jax.jit(init, static_argnums=0)
+_advance = jax.jit(advance, static_argnums=(0, 1), donate_argnums=2)
+
+
 def program(
     problem: Any, method: Method, layout: Layout, network: Network, steps: int, seed: int, chunk: int, devices: int = 1
 ) -> Program:
-    """Build the run of all agents; with more than one device they are spread evenly over them."""
-    stores, agents = dict(layout.stores), layout.agents
-    mesh_axis = AXIS if devices > 1 else None
-    mixers: dict[tuple[str, bool], Callable[..., Tree]] = {}
-    starts = {level: store.starts for level, store in stores.items()}
-
-    def agent(
-        index: jax.Array, starts: dict[str, jax.Array], stores: dict[str, Store], phase: str, t: jax.Array
-    ) -> Agent:
-        place = VectorPlace(network, layout.sizes, steps, chunk, stores, starts, mixers, mesh_axis)
-        return Agent(place, index, t, step_key(run_key(seed, index), phase, t))
-
-    def init(indices: jax.Array, starts: dict[str, jax.Array], stores: dict[str, Store]) -> State:
-        def one(index: jax.Array, starts: dict[str, jax.Array]) -> State:
-            return method.init(problem, agent(index, starts, stores, "init", jnp.zeros((), jnp.int32)))
-
-        return jax.vmap(one)(indices, starts)
-
-    def advance(
-        state: State,
-        first: jax.Array,
-        indices: jax.Array,
-        starts: dict[str, jax.Array],
-        stores: dict[str, Store],
-        count: int,
-    ) -> tuple[State, jax.Array]:
-        def step(carry: tuple[State, jax.Array], t: jax.Array) -> tuple[tuple[State, jax.Array], None]:
-            state, broken = carry
-
-            def one(own: State, index: jax.Array, starts: dict[str, jax.Array]) -> State:
-                return method.step(problem, own, agent(index, starts, stores, "step", t))
-
-            state = jax.vmap(one)(state, indices, starts)
-            fine = [jnp.all(jnp.isfinite(leaf)) for _, leaf in public_leaves(state)]
-            return (state, jnp.where(jnp.array(fine), broken, jnp.minimum(broken, t))), None
-
-        broken = jnp.full(len(public_leaves(state)), NEVER, jnp.int32)
-        return jax.lax.scan(step, (state, broken), first + jnp.arange(count, dtype=jnp.int32))[0]
-
-    indices = jnp.arange(agents, dtype=jnp.int32)
+    """The run of all agents; with more than one device they are spread evenly over them."""
+    sizes = tuple((level, tuple(n.tolist())) for level, n in sorted(layout.sizes.items()))
+    spec = Spec(problem, method, network, sizes, steps, chunk, devices)
+    try:
+        hash(spec)
+    except TypeError as error:
+        raise TypeError(f"{type(method).__name__} has a field that cannot be hashed ({error}): use tuples") from error
+    indices, secret = jnp.arange(layout.agents, dtype=jnp.int32), root_key(seed)
     if devices > 1:
-        return _sharded(init, advance, indices, layout, devices)
-    start = jax.jit(init)
-    run = jax.jit(advance, static_argnames="count", donate_argnums=0)
+        from sottovoce.runtime import mesh
+
+        return mesh.program(spec, layout, indices, secret)
+    stores = dict(layout.stores)
+    starts = {level: store.starts for level, store in stores.items()}
     return Program(
-        init=lambda: start(indices, starts, stores),
-        advance=lambda state, first, count: run(state, jnp.int32(first), indices, starts, stores, count=count),
+        init=lambda: _init(spec, indices, starts, stores, secret),
+        advance=lambda state, first, count: _advance(
+            spec, count, state, jnp.int32(first), indices, starts, stores, secret
+        ),
     )
-
-
-def _sharded(init: Callable, advance: Callable, indices: jax.Array, layout: Layout, devices: int) -> Program:
-    """The same functions under `shard_map`: each device holds only its own agents' records."""
-    if layout.agents % devices:
-        raise ValueError(f"{layout.agents} agents do not spread evenly over {devices} devices: use a divisor")
-    if len(jax.devices()) < devices:
-        raise ValueError(
-            f"{devices} devices were asked for, {len(jax.devices())} are there; on a CPU set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={devices} before Python starts"
-        )
-    mesh = Mesh(np.array(jax.devices()[:devices]), (AXIS,))
-    stores = {level: _shard(store, layout.sizes[level], devices) for level, store in layout.stores.items()}
-    spread = PartitionSpec(AXIS)
-    everywhere = PartitionSpec()
-
-    def local(stores: dict[str, Store]) -> tuple[dict[str, jax.Array], dict[str, Store]]:
-        mine = jax.tree.map(lambda leaf: leaf[0], stores)
-        return {level: store.starts for level, store in mine.items()}, mine
-
-    def local_init(indices: jax.Array, stores: dict[str, Store]) -> State:
-        starts, mine = local(stores)
-        return init(indices, starts, mine)
-
-    def local_advance(
-        state: State, first: jax.Array, indices: jax.Array, stores: dict[str, Store], count: int
-    ) -> tuple[State, jax.Array]:
-        starts, mine = local(stores)
-        state, broken = advance(state, first, indices, starts, mine, count)
-        return state, jax.lax.pmin(broken, AXIS)
-
-    start = jax.jit(jax.shard_map(local_init, mesh=mesh, in_specs=spread, out_specs=spread, check_vma=False))
-
-    @partial(jax.jit, static_argnames="count")
-    def run(
-        state: State, first: jax.Array, indices: jax.Array, stores: dict[str, Store], count: int
-    ) -> tuple[State, jax.Array]:
-        body = partial(local_advance, count=count)
-        specs = (spread, everywhere, spread, spread)
-        return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=(spread, everywhere), check_vma=False)(
-            state, first, indices, stores
-        )
-
-    return Program(
-        init=lambda: start(indices, stores),
-        advance=lambda state, first, count: run(state, jnp.int32(first), indices, stores, count=count),
-    )
-
-
-def _shard(store: Store, sizes: np.ndarray, devices: int) -> Store:
-    """A store per device, of equal shapes (padded), stacked: each holds the records of its agents alone."""
-    order, per = np.asarray(store.order), len(sizes) // devices
-    ends = np.cumsum(sizes)
-    bounds = [(int(ends[d * per - 1]) if d else 0, int(ends[(d + 1) * per - 1])) for d in range(devices)]
-    longest = max(stop - start for start, stop in bounds)
-    rows = [
-        np.pad(order[start:stop], [(0, longest - (stop - start))] + [(0, 0)] * (order.ndim - 1), mode="edge")
-        for start, stop in bounds
-    ]
-    pool = jax.tree.map(lambda leaf: jnp.stack([leaf[r.reshape(-1)] for r in rows]), store.pool)
-    shape = (longest, *order.shape[1:])
-    renumbered = jnp.stack([jnp.arange(np.prod(shape), dtype=jnp.int32).reshape(shape)] * devices)
-    filled = None
-    if store.filled is not None:
-        mask = np.asarray(store.filled)
-        filled = jnp.stack([jnp.asarray(np.pad(mask[a:b], [(0, longest - (b - a)), (0, 0)])) for a, b in bounds])
-    starts = np.asarray(store.starts).reshape(devices, per)
-    return Store(pool, renumbered, filled, jnp.asarray(starts - starts[:, :1], jnp.int32))

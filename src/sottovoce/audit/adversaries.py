@@ -1,0 +1,163 @@
+"""Who attacks, and on what: instances, and runs of a method under D and under D' weighed by an `Observer`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sottovoce.audit.observer import Observer, Watch
+from sottovoce.methods.base import Method
+from sottovoce.networks import Network
+from sottovoce.privacy.accountant import Adjacency
+from sottovoce.problems import Bilevel, Minimize, MinMax
+from sottovoce.runtime.agent import run_key, step_key
+from sottovoce.runtime.store import Layout, Store, lay_out
+from sottovoce.runtime.vectorised import VectorPlace
+from sottovoce.trees import Tree
+
+Stores = dict[str, Store]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One record: whose, in which set, where."""
+
+    agent: int = 0
+    level: str = "records"
+    row: int = 0
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A problem, the data sets D and D', and the record in which they differ."""
+
+    problem: Any
+    layout: Layout
+    under_d: Stores
+    under_other: Stores
+    target: Target
+
+
+def canaries(method: Method, sizes: Mapping[str, np.ndarray], target: Target, width: int = 1) -> tuple[Any, Layout]:
+    """The worst case for a sound design: canary k's gradient is the whole clip, in coordinate k, which nobody else uses.
+
+    Losses are so steep that every release of a canary is clipped. The target's agent has canaries in its first `width`
+    rows (one alone: in the target's row); all other records are zero and contribute nothing.
+    """
+    steep = 1e3 * max([release.clip for release in method.releases() if np.isfinite(release.clip)], default=1.0)
+    zero = jnp.zeros(width)
+    problems: dict[type, Callable[[], Any]] = {
+        Minimize: lambda: Minimize(lambda x, r: steep * jnp.sum(r * x), zero),
+        MinMax: lambda: MinMax(lambda x, y, r: steep * jnp.sum(r * (x + y)), zero, zero),
+        # The quadratic terms let a record of the lower level alone be heard in second derivatives.
+        Bilevel: lambda: Bilevel(
+            upper=lambda x, y, r: steep * jnp.sum(r * (x + y)),
+            lower=lambda x, y, r: steep * jnp.sum(r * (y + y**2 / 2 + x * y)),
+            x0=zero,
+            y0=zero,
+        ),
+    }
+    kind = next((kind for kind in method.solves if kind in problems), None)
+    if kind is None:
+        raise ValueError(f"there is no worst-case instance for {type(method).__name__}: give problem= and parts=")
+
+    def records(level: str) -> list[np.ndarray]:
+        made = [np.zeros((int(n), width), np.float32) for n in sizes[level]]
+        if level == target.level:
+            rows = np.arange(width) if width > 1 else np.array([target.row])
+            made[target.agent][rows, np.arange(width)] = 1.0
+        return made
+
+    by_level = {level: records(level) for level in sizes}
+    if target.level in ("upper", "lower"):
+        from sottovoce.data.parts import Levels
+
+        parts: list[Any] = [Levels(up, low) for up, low in zip(by_level["upper"], by_level["lower"])]
+    else:
+        parts = by_level["records"]
+    return problems[kind](), lay_out(parts)
+
+
+def neighbours(
+    problem: Any, layout: Layout, target: Target, adjacency: Adjacency, replacement: Tree | None = None
+) -> Instance:
+    """D as laid out, and D' with the target's record replaced, or removed.
+
+    A removed record is one that is not finite: the gate lets it contribute exactly zero. That keeps every shape and
+    every coin, which is what zero-out means.
+    """
+    stores = dict(layout.stores)
+    if target.level not in stores:
+        raise ValueError(f"there is no record set {target.level!r}; there are {', '.join(stores)}")
+    if not 0 <= target.agent < layout.agents or not 0 <= target.row < layout.sizes[target.level][target.agent]:
+        raise ValueError(f"there is no record {target.row} of agent {target.agent} ({target.level})")
+    store = stores[target.level]
+    entry = store.order[int(store.starts[target.agent]) + target.row]
+    if adjacency == "replace-one" and replacement is None:
+        raise ValueError("under replace-one an audit needs the record that takes the other's place: give replacement=")
+    if adjacency == "zero-out" and not any(_floating(leaf) for leaf in jax.tree.leaves(store.pool)):
+        raise ValueError("records of whole numbers cannot be marked as absent: audit with adjacency='replace-one'")
+
+    def changed(leaf: jax.Array, value: Any) -> jax.Array:
+        return leaf.at[entry].set(value)
+
+    if adjacency == "replace-one":
+        pool = jax.tree.map(changed, store.pool, replacement)
+    else:
+        pool = jax.tree.map(lambda leaf: changed(leaf, jnp.nan) if _floating(leaf) else leaf, store.pool)
+    return Instance(problem, layout, stores, {**stores, target.level: replace(store, pool=pool)}, target)
+
+
+def _floating(leaf: jax.Array) -> bool:
+    return bool(jnp.issubdtype(leaf.dtype, jnp.floating))
+
+
+def worst_case(method: Method, sizes: Mapping[str, np.ndarray], target: Target, adjacency: Adjacency) -> Instance:
+    """One canary, present or absent, or pulling one way or the other."""
+    problem, layout = canaries(method, sizes, target)
+    opposite = -jnp.ones(1) if adjacency == "replace-one" else None
+    return neighbours(problem, layout, target, adjacency, opposite)
+
+
+def scores(
+    instance: Instance, method: Method, network: Network, steps: int, chunk: int = 1024, each: int = 0
+) -> Callable[[jax.Array, Stores], jax.Array]:
+    """`score(seeds, data)`: for each seed, run the method on `data` and return its log-likelihood ratio, D over D'.
+
+    The run with seed s is the one that ``sv.run(seed=s)`` makes on that data. With `each`, one ratio a canary.
+    """
+    layout, target = instance.layout, instance.target
+    mixers: dict[Any, Any] = {}
+    indices = jnp.arange(layout.agents, dtype=jnp.int32)
+
+    def trial(data: Stores, seed: jax.Array) -> jax.Array:
+        def observer(index: jax.Array, phase: str, t: jax.Array) -> Observer:
+            def place(stores: Stores) -> VectorPlace:
+                starts = {level: store.starts[index] for level, store in stores.items()}
+                return VectorPlace(network, layout.sizes, steps, chunk, stores, starts, mixers)
+
+            watch = Watch(target.level, target.row, (place(instance.under_d), place(instance.under_other)), each)
+            return Observer(place(data), index, t, step_key(run_key(seed, index), phase, t), (), watch)  # type: ignore[arg-type]
+
+        def begin(index: jax.Array) -> tuple[Any, jax.Array]:
+            agent = observer(index, "init", jnp.zeros((), jnp.int32))
+            return method.init(instance.problem, agent), agent.settled()
+
+        def step(carry: tuple[Any, jax.Array], t: jax.Array) -> tuple[tuple[Any, jax.Array], None]:
+            def one(state: Any, index: jax.Array) -> tuple[Any, jax.Array]:
+                agent = observer(index, "step", t)
+                return method.step(instance.problem, state, agent), agent.settled()
+
+            state, ratio = carry
+            state, more = jax.vmap(one)(state, indices)
+            return (state, ratio + more), None
+
+        started = jax.vmap(begin)(indices)
+        (_, ratio), _ = jax.lax.scan(step, started, jnp.arange(steps, dtype=jnp.int32))
+        return ratio[target.agent]
+
+    return jax.jit(lambda seeds, data: jax.vmap(partial(trial, data))(seeds))

@@ -1,0 +1,304 @@
+"""What a neighbour can see of a picture: gradient inversion against the messages that an agent really sends.
+
+Two attacks. DLG (Zhu, Liu and Han, "Deep leakage from gradients", NeurIPS 2019): L-BFGS on a dummy picture and a dummy
+label until their gradient matches the message. And a stronger one (Geiping et al., "Inverting gradients", NeurIPS
+2020): the label is read off first, then the picture's gradient is turned into the direction of the message, with a
+price on total variation. Both know the model, the clip and the noise scale; the message is the one of
+`DpMixSgd`, taken from the method itself. An attack that fails proves nothing: epsilon does; it shows what epsilon means.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.ndimage import uniform_filter
+from scipy.optimize import brentq, linear_sum_assignment, minimize
+
+from sottovoce import data, networks
+from sottovoce.methods.dp_mix_sgd import DpMixSgd
+from sottovoce.privacy import sound
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import Full
+from sottovoce.problems.tasks import Shape
+from sottovoce.problems.tasks.robust import group_robust
+from sottovoce.runtime.store import lay_out
+from sottovoce.runtime.vectorised import program
+from sottovoce.trees import Tree, inner, norm
+
+DELTA = 1e-5
+HIDDEN = (64,)
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the neighbours of some agents see in the first round: one (g*, h*) an agent, stacked."""
+
+    g: Tree
+    h: jax.Array
+    clip: float
+
+
+def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float, seed: int = 0) -> Message:
+    """The first messages of `DpMixSgd` by agents that hold ``pictures[i]`` (records, height, width) each.
+
+    The model is a perceptron for ten classes under the worst weighting of classes.
+
+    >>> seen = messages(np.zeros((2, 1, 4, 4)), np.zeros((2, 1), int), clip=math.inf, noise=0.0)
+    >>> seen.h.shape
+    (2, 10)
+    """
+    release = Release(clip, noise)
+    method = DpMixSgd(0.1, 0.1, Full(), x=release, y=release)
+    parts = [
+        {"features": p.reshape(len(p), -1).astype(np.float32), "label": np.asarray(l, np.int32)}
+        for p, l in zip(pictures, labels, strict=True)
+    ]
+    network = networks.single() if len(parts) == 1 else networks.ring(len(parts))
+    told = program(_problem(pictures.shape[2:]), method, lay_out(parts), network, 1, seed, 1024).init().told
+    return Message(*told, clip)
+
+
+def noise_for(epsilon: float, clip: float, records: int = 1, delta: float = DELTA) -> float:
+    """The noise that makes one such message of both gradients (epsilon, delta)-private, unsampled, replace-one.
+
+    >>> sigma = noise_for(8.0, clip=1.0)
+    >>> round(float(sound.storm_printed(1, 1.0, 1.0, 1.0, 1, 1, sigma, sigma, {0}, DELTA)), 4)
+    8.0
+    """
+    return float(brentq(lambda sigma: epsilon_of(sigma, clip, records, delta) - epsilon, 1e-2 * clip, 1e3 * clip))
+
+
+def epsilon_of(noise: float, clip: float, records: int = 1, delta: float = DELTA) -> float:
+    """The inverse of `noise_for`; infinite without clip or noise."""
+    if noise == 0 or not math.isfinite(clip):
+        return math.inf
+    return float(sound.storm_printed(1, 1.0, 1.0, clip, records, records, noise, noise, {0}, delta))
+
+
+def infer_labels(seen: Message) -> np.ndarray:
+    """The label of each agent's one record, read off the message.
+
+    The gradient of the cross entropy in the last bias is negative in one place only: at the label. The adversary's
+    gradient h is the loss in the label's place and zero elsewhere. Both are used, each over its noise.
+    """
+    bias = seen.g[-1]["bias"]
+    return np.asarray(jnp.argmax(seen.h / _spread(seen.h) - bias / _spread(bias), axis=-1))
+
+
+def dlg(seen: Message, shape: tuple[int, ...], records: int = 1, steps: int = 200, seed: int = 0) -> np.ndarray:
+    """Deep leakage from gradients: pictures (agents, records, height, width) whose gradients match the messages."""
+    mean, x0 = _clipped_mean(shape, seen.clip), _problem(shape).x0
+    pixels = math.prod(shape)
+
+    @jax.jit
+    def mismatch(dummy: jax.Array, target: Tree) -> tuple[jax.Array, jax.Array]:
+        def distance(dummy: jax.Array) -> jax.Array:
+            pictures, labels = jnp.split(dummy.reshape(records, -1), [pixels], axis=1)
+            gap = jax.tree.map(jnp.subtract, mean(x0, pictures, jax.nn.softmax(labels)), target)
+            return inner(gap, gap) / (inner(target, target) + _TINY)
+
+        return jax.value_and_grad(distance)(dummy)
+
+    def attack(agent: int) -> np.ndarray:
+        target = jax.tree.map(lambda leaf: leaf[agent], seen.g)
+        start = np.random.default_rng((seed, agent)).normal(size=records * (pixels + 10)) * 0.1
+
+        def objective(dummy: np.ndarray) -> tuple[float, np.ndarray]:
+            value, slope = mismatch(jnp.asarray(dummy, jnp.float32), target)
+            return float(value), np.asarray(slope, np.float64)
+
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": steps, "ftol": 0, "gtol": 0})
+        return found.x.reshape(records, -1)[:, :pixels].reshape(records, *shape)
+
+    return np.stack([attack(agent) for agent in range(len(seen.h))])
+
+
+def cosine(
+    seen: Message, shape: tuple[int, ...], steps: int = 600, rate: float = 0.05, variation: float = 1e-2, seed: int = 0
+) -> np.ndarray:
+    """Cosine matching with total variation, for agents with one record each; all of them attacked at once."""
+    mean, x0 = _clipped_mean(shape, seen.clip), _problem(shape).x0
+    labels = jax.nn.one_hot(infer_labels(seen), 10)
+
+    def mismatch(picture: jax.Array, label: jax.Array, target: Tree) -> jax.Array:
+        guess = mean(x0, picture.reshape(1, -1), label[None])
+        angle = 1 - inner(guess, target) / (norm(guess) * norm(target) + _TINY)
+        return angle + variation * (jnp.mean(jnp.abs(jnp.diff(picture, axis=0))) + jnp.mean(jnp.abs(jnp.diff(picture, axis=1))))
+
+    slope = jax.vmap(jax.grad(mismatch))
+
+    @jax.jit
+    def attack(start: jax.Array) -> jax.Array:
+        def move(k: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+            picture, first, second = carry
+            step = slope(picture, labels, seen.g)
+            first, second = 0.9 * first + 0.1 * step, 0.999 * second + 0.001 * step**2
+            size = rate * (1 - k / steps)
+            moved = picture - size * (first / (1 - 0.9 ** (k + 1))) / (jnp.sqrt(second / (1 - 0.999 ** (k + 1))) + _TINY)
+            return jnp.clip(moved, 0, 1), first, second
+
+        nothing = jnp.zeros_like(start)
+        return jax.lax.fori_loop(0, steps, move, (start, nothing, nothing))[0]
+
+    start = np.random.default_rng(seed).uniform(size=(len(seen.h), *shape))
+    return np.asarray(attack(jnp.asarray(start, jnp.float32)))[:, None]
+
+
+def psnr(truth: np.ndarray, guess: np.ndarray) -> float:
+    """Peak signal to noise ratio in decibel, for pictures in [0, 1].
+
+    >>> round(psnr(np.zeros((2, 2)), np.full((2, 2), 0.1)), 6)
+    20.0
+    """
+    error = float(np.mean((truth - np.clip(guess, 0, 1)) ** 2))
+    return 10 * math.log10(1 / max(error, _TINY))
+
+
+def ssim(truth: np.ndarray, guess: np.ndarray, window: int = 7) -> float:
+    """Structural similarity (Wang et al., 2004) of two pictures in [0, 1], over square windows: 1 if equal.
+
+    >>> ssim(np.eye(8), np.eye(8))
+    1.0
+    """
+    a, b = np.asarray(truth, float), np.clip(np.asarray(guess, float), 0, 1)
+    average: Callable[[np.ndarray], np.ndarray] = lambda picture: uniform_filter(picture, window)  # noqa: E731
+    mean_a, mean_b = average(a), average(b)
+    var_a, var_b, cov = average(a * a) - mean_a**2, average(b * b) - mean_b**2, average(a * b) - mean_a * mean_b
+    c1, c2 = 0.01**2, 0.03**2
+    value = (2 * mean_a * mean_b + c1) * (2 * cov + c2) / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))
+    return float(np.mean(value))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way of sending, attacked: figures over all pictures, and the pictures themselves."""
+
+    name: str
+    epsilon: float
+    scores: Mapping[str, tuple[float, float]]  # attack -> median SSIM and PSNR
+    labels_right: float | None
+    guesses: Mapping[str, np.ndarray]
+
+
+def attack(
+    name: str, truth: np.ndarray, labels: np.ndarray, clip: float, noise: float, steps: int = 200, seed: int = 0
+) -> Case:
+    """Send the pictures ``truth`` (agents, records, height, width) and attack what was sent."""
+    agents, records, *shape = truth.shape
+    seen = messages(truth, labels, clip, noise, seed)
+    guesses = {"DLG": dlg(seen, tuple(shape), records, steps, seed)}
+    right = None
+    if records == 1:
+        guesses["cosine + TV"] = cosine(seen, tuple(shape), seed=seed)
+        right = float(np.mean(infer_labels(seen) == labels[:, 0]))
+    ordered = {kind: np.stack([_matched(t, g) for t, g in zip(truth, guess)]) for kind, guess in guesses.items()}
+    scores = {kind: _scores(truth, guess) for kind, guess in ordered.items()}
+    return Case(name, epsilon_of(noise, clip, records), scores, right, ordered)
+
+
+def main(
+    out: str | Path = "audit", dataset: str = "mnist", count: int = 20, batch: int = 128, steps: int = 200, seed: int = 0
+) -> list[Case]:
+    """Attack `count` pictures of a data set under falling noise, print the table, write the pictures to `out`."""
+    train, test = data.load(dataset)
+    side = math.isqrt(train["features"].shape[1])
+    pictures, labels = test["features"].reshape(-1, side, side), test["label"]
+    rows = np.random.default_rng(seed).permutation(len(labels))
+    one, their = pictures[rows[:count], None], labels[rows[:count], None]
+    cases = [attack("clear, batch 1", one, their, math.inf, 0.0, steps, seed)]
+    for noise in (1e-4, 1e-3, 1e-2, 1e-1):
+        cases.append(attack(f"clip 1, noise {noise:g}, batch 1", one, their, 1.0, noise, steps, seed))
+    cases.append(attack("clip 1, epsilon 8, batch 1", one, their, 1.0, noise_for(8.0, 1.0), steps, seed))
+    if batch:
+        many, mixed = pictures[rows[None, :batch]], labels[rows[None, :batch]]
+        cases.append(attack(f"clear, batch {batch}", many, mixed, math.inf, 0.0, steps, seed))
+        cases.append(attack(f"clip 1, noise 1, batch {batch}", many, mixed, 1.0, 1.0, steps, seed))
+    blind = np.broadcast_to(train["features"].mean(axis=0).reshape(side, side), one.shape)
+    console = Console()
+    console.print(_table(cases, _scores(one, blind), dataset, count))
+    path = Path(out) / f"dlg-{dataset}.png"
+    draw(cases, one[:, 0], blind[0, 0], path)
+    console.print(f"pictures: {path}")
+    return cases
+
+
+def _table(cases: Sequence[Case], blind: tuple[float, float], dataset: str, count: int) -> Table:
+    table = Table(title=f"Gradient inversion, {count} pictures of {dataset}: median SSIM / PSNR")
+    for column in ("sent", "epsilon of the message", "DLG", "cosine + TV", "labels read"):
+        table.add_column(column)
+    for case in cases:
+        told = [f"{s:.3f} / {p:.1f} dB" for s, p in (case.scores.get(k, (None, None)) for k in ("DLG", "cosine + TV")) if s is not None]
+        told += ["-"] * (2 - len(told))
+        labels = "-" if case.labels_right is None else f"{case.labels_right:.0%}"
+        table.add_row(case.name, f"{case.epsilon:.4g}", *told, labels)
+    table.add_row("nothing: the mean image is guessed", "0", f"{blind[0]:.3f} / {blind[1]:.1f} dB", "", "")
+    return table
+
+
+def draw(cases: Sequence[Case], truth: np.ndarray, blind: np.ndarray, path: Path, columns: int = 8) -> None:
+    """Rows of pictures: the truth, then what each attack made of each message of one record, then the blind guess."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [("truth", truth[:columns])]
+    for case in cases:
+        rows += [(f"{case.name}\n{kind}", guess[:columns, 0]) for kind, guess in case.guesses.items() if len(guess) > 1]
+    rows.append(("mean image", np.broadcast_to(blind, truth[:columns].shape)))
+    figure, axes = pyplot.subplots(len(rows), columns, figsize=(columns + 2, len(rows)), squeeze=False)
+    for (name, pictures), line in zip(rows, axes):
+        for axis, picture in zip(line, pictures):
+            axis.imshow(np.clip(picture, 0, 1), cmap="gray", vmin=0, vmax=1)
+        for axis in line:
+            axis.set(xticks=[], yticks=[])
+        line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=7)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=80, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def _problem(shape: Sequence[int]) -> Any:
+    return group_robust(Shape((math.prod(shape),), classes=10, agents=1), hidden=HIDDEN).problem
+
+
+def _clipped_mean(shape: Sequence[int], clip: float) -> Callable[[Tree, jax.Array, jax.Array], Tree]:
+    """The gate without its noise, as the attacker plays it: labels are distributions, pictures rows of pixels."""
+    task = _problem(shape)
+
+    def loss(x: Tree, picture: jax.Array, label: jax.Array) -> jax.Array:
+        each = jax.vmap(lambda c: task.loss(x, task.y0, {"features": picture, "label": c}))(jnp.arange(10))
+        return label @ each
+
+    def mean(x: Tree, pictures: jax.Array, labels: jax.Array) -> Tree:
+        def one(picture: jax.Array, label: jax.Array) -> Tree:
+            slope = jax.grad(loss)(x, picture, label)
+            factor = jnp.minimum(1.0, clip / (norm(slope) + _TINY)) if math.isfinite(clip) else 1.0
+            return jax.tree.map(lambda leaf: factor * leaf, slope)
+
+        return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(one)(pictures, labels))
+
+    return mean
+
+
+def _spread(values: jax.Array) -> jax.Array:
+    return jnp.std(values, axis=-1, keepdims=True) + _TINY
+
+
+def _matched(truth: np.ndarray, guess: np.ndarray) -> np.ndarray:
+    """The guesses in the order that fits the truth best: an attack does not know the order of a batch."""
+    apart = ((truth[:, None] - np.clip(guess, 0, 1)[None]) ** 2).sum(axis=(2, 3))
+    return guess[linear_sum_assignment(apart)[1]]
+
+
+def _scores(truth: np.ndarray, guess: np.ndarray) -> tuple[float, float]:
+    pairs = [(t, g) for ts, gs in zip(truth, guess) for t, g in zip(ts, gs)]
+    return float(np.median([ssim(t, g) for t, g in pairs])), float(np.median([psnr(t, g) for t, g in pairs]))

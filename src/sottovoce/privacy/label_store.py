@@ -1,0 +1,277 @@
+"""The label holder's store: the true labels, what has been drawn of them, and what that has cost each row.
+
+Draws are kept with the data: a second run, another seed or a sweep gets the labels that were drawn before. A redraw is
+possible, and adds its epsilon. With a path, draws and costs survive the process; the file holds no true label.
+"""
+
+import io
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.privacy import accountant
+from sottovoce.privacy.accountant import Epsilon, Mechanism
+from sottovoce.runtime.checkpoint import write_atomically
+
+_ONE = 2**60  # coins are whole numbers below this: no rounding, no leak through the last bits
+
+
+@dataclass(frozen=True)
+class Response:
+    """Randomised response among so many candidates: the truth with probability `truth`, each other with `other`.
+
+    Guarantee: for any two true labels, inside or outside the candidates, the probabilities of any answer differ by a
+    factor of at most e^epsilon. A label outside is answered by a uniform candidate, and
+    ``truth / (1/k) = k e^eps / (e^eps + k - 1)`` and ``(1/k) / other`` are both at most e^eps.
+
+    >>> response = Response(1.0, candidates=10)
+    >>> round(float(response.truth), 4), round(float(response.other), 4), round(response.noise, 11)
+    (0.232, 0.0853, 0.85336742591)
+    """
+
+    epsilon: float
+    candidates: int
+
+    @property
+    def truth(self) -> Fraction:
+        """The chance of a true answer, rounded down to a whole number of coins."""
+        exact = 1 / (1 + (self.candidates - 1) * math.exp(-self.epsilon))
+        return Fraction(math.floor(exact * (1 - 2**-50) * _ONE), _ONE) if self.candidates > 1 else Fraction(1)
+
+    @property
+    def other(self) -> Fraction:
+        """The chance of each untrue answer."""
+        return (1 - self.truth) / (self.candidates - 1) if self.candidates > 1 else Fraction(0)
+
+    @property
+    def noise(self) -> float:
+        """The chance that the answer is replaced by a uniform one: how accounting libraries parametrise it."""
+        return self.candidates * float(self.other)
+
+    def answer(self, place: int | None, coins: random.Random) -> int:
+        """The place of the answer among the candidates, for a truth at `place` (None: it is not among them).
+
+        The same coins are tossed whatever the truth is.
+        """
+        honest = coins.randrange(_ONE) < self.truth.numerator * (_ONE // self.truth.denominator)
+        lie = coins.randrange(max(self.candidates - 1, 1))
+        blind = coins.randrange(self.candidates)
+        if place is None:
+            return blind
+        return place if honest or self.candidates == 1 else lie + (lie >= place)
+
+
+@dataclass(frozen=True, eq=False)
+class Memo:
+    """Labels as they were drawn: `observed` (-1 where a row has not been drawn), among `candidates` many classes each.
+
+    `likelihood[i, b]` is the probability of row i's observed label if b were true; 1 for all b where nothing is known.
+    """
+
+    epsilon: float
+    observed: np.ndarray
+    candidates: np.ndarray
+    likelihood: np.ndarray
+
+    def debiased(self) -> np.ndarray:
+        """One-hot vectors whose mean over the draw is the true one-hot vector.
+
+        >>> memo = Labels(np.arange(4000) % 4, classes=4, seed=0).memo(1.0)
+        >>> truth = np.eye(4)[np.arange(4000) % 4]
+        >>> bool(np.abs((memo.debiased() - truth).reshape(-1, 4, 4).mean(axis=0)).max() < 0.15)
+        True
+        """
+        classes = self.likelihood.shape[1]
+        if not np.isin(self.candidates, (0, classes)).all():
+            raise ValueError("labels drawn with a prior have no unbiased form: use the forward correction")
+        response = Response(self.epsilon, classes)
+        low, high = float(response.other), float(response.truth)
+        return ((np.eye(classes)[self.observed] - low) / (high - low)).astype(np.float32)
+
+
+class Labels:
+    """The labels of a table's rows, which nobody reads but the label gate.
+
+    Args:
+        label: whole numbers from 0 to classes - 1.
+        classes: how many there are: declared, not counted.
+        path: a file for draws and costs, to be kept with the data; read if it is there.
+        ids: the rows' ids, which bind the file to these rows in this order.
+        seed: for simulation only. Without one, coins are the operating system's.
+
+    >>> labels = Labels(np.arange(100) % 10, classes=10, seed=0)
+    >>> seen = labels.memo(1.0).observed
+    >>> bool((labels.memo(1.0).observed == seen).all()), float(labels.epsilon())    # drawn once
+    (True, 1.0)
+    >>> _ = labels.redraw(1.0)
+    >>> float(labels.epsilon())
+    2.0
+    """
+
+    def __init__(
+        self,
+        label: Any,
+        classes: int,
+        *,
+        path: str | Path | None = None,
+        ids: Sequence[Any] | np.ndarray | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self._label = _checked(label, classes)
+        self.classes, self.path, self.simulated = classes, Path(path) if path is not None else None, seed is not None
+        self._rows = sha256(repr((len(self._label), None if ids is None else np.asarray(ids).tolist())).encode())
+        self._coins: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
+        self._memos: dict[float, Memo] = {}
+        self._costs: dict[Mechanism, np.ndarray] = {}
+        if self.path is not None and self.path.exists():
+            self._read(self.path)
+
+    def __len__(self) -> int:
+        return len(self._label)
+
+    def memo(self, epsilon: float, rows: Any = None, prior: np.ndarray | None = None) -> Memo:
+        """The labels drawn at this epsilon; `rows` (default: all) that have not been drawn are drawn now, and charged.
+
+        `prior` (a row each of `rows`, class probabilities) lets a label be randomised among fewer classes: the top k of
+        its prior, for the k with the largest chance that the truth is told, e^eps / (e^eps + k - 1) times their mass.
+        It may come from public features and from labels drawn earlier, never from true ones.
+        """
+        n, chosen = len(self), np.arange(len(self)) if rows is None else np.asarray(rows)
+        if prior is not None and np.shape(prior) != (len(chosen), self.classes):
+            raise ValueError(f"the prior has shape {np.shape(prior)}, expected {(len(chosen), self.classes)}")
+        memo = self._memos.get(epsilon) or Memo(
+            epsilon, np.full(n, -1, np.int32), np.zeros(n, np.int32), np.ones((n, self.classes), np.float32)
+        )
+        missing = memo.observed[chosen] < 0
+        if not missing.any():
+            return memo
+        new = chosen[missing]
+        ranked, kept = _ranking(prior[missing] if prior is not None else None, epsilon, len(new), self.classes)
+        observed, likelihood = memo.observed.copy(), memo.likelihood.copy()
+        candidates = memo.candidates.copy()
+        candidates[new] = kept
+        for k in np.unique(kept):
+            response = Response(epsilon, int(k))
+            for at in np.flatnonzero(kept == k):
+                row, among = new[at], ranked[at, :k]
+                inside = np.flatnonzero(among == self._label[row])
+                told = among[response.answer(int(inside[0]) if inside.size else None, self._coins)]
+                observed[row] = told
+                likelihood[row] = 1 / k
+                likelihood[row, among] = float(response.other)
+                likelihood[row, told] = float(response.truth)
+        self._memos[epsilon] = Memo(epsilon, observed, candidates, likelihood)
+        self.charge(Mechanism(pure=epsilon), np.bincount(new, minlength=n))
+        return self._memos[epsilon]
+
+    def redraw(self, epsilon: float, rows: Any = None) -> Memo:
+        """Draw labels again that were drawn before: what it costs is added to what was spent."""
+        if epsilon in self._memos:
+            old = self._memos[epsilon]
+            forgotten = np.ones(len(self), bool) if rows is None else np.isin(np.arange(len(self)), rows)
+            self._memos[epsilon] = Memo(epsilon, np.where(forgotten, -1, old.observed), old.candidates, old.likelihood)
+        return self.memo(epsilon, rows)
+
+    def charge(self, mechanism: Mechanism, counts: Any) -> None:
+        """Write down that `mechanism` is applied to row i `counts[i]` times, before it is."""
+        counts = np.asarray(counts, np.int64)
+        if counts.shape != (len(self),) or (counts < 0).any():
+            raise ValueError(f"counts have shape {counts.shape}: give one number >= 0 for each of {len(self)} rows")
+        self._costs[mechanism] = self._costs.get(mechanism, 0) + counts
+        if self.path is not None:
+            self._write(self.path)
+
+    def epsilon(self, delta: float = 0.0) -> Epsilon:
+        """Everything ever released of the label that was used most: all runs, all draws, all noisy counts."""
+        if not self._costs:
+            return accountant.epsilon([], delta, "replace-one")
+        mechanisms = list(self._costs)
+        patterns = np.unique(np.stack([self._costs[m] for m in mechanisms], axis=1), axis=0)
+        most = [p for p in patterns if not ((patterns >= p).all(axis=1) & (patterns > p).any(axis=1)).any()]
+        return max(
+            accountant.epsilon([(m, int(c)) for m, c in zip(mechanisms, counts)], delta, "replace-one")
+            for counts in most
+        )
+
+    def accuracy(self, guessed: Any, epsilon: float, rows: Any = None) -> float:
+        """The share of right guesses on true labels, with Laplace noise on their number: charged to these rows."""
+        if not epsilon > 0:
+            raise ValueError(f"epsilon is {epsilon}: give a positive number, or measure on public test labels")
+        chosen = np.arange(len(self)) if rows is None else np.asarray(rows)
+        self.charge(Mechanism(pure=epsilon), np.bincount(chosen, minlength=len(self)))
+        right = int(np.sum(np.asarray(guessed) == self._label[chosen]))
+        return (right + _whole_laplace(epsilon, self._coins)) / len(chosen)
+
+    def open(self) -> np.ndarray:
+        """One-hot true labels, for gates that hide them at each use, and for runs that guarantee nothing."""
+        return np.eye(self.classes, dtype=np.float32)[self._label]
+
+    def _write(self, path: Path) -> None:
+        arrays: dict[str, np.ndarray] = {}
+        for number, memo in enumerate(self._memos.values()):
+            for name in ("observed", "candidates", "likelihood"):
+                arrays[f"{name}{number}"] = getattr(memo, name)
+        for number, counts in enumerate(self._costs.values()):
+            arrays[f"counts{number}"] = counts
+        facts = {
+            "rows": self._rows.hexdigest(),
+            "memos": list(self._memos),
+            "costs": [{"pure": m.pure, "laplace": m.laplace} for m in self._costs],
+        }
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, facts=np.asarray(json.dumps(facts)), **arrays)  # type: ignore[arg-type]
+        write_atomically(path, buffer.getvalue())
+
+    def _read(self, path: Path) -> None:
+        with np.load(path) as file:
+            facts = json.loads(str(file["facts"]))
+            if facts["rows"] != self._rows.hexdigest():
+                raise ValueError(f"{path} belongs to other rows, or to these in another order: give the right file")
+            for number, epsilon in enumerate(facts["memos"]):
+                parts = [file[f"{name}{number}"] for name in ("observed", "candidates", "likelihood")]
+                self._memos[epsilon] = Memo(epsilon, *parts)
+            for number, cost in enumerate(facts["costs"]):
+                mechanism = Mechanism(pure=cost["pure"], laplace=tuple(cost["laplace"]))
+                self._costs[mechanism] = file[f"counts{number}"]
+
+
+def _ranking(prior: np.ndarray | None, epsilon: float, rows: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Classes by falling prior, and how many of them are kept as candidates."""
+    if prior is None:
+        return np.broadcast_to(np.arange(classes), (rows, classes)), np.full(rows, classes)
+    ranked = np.argsort(-np.asarray(prior), axis=1, kind="stable")
+    mass = np.cumsum(np.take_along_axis(np.asarray(prior), ranked, axis=1), axis=1)
+    told = mass / (1 + np.arange(classes) * math.exp(-epsilon))
+    return ranked, told.argmax(axis=1) + 1
+
+
+def _whole_laplace(epsilon: float, coins: random.Random) -> int:
+    """Discrete Laplace noise for a count: the difference of two geometric numbers, by whole coins rounded upwards."""
+    going_on = math.ceil(math.exp(-epsilon) * (1 + 2**-50) * _ONE)
+
+    def geometric() -> int:
+        turns = 0
+        while coins.randrange(_ONE) < going_on:
+            turns += 1
+        return turns
+
+    return geometric() - geometric()
+
+
+def _checked(label: Any, classes: int) -> np.ndarray:
+    label = np.asarray(label)
+    if classes < 2:
+        raise ValueError(f"classes is {classes}: a label needs at least 2 possible values")
+    if label.ndim != 1 or not np.issubdtype(label.dtype, np.integer) or not len(label):
+        raise ValueError(f"labels must be a list of whole numbers, got {label.dtype} of shape {label.shape}")
+    if label.min() < 0 or label.max() >= classes:
+        raise ValueError(f"labels run from {label.min()} to {label.max()}, expected 0 to {classes - 1}: recode them")
+    return label

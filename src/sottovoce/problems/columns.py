@@ -1,0 +1,203 @@
+"""The data of a vertical problem: feature blocks, one a party, whose rows are the same records in the same order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+
+_SHOWN = 3  # ids named in a report
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A table split by columns, and which rows each level reads (all of them, if not said).
+
+    With disjoint levels a label is used at one of them; with one set for both, at both: the gate knows the difference.
+
+    >>> table = Columns([np.ones((10, 2)), np.zeros((10, 3))]).levels(upper=0.2)
+    >>> len(table), len(table.upper), len(table.lower)
+    (10, 2, 8)
+    """
+
+    blocks: Sequence[Any]
+    upper: np.ndarray = None  # type: ignore[assignment]
+    lower: np.ndarray = None  # type: ignore[assignment]
+    ids: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        sizes = [block.shape[0] for block in self.blocks]
+        if not sizes or len(set(sizes)) > 1 or sizes[0] == 0:
+            raise ValueError(f"the parties' blocks have {sizes} rows: they must be the same records (see align)")
+        for number, block in enumerate(self.blocks):
+            values = block.data if sp.issparse(block) else np.asarray(block)
+            if not np.isfinite(values).all():
+                raise ValueError(f"party {number} has features that are not finite: drop or impute them")
+        for name in ("upper", "lower"):
+            rows = getattr(self, name)
+            rows = np.arange(sizes[0]) if rows is None else np.asarray(rows)
+            if not rows.size or rows.min() < 0 or rows.max() >= sizes[0] or len(np.unique(rows)) < len(rows):
+                raise ValueError(f"the {name} level must be different rows from 0 to {sizes[0] - 1}, and at least one")
+            object.__setattr__(self, name, rows)
+
+    def __len__(self) -> int:
+        return int(self.blocks[0].shape[0])
+
+    def levels(self, upper: float, seed: int = 0) -> "Columns":
+        """The same table with a random share of the rows for the upper level, and the others for the lower."""
+        if not 0 < upper < 1:
+            raise ValueError(f"upper is {upper}: give a share between 0 and 1")
+        order = np.random.default_rng(seed).permutation(len(self))
+        above = round(upper * len(self))
+        return replace(self, upper=np.sort(order[:above]), lower=np.sort(order[above:]))
+
+    def only(self, rows: np.ndarray) -> "Columns":
+        """The same table, with both levels confined to some rows."""
+        return replace(self, upper=np.intersect1d(self.upper, rows), lower=np.intersect1d(self.lower, rows))
+
+
+def split_columns(features: Any, parties: int) -> list[Any]:
+    """Consecutive columns for each party, in nearly equal numbers; dense arrays (flattened) or sparse matrices.
+
+    >>> [block.shape for block in split_columns(np.zeros((5, 7)), parties=3)]
+    [(5, 3), (5, 2), (5, 2)]
+    """
+    flat = sp.csc_array(features) if sp.issparse(features) else np.reshape(features, (len(features), -1))
+    if not 1 <= parties <= flat.shape[1]:
+        raise ValueError(f"{parties} parties for {flat.shape[1]} columns: give each at least one")
+    ends = np.cumsum([0, *(len(part) for part in np.array_split(np.arange(flat.shape[1]), parties))])
+    blocks = [flat[:, start:stop] for start, stop in pairwise(ends)]
+    return [sp.csr_array(block) if sp.issparse(block) else block for block in blocks]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What a join found: how many records all have in common, and whose records were left out."""
+
+    common: int
+    left_out: tuple[tuple[str, int, tuple[str, ...]], ...]  # holder, how many, some of them
+
+    def __str__(self) -> str:
+        lines = [f"{self.common} records are known to all"]
+        for holder, count, some in self.left_out:
+            if count:
+                named = ", ".join(some) + ", ..." * (count > len(some))
+                lines.append(f"  {holder}: {count} left out, unknown to another ({named})")
+        return "\n".join(lines)
+
+
+def align(tables: Sequence[tuple[Any, Any]], label: tuple[Any, Any]) -> tuple[Columns, np.ndarray, Alignment]:
+    """Join the parties' blocks and the labels by record id: pairs (ids, block), and (ids, labels).
+
+    Rows come in the order of the sorted common ids. Ids must be unique with each holder. Comparing ids tells each party
+    which of its records the others have: where that is a secret, compute the intersection privately beforehand.
+
+    >>> tables = [(["a", "b", "c"], np.eye(3)), (["c", "a"], np.ones((2, 1)))]
+    >>> columns, label, report = align(tables, (["a", "c"], [0, 1]))
+    >>> columns.ids.tolist(), label.tolist()
+    (['a', 'c'], [0, 1])
+    >>> print(report)
+    2 records are known to all
+      party 0: 1 left out, unknown to another (b)
+    """
+    holders = [(f"party {m}", np.asarray(ids), block) for m, (ids, block) in enumerate(tables)]
+    holders.append(("the label holder", np.asarray(label[0]), np.asarray(label[1])))
+    for name, ids, held in holders:
+        if ids.ndim != 1 or len(ids) != held.shape[0]:
+            raise ValueError(f"{name} has {ids.shape} ids for {held.shape[0]} rows: give one id a row")
+        unique, counts = np.unique(ids, return_counts=True)
+        if len(unique) < len(ids):
+            twice = ", ".join(map(str, unique[counts > 1][:_SHOWN]))
+            raise ValueError(f"{name} has {int((counts > 1).sum())} ids more than once ({twice}): make them unique")
+    common = holders[0][1]
+    for _, ids, _ in holders[1:]:
+        common = np.intersect1d(common, ids)
+    missing = [(name, np.setdiff1d(ids, common)) for name, ids, _ in holders]
+    report = Alignment(len(common), tuple((name, len(ids), tuple(map(str, ids[:_SHOWN]))) for name, ids in missing))
+    if not len(common):
+        raise ValueError(
+            "no record is known to all: check that the ids are of one kind (text or numbers, same spelling)"
+        )
+    picked = []
+    for _, ids, held in holders:
+        order = np.argsort(ids)
+        rows = order[np.searchsorted(ids, common, sorter=order)]
+        picked.append((sp.csr_array(held) if sp.issparse(held) else np.asarray(held))[rows])
+    return Columns(picked[:-1], ids=np.sort(common)), picked[-1], report
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SparseRows:
+    """Some rows of a sparse block: their entries one after the other, padded with zeros."""
+
+    values: jax.Array
+    columns: jax.Array
+    owner: jax.Array  # to which of the rows an entry belongs
+    count: int = field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Sparse:
+    """A party's sparse block as the arrays of a CSR matrix: nothing is densified.
+
+    >>> block = Sparse.of(sp.csr_array(np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]])), batch=2)
+    >>> dot(block.gather(jnp.asarray([1, 0])), jnp.asarray([1.0, 10.0, 100.0])).tolist()
+    [30.0, 201.0]
+    """
+
+    values: jax.Array
+    columns: jax.Array
+    starts: jax.Array
+    capacity: int = field(metadata={"static": True})  # the most entries that a batch can have
+
+    @classmethod
+    def of(cls, matrix: Any, batch: int) -> "Sparse":
+        """From a SciPy matrix, to be read in batches of at most so many rows."""
+        csr = sp.csr_array(matrix)
+        most = np.sort(np.diff(csr.indptr))[::-1][:batch].sum()
+        values, columns = np.append(csr.data, 0.0), np.append(csr.indices, 0)
+        return cls(
+            jnp.asarray(values, jnp.float32),
+            jnp.asarray(columns, jnp.int32),
+            jnp.asarray(csr.indptr),
+            max(int(most), 1),
+        )
+
+    def gather(self, rows: jax.Array) -> SparseRows:
+        """Some rows, not more than the capacity was made for."""
+        starts, lengths = self.starts[rows], self.starts[rows + 1] - self.starts[rows]
+        count, entry = rows.shape[0], jnp.arange(self.capacity)
+        owner = jnp.repeat(jnp.arange(count), lengths, total_repeat_length=self.capacity)
+        ends = jnp.cumsum(lengths)
+        padding = self.values.shape[0] - 1
+        at = jnp.where(entry < ends[-1], starts[owner] + entry - (ends - lengths)[owner], padding)
+        return SparseRows(self.values[at], self.columns[at], owner, count)
+
+
+def dot(features: Any, weights: jax.Array) -> jax.Array:
+    """Features times a vector or matrix of weights, for dense arrays and for sparse rows.
+
+    >>> dot(jnp.eye(2), jnp.asarray([[1.0], [2.0]])).tolist()
+    [[1.0], [2.0]]
+    """
+    if not isinstance(features, SparseRows):
+        return features @ weights
+    picked = weights[features.columns]
+    each = picked * features.values.reshape(-1, *[1] * (picked.ndim - 1))
+    return jax.ops.segment_sum(each, features.owner, features.count, indices_are_sorted=True)
+
+
+def device_block(block: Any, batch: int) -> Any:
+    """A party's block as it is computed with."""
+    return Sparse.of(block, batch) if sp.issparse(block) else jnp.asarray(block, jnp.float32)
+
+
+def gather(block: Any, rows: jax.Array) -> Any:
+    """Some rows of a block."""
+    return block.gather(rows) if isinstance(block, Sparse) else block[rows]

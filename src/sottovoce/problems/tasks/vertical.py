@@ -1,0 +1,118 @@
+"""Ready-made vertical problems: representations, and coefficients of a penalty."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sottovoce.problems.columns import Columns, device_block, dot, gather
+from sottovoce.problems.tasks.metrics import accuracy
+from sottovoce.problems.vertical import Vertical, cross_entropy, logistic
+from sottovoce.trees import Tree, inner
+
+
+def hyper_representation(
+    widths: Sequence[int], classes: int, hidden: Sequence[int] = (128, 64, 32), penalty: float = 1e-4, seed: int = 0
+) -> Vertical:
+    """Each party embeds its columns by a network (upper level) and has a linear head (lower level).
+
+    `widths` are the parties' numbers of columns; `hidden` the layers of each network, rectified; `penalty` times |y|^2
+    is added to the lower level. Heads start at zero, networks at random.
+
+    >>> problem = hyper_representation([4, 3], classes=10, hidden=(8, 5))
+    >>> problem.parties, problem.y0[1]["weights"].shape
+    (2, (5, 10))
+    """
+    keys = jax.random.split(jax.random.key(seed), len(widths))
+
+    def layers(key: jax.Array, width: int) -> Tree:
+        sizes = [width, *hidden]
+        return [
+            {"weights": jax.random.normal(k, (m, n)) * math.sqrt(2 / m), "bias": jnp.zeros(n)}
+            for k, (m, n) in zip(jax.random.split(key, len(hidden)), pairwise(sizes))
+        ]
+
+    def embed(x: Tree, features: jax.Array) -> jax.Array:
+        for layer in x:
+            features = jax.nn.relu(dot(features, layer["weights"]) + layer["bias"])
+        return features
+
+    return Vertical(
+        embed,
+        _affine,
+        cross_entropy,
+        x0=[layers(key, width) for key, width in zip(keys, widths)],
+        y0=[{"weights": jnp.zeros((hidden[-1], classes)), "bias": jnp.zeros(classes)} for _ in widths],
+        penalty=lambda x, y: penalty * inner(y, y),
+    )
+
+
+def hyper_parameters(widths: Sequence[int], start: float = -8.0) -> Vertical:
+    """Logistic regression over all parties' columns, dense or sparse (lower level); each party has one coefficient.
+
+    Party m's penalty is ``exp(x_m) |y_m|^2 / 2``, so that x_m (upper level) is free to be any number. One coefficient a
+    party and not one a column: the variance of the zeroth-order estimate grows with their number.
+
+    >>> hyper_parameters([5, 5]).y0[0]["weights"].shape
+    (5, 1)
+    """
+    return Vertical(
+        lambda x, features: features,
+        _affine,
+        logistic,
+        x0=[jnp.asarray(start)] * len(widths),
+        y0=[{"weights": jnp.zeros((width, 1)), "bias": jnp.zeros(1)} for width in widths],
+        penalty=lambda x, y: 0.5 * jnp.exp(x) * inner(y["weights"], y["weights"]),
+    )
+
+
+def probabilities(
+    problem: Vertical, x: Sequence[Tree], y: Sequence[Tree], columns: Columns, rows: Any = None, batch: int = 1000
+) -> np.ndarray:
+    """Class probabilities of some rows (default: all): only head outputs are needed for it, no label.
+
+    >>> problem = hyper_parameters([2])
+    >>> probabilities(problem, problem.x0, problem.y0, Columns([np.ones((3, 2))]), rows=[0, 2]).tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+    rows = np.arange(len(columns)) if rows is None else np.asarray(rows)
+    blocks = [device_block(block, batch) for block in columns.blocks]
+    predict = jax.jit(lambda x, y, blocks, rows: problem.predict(x, y, [gather(block, rows) for block in blocks]))
+    padded = np.resize(rows, math.ceil(len(rows) / batch) * batch).reshape(-1, batch)
+    found = [np.asarray(predict(x, y, blocks, jnp.asarray(some))) for some in padded]
+    return np.concatenate(found)[: len(rows)]
+
+
+def judged_on(
+    problem: Vertical, blocks: Sequence[Any], label: Any, batch: int = 1000
+) -> Callable[..., Mapping[str, Any]]:
+    """What `run_vertical` evaluates: accuracy and loss on test records, which are public by declaration.
+
+    >>> problem = hyper_parameters([2])
+    >>> figures = judged_on(problem, [np.ones((4, 2))], np.array([0, 0, 0, 1]))(problem.x0, problem.y0)
+    >>> float(figures["accuracy"])
+    0.75
+    """
+    count, label = len(label), jnp.asarray(label)
+    batch = min(batch, count)
+    held = [device_block(block, batch) for block in blocks]
+    rows = jnp.asarray(np.resize(np.arange(count), math.ceil(count / batch) * batch).reshape(-1, batch))
+
+    def evaluate(x: Sequence[Tree], y: Sequence[Tree]) -> Mapping[str, Any]:
+        def some(rows: jax.Array) -> jax.Array:
+            return problem.losses(problem.scores(x, y, [gather(block, rows) for block in held]))
+
+        each = jax.lax.map(some, rows)
+        losses = each.reshape(-1, each.shape[-1])[:count]
+        right = jnp.take_along_axis(losses, label[:, None], axis=1)
+        return {"accuracy": accuracy(jnp.argmin(losses, axis=1), label), "loss": jnp.mean(right)}
+
+    return evaluate
+
+
+def _affine(y: Tree, embedded: Any) -> jax.Array:
+    return dot(embedded, y["weights"]) + y["bias"]

@@ -1,0 +1,208 @@
+"""Parties and their server: what a party may do, what crosses its boundary, and who answers.
+
+A method is written for one party as a generator: ``yield from party.ask(...)`` sends head outputs up and waits for the
+gradients at them. The exchange moves all parties from one wait to the next. So the same code runs compiled as one
+program, message by message with everything that crosses a boundary written down, or for one party alone against a
+recorded inbox.
+"""
+
+import math
+import zlib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sottovoce.privacy.labels import LabelGate
+from sottovoce.problems.columns import gather
+from sottovoce.problems.vertical import Vertical
+from sottovoce.trees import Tree
+
+Talk = Generator[Any, Any, Any]
+
+
+class Ask(NamedTuple):
+    """Head outputs for some rows: (copies..., rows, outputs). The answer are the loss's gradients at them."""
+
+    level: str
+    rows: jax.Array
+    outputs: jax.Array
+
+
+class Total(NamedTuple):
+    """Numbers to be summed over the parties."""
+
+    values: jax.Array
+
+
+class Loop(NamedTuple):
+    """A repeated exchange: `body(carry, item)` for each item of `over`."""
+
+    body: Callable[[Tree, Any], Talk]
+    carry: Tree
+    over: jax.Array
+
+
+class Message(NamedTuple):
+    """Something that crossed a party's boundary; `party` is the one that is not the server."""
+
+    step: int
+    turn: int | None
+    party: int
+    up: bool
+    what: str
+    level: str | None
+    value: Any
+
+
+@dataclass(frozen=True)
+class Party:
+    """One party at one step: its own block, the public batches, and randomness by name."""
+
+    index: int
+    t: jax.Array
+    block: Any
+    rows: Mapping[str, jax.Array]  # the rows of this step's batches by level: (batches, rows)
+    seed: int
+
+    def features(self, rows: jax.Array) -> Any:
+        """The party's features of some rows."""
+        return gather(self.block, rows)
+
+    def normal(self, name: str, like: Tree, count: int) -> Tree:
+        """So many independent standard normal copies of a tree."""
+        key = jax.random.fold_in(_key(self.seed, f"party {self.index}/{name}"), self.t)
+        leaves, structure = jax.tree.flatten(like)
+        keys = jax.random.split(key, len(leaves))
+        drawn = [jax.random.normal(k, (count, *jnp.shape(leaf))) for k, leaf in zip(keys, leaves)]
+        return jax.tree.unflatten(structure, drawn)
+
+    def ask(self, level: str, rows: jax.Array, outputs: jax.Array) -> Talk:
+        """Send head outputs up, receive the gradient of the level's loss at them."""
+        return (yield Ask(level, rows, outputs))
+
+    def total(self, values: jax.Array) -> Talk:
+        """Send numbers up, receive their sums over all parties."""
+        return (yield Total(values))
+
+    def loop(self, body: Callable[[Tree, Any], Talk], carry: Tree, over: jax.Array) -> Talk:
+        """Repeat an exchange."""
+        return (yield Loop(body, carry, over))
+
+
+@dataclass(frozen=True)
+class Server:
+    """Who has the labels, behind their gate."""
+
+    problem: Vertical
+    gate: LabelGate
+    vectors: jax.Array
+    seed: int
+
+    def key(self, level: str, t: jax.Array, turn: jax.Array) -> jax.Array:
+        """The key of one answer's noise."""
+        return jax.random.fold_in(jax.random.fold_in(_key(self.seed, f"server/{level}"), t), turn)
+
+    def loss(self, rows: jax.Array, scores: jax.Array, key: jax.Array) -> jax.Array:
+        """The mean loss over the rows, summed over copies."""
+        weights = self.gate.weights(self.vectors[rows], scores.shape[:-2], key)
+        return jnp.sum(jnp.mean(self.gate.loss(self.problem.losses(scores), weights), axis=-1))
+
+
+class Crossing(NamedTuple):
+    """What one step sends: `times` such messages, of `size` bytes up and as many down for each passive party."""
+
+    level: str | None
+    copies: int
+    size: int
+    times: int
+
+
+class Exchange:
+    """Moves the parties of one step together from wait to wait, and answers for the server."""
+
+    def __init__(
+        self,
+        server: Server,
+        t: jax.Array,
+        active: int | None,
+        log: list[Message] | None = None,
+        turn: Any = 0,
+    ) -> None:
+        self.server, self.t, self.active, self.log, self.turn = server, t, active, log, turn
+        self.inside = False
+        self.crossings: list[Crossing] = []
+
+    def together(self, talks: Sequence[Talk]) -> list[Any]:
+        """Run all to their end."""
+        answers: list[Any] = [None] * len(talks)
+        while True:
+            requests, results = [], []
+            for talk, answer in zip(talks, answers, strict=True):
+                try:
+                    requests.append(talk.send(answer))
+                except StopIteration as stop:
+                    results.append(stop.value)
+            if results and requests:
+                raise RuntimeError("some parties ended while others were waiting: a step must not depend on the party")
+            if results:
+                return results
+            answers = self._answers(requests)
+
+    def _answers(self, requests: list[Any]) -> list[Any]:
+        first = requests[0]
+        if isinstance(first, Loop):
+            return self._loop(requests)
+        if isinstance(first, Total):
+            sums = _in_order([request.values for request in requests])
+            self._note("scalars", None, [request.values for request in requests], sums)
+            return [sums] * len(requests)
+        if any(c.level == first.level for c in self.crossings):
+            raise RuntimeError(f"level {first.level!r} was asked twice in one turn: its noise would be used twice")
+        key = self.server.key(first.level, self.t, self.turn)
+        scores = _in_order([request.outputs for request in requests])
+        slopes = jax.grad(lambda s: self.server.loss(first.rows, s, key))(scores)
+        self._note("outputs", first.level, [request.outputs for request in requests], slopes)
+        return [slopes] * len(requests)
+
+    def _loop(self, loops: list[Loop]) -> list[Any]:
+        over, noted = loops[0].over, [self.crossings]
+
+        def turn(carries: list[Tree], item: tuple[Any, Any]) -> tuple[list[Tree], None]:
+            number, rows = item
+            inside = Exchange(self.server, self.t, self.active, self.log, number)
+            inside.inside = True
+            carries = inside.together([loop.body(carry, rows) for loop, carry in zip(loops, carries)])
+            noted[0] = inside.crossings
+            return carries, None
+
+        carries = [loop.carry for loop in loops]
+        if self.log is None:
+            carries, _ = jax.lax.scan(turn, carries, (jnp.arange(len(over)), over))
+        else:
+            for number, rows in enumerate(over):
+                carries, _ = turn(carries, (number, rows))
+        self.crossings += [crossing._replace(times=len(over) * crossing.times) for crossing in noted[0]]
+        return carries
+
+    def _note(self, what: str, level: str | None, up: list[jax.Array], down: jax.Array) -> None:
+        copies = math.prod(down.shape[:-2])
+        self.crossings.append(Crossing(level, copies, down.size * down.dtype.itemsize, 1))
+        if self.log is not None:
+            turn = int(self.turn) if self.inside else None
+            answer = "gradients" if what == "outputs" else what
+            passive = [m for m in range(len(up)) if m != self.active]
+            self.log += [Message(int(self.t), turn, m, True, what, level, np.asarray(up[m])) for m in passive]
+            self.log += [Message(int(self.t), turn, m, False, answer, level, np.asarray(down)) for m in passive]
+
+
+def _in_order(values: Sequence[jax.Array]) -> jax.Array:
+    """The sum, in the parties' order."""
+    return sum(values[1:], values[0])
+
+
+def _key(seed: int, name: str) -> jax.Array:
+    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), zlib.crc32(name.encode()))

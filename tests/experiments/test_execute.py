@@ -1,0 +1,243 @@
+"""A tiny experiment from file to report, stopped and resumed, with its comparisons."""
+
+import dataclasses
+import json
+from html import escape
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.experiments import comparison, execute, reproduce
+from sottovoce.experiments.calibrated import written
+from sottovoce.experiments.comparison import Comparison, Outcome, Row
+from sottovoce.experiments.demo import DEMO, demo
+from sottovoce.experiments.report import findings, render, write_report
+from sottovoce.experiments.runfile import Printed, RunFile
+
+COMPARED = '[compare]\nalone = true\npooled = true\n[[printed]]\nwhat = "theirs"\nvalue = 0.123\nsource = "Table <2>"\n'
+
+
+def case(text, *sets):
+    return next(iter(RunFile.parse(text, sets).cases.values()))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    from tests.experiments.conftest import TINY
+
+    out = tmp_path_factory.mktemp("experiment") / "out"
+    made = execute.execute(RunFile.parse(TINY + COMPARED, ["run.seeds=[0, 1]"]), out)
+    return out, made
+
+
+def test_rows_and_figures(done):
+    _, made = done
+    assert [(row.name, row.kind) for row in made.rows] == [
+        ("DpSgd", "together"),
+        ("DpSgd, alone", "alone"),
+        ("pooled, no privacy", "pooled"),
+    ]
+    together, alone, pooled = made.rows
+    assert len(together.runs) == 2
+    assert 2.99 <= together.privacy.epsilon <= 3.0
+    assert together.privacy.epsilon == alone.privacy.epsilon
+    assert not pooled.privacy.private
+    agents = np.stack([run.history["accuracy/agents"][-1] for run in alone.runs])
+    assert alone.final("accuracy")[0] == pytest.approx(agents.mean())
+    assert alone.worst("accuracy") == pytest.approx(agents.min(axis=1).mean())
+    finals = [run.history["accuracy"][-1] for run in together.runs]
+    assert together.final("accuracy") == pytest.approx((np.mean(finals), np.std(finals, ddof=1)))
+    assert together.worst("loss") >= together.final("loss")[0] - 1e-6
+
+
+def test_parties_alone_hear_nobody(tiny):
+    """Each is the same as a run of its own records with the network of one."""
+    made = execute.setup(case(tiny)).alone()
+    together = made.run(seed=3)
+    quiet = dataclasses.replace(made, method=made.method.without_privacy())
+    states = quiet.run(seed=0).agents.x
+    by_itself = sv.run(made.task.problem, [made.parts[1]], quiet.method, steps=4, seed=0)
+    np.testing.assert_allclose(states["weights"][1], by_itself.x["weights"], atol=1e-6)
+    assert not np.allclose(together.agents.x["weights"][0], together.agents.x["weights"][1])
+
+
+def test_pooled_is_the_method_on_all_records_without_privacy(tiny):
+    made = execute.setup(case(tiny, 'method.sampling={kind="poisson", batch=20}')).pooled()
+    assert len(made.parts) == 1
+    assert len(made.parts[0]) == 160
+    assert made.method.sampling.batch == 40
+    assert not made.account.private
+
+
+def test_a_finished_experiment_is_not_run_over(done, tiny):
+    out, made = done
+    runfile = RunFile.parse(tiny + COMPARED, ["run.seeds=[0, 1]"])
+    with pytest.raises(ValueError, match="holds an experiment already"):
+        execute.execute(runfile, out)
+    before = (out / "DpSgd" / "0" / "result.json").read_bytes()
+    again = execute.execute(runfile, out, resume=True)
+    assert again.rows[0].final("accuracy") == made.rows[0].final("accuracy")
+    assert json.loads(before)["privacy"] == json.loads((out / "DpSgd" / "0" / "result.json").read_bytes())["privacy"]
+
+
+def test_stopped_and_resumed_equals_uninterrupted(done, tiny, tmp_path, monkeypatch):
+    runfile = RunFile.parse(tiny + COMPARED, ["run.seeds=[0, 1]"])
+    calls = []
+
+    def stop_at_third(self, *given, **options):
+        calls.append(given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run_once(self, *given, **options)
+
+    run_once = execute.Setup.run
+    with monkeypatch.context() as patch:
+        patch.setattr(execute.Setup, "run", stop_at_third)
+        with pytest.raises(KeyboardInterrupt):
+            execute.execute(runfile, tmp_path / "out")
+    partial = comparison.load(tmp_path / "out")
+    assert [row.name for row in partial.rows] == ["DpSgd"]  # what is done can be looked at
+    resumed = execute.execute(runfile, tmp_path / "out", resume=True)
+    for ours, theirs in zip(resumed.rows, done[1].rows, strict=True):
+        np.testing.assert_array_equal(ours.values("loss"), theirs.values("loss"))
+
+
+def test_variants_that_share_the_pooled_run_run_it_once(tiny):
+    variants = "".join(f'[[variant]]\nname = "epsilon {e}"\nprivacy.epsilon = {e}\n' for e in (1, 2))
+    rows = execute.plan(RunFile.parse(tiny + COMPARED + variants))
+    assert [row.kind for row in rows] == ["together", "alone", "pooled", "together", "alone"]
+
+
+def test_names_that_would_share_a_folder_are_refused(tiny):
+    variants = '[[variant]]\nname = "a b"\n[[variant]]\nname = "a-b"\n'
+    with pytest.raises(ValueError, match="would share a folder"):
+        execute.plan(RunFile.parse(tiny + variants))
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["data.upper=0.3"], "data.upper makes two levels, but the task 'logistic' has one"),
+        (["data.agents=70", "data.n=200", "compare.alone=true"], "compare.alone tells the parties apart"),
+        (["method.gradient.clip=-1"], "clip is -1"),
+        (['method.sampling={kind="poisson", batch=5000}'], "a batch of 5000"),
+    ],
+)
+def test_impossible_combinations_stop_before_anything_runs(tiny, tmp_path, sets, message):
+    with pytest.raises(ValueError, match=message):
+        execute.execute(RunFile.parse(tiny, sets), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_non_private_twin(tiny):
+    made = execute.setup(case(tiny, "privacy.enabled=false"))
+    assert not made.account.private
+
+
+def test_a_budget_below_the_cost_refuses(tiny):
+    with pytest.raises(ValueError, match="budget"):
+        execute.setup(case(tiny, "privacy.budget=1.0")).run(0)
+
+
+def test_two_parties_on_a_directed_network_can_be_alone():
+    network = sv.networks.isolated(3, directed=True)
+    assert len(network.edges) == 0
+    with pytest.raises(ValueError, match="declared to have none"):
+        sv.networks.Network("no", 2, sv.networks.ring(2).matrices, alone=True)
+
+
+@pytest.mark.parametrize("noise", ["", ", noise = {value = 2.0, power = 0.5}"])
+def test_the_calibrated_file_reaches_the_same_epsilon(tiny, noise):
+    text = tiny.replace("gradient = {clip = 1.0}", f"gradient = {{clip = 1.0{noise}}}")
+    made = execute.setup(case(text))
+    again = execute.setup(case(written("calibrated", {"DpSgd": made})))
+    assert again.case.privacy.epsilon is None
+    assert again.account.epsilon == pytest.approx(made.account.epsilon, rel=1e-6)
+
+
+def test_the_report_stands_alone_and_has_the_figures(done):
+    out, made = done
+    page = write_report(out).read_text()
+    for row in made.rows:
+        assert f"{row.final('accuracy')[0]:#.4g} ±" in page
+        assert row.name in page
+    assert escape(made.rows[0].privacy.statement()) in page
+    assert made.rows[0].privacy.events[0] in page
+    assert "Table &lt;2&gt;" in page
+    assert "0.123" in page
+    assert "For the owner" in page
+    assert "clip = 1.0" in page
+    assert page.count("<svg") == 2  # curves and network; one epsilon makes no curve
+    assert "currentColor" in page
+    assert "#010203" not in page
+    for outside in ("http-equiv", "src=", "<link", "@import", "url(http"):
+        assert outside not in page
+
+
+def test_one_run_by_itself_can_be_reported(done, tmp_path):
+    out, _ = done
+    made = comparison.load(out / "DpSgd" / "0")
+    assert made.rows[0].name == "0"
+    assert "<svg" in render(made)
+    with pytest.raises(ValueError, match="holds no finished run"):
+        comparison.load(tmp_path)
+    with pytest.raises(ValueError, match="say where the report goes"):
+        write_report(made)
+
+
+def test_several_epsilons_make_a_curve(done):
+    _, made = done
+    first = made.rows[0]
+
+    def at(epsilon):
+        runs = tuple(
+            dataclasses.replace(r, privacy=dataclasses.replace(r.privacy, epsilon=epsilon)) for r in first.runs
+        )
+        return Row(f"epsilon {epsilon}", "together", runs)
+
+    several = Comparison("several", (at(1.0), at(2.0), at(4.0)), (Printed(what="x", value=0.5, epsilon=2.0),))
+    page = render(several)
+    assert "epsilon of a party" in page
+    assert "printed in the paper" in page
+
+
+def test_findings_speak_of_what_was_compared(done):
+    _, made = done
+    (line,) = findings(made)
+    assert line.startswith("At epsilon 3 a party, accuracy is ")
+    assert "alone" in line
+    assert "pooled" in line
+    assert findings(Comparison("one", made.rows[:1])) == []
+
+
+def test_a_worst_agent_has_the_largest_loss():
+    privacy = sv.account(
+        sv.methods.DpSgd(rate=1.0, gradient=sv.Release(1.0, 1.0), sampling=sv.Full()), sizes=[5], steps=1
+    )
+    history = {"loss": np.array([1.0]), "loss/agents": np.array([[0.5, 2.0]]), "seconds": np.array([0.0])}
+    assert Row("a", "together", (Outcome(history, privacy, True),)).worst("loss") == 2.0
+
+
+def test_packaged_experiments_all_parse():
+    assert DEMO.is_file()
+    for name in reproduce.experiments():
+        RunFile.load(reproduce.find(name), quick=True)
+
+
+def test_demo_in_miniature(tmp_path, monkeypatch):
+    head, first, *_ = DEMO.read_text().split("[[variant]]")
+    (tmp_path / "demo.toml").write_text(f"{head}[[variant]]{first}")
+    monkeypatch.setattr("sottovoce.experiments.demo.DEMO", tmp_path / "demo.toml")
+    small = ["data.count=300", "run.steps=2", "run.every=2", "data.agents=2"]
+    made = demo(tmp_path / "demo", small)
+    assert {row.kind for row in made.rows} == {"together", "alone", "pooled"}
+    assert (tmp_path / "demo" / "report.html").is_file()
+
+    def begins_anew(runfile, out, **_):
+        assert not list(out.glob("**/checkpoint.npz"))
+        raise InterruptedError
+
+    monkeypatch.setattr("sottovoce.experiments.demo.execute", begins_anew)
+    with pytest.raises(InterruptedError):
+        demo(tmp_path / "demo", small)

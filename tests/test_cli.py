@@ -1,0 +1,131 @@
+"""The command line: what it prints, what it says when something is wrong, and its exit codes."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import sottovoce
+from sottovoce import cli
+from tests.experiments.conftest import TINY
+
+
+@pytest.fixture
+def tiny_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.toml"
+    path.write_text(TINY)
+    return path
+
+
+def command(capsys, monkeypatch, *words):
+    """Exit code, standard output and standard error of a whole command."""
+    monkeypatch.setattr(sys, "argv", ["sottovoce", *map(str, words)])
+    monkeypatch.setattr(cli.console, "_width", 200)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    told = capsys.readouterr()
+    return ended.value.code or 0, told.out, told.err
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["demo"], ["run"], ["account"], ["calibrate"], ["reproduce"], ["report"], ["list"]]
+)
+def test_every_command_has_help(words):
+    ended = CliRunner().invoke(cli.app, [*words, "--help"])
+    assert ended.exit_code == 0
+    assert "Usage" in ended.output
+
+
+def test_help_needs_no_heavy_import():
+    code = "import sys, sottovoce.cli; sys.exit(any(name in sys.modules for name in ('jax', 'scipy', 'matplotlib')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_public_name_is_found():
+    assert all(hasattr(sottovoce, name) for name in sottovoce.__all__)
+    with pytest.raises(AttributeError, match="sottovoce has no 'nonsense'"):
+        _ = sottovoce.nonsense
+
+
+def test_the_help_of_run_shows_a_whole_file():
+    shown = CliRunner().invoke(cli.app, ["run", "--help"]).output
+    for word in ("[data]", "[method]", "[[variant]]", "[quick]", "[[printed]]", "privacy.epsilon = 4.0"):
+        assert word in shown
+
+
+def test_run_then_report(capsys, monkeypatch, tiny_file):
+    code, out, _ = command(capsys, monkeypatch, "run", tiny_file, "--set", "run.steps=2")
+    assert code == 0
+    assert re.search(r"DpSgd +0\.\d{4} +0\.\d{4} +3 +sound", out)
+    assert (tiny_file.parent / "runs" / "mine" / "report.html").is_file()
+    code, again, _ = command(capsys, monkeypatch, "report", "runs/mine")
+    assert code == 0
+    assert again.splitlines()[:3] == out.splitlines()[:3]
+    code, _, err = command(capsys, monkeypatch, "run", tiny_file, "--set", "run.steps=2")
+    assert (code, "--resume" in err) == (2, True)
+    code, out, _ = command(capsys, monkeypatch, "run", tiny_file, "--set", "run.steps=2", "--resume")
+    assert code == 0
+
+
+def test_account_says_how_epsilon_was_found(capsys, monkeypatch, tiny_file):
+    code, out, _ = command(capsys, monkeypatch, "account", tiny_file)
+    assert code == 0
+    for words in ("highest", "dp-accounting", "gradient: gaussian noise", "replace-one adjacency", "sound", "note"):
+        assert words in out
+
+
+def test_calibrate_writes_a_file_that_needs_no_epsilon(capsys, monkeypatch, tiny_file):
+    code, out, _ = command(capsys, monkeypatch, "calibrate", tiny_file, "--out", "calibrated.toml")
+    assert code == 0
+    assert "gradient" in out
+    _, before, _ = command(capsys, monkeypatch, "account", tiny_file)
+    code, after, _ = command(capsys, monkeypatch, "account", "calibrated.toml")
+    assert (code, after) == (0, before)
+    code, _, err = command(capsys, monkeypatch, "calibrate", "calibrated.toml")
+    assert (code, "--set privacy.epsilon=1" in err) == (2, True)
+
+
+def test_list_names_everything(capsys, monkeypatch):
+    code, out, _ = command(capsys, monkeypatch, "list")
+    assert code == 0
+    for name in ("DpSgd", "softmax", "digits", "Experiments"):
+        assert name in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "absent.toml"], "there is no run file absent.toml"),
+        (["run", "mine.toml", "--set", "method.gradient.clp=1"], "[method].gradient 'clp'; did you mean 'clip'"),
+        (["run", "mine.toml", "--set", "nonsense"], "write key=value"),
+        (["reproduce", "nobody/nothing"], "there is no experiment 'nobody/nothing'"),
+        (["report", "."], "holds no finished run"),
+    ],
+)
+def test_errors_are_one_line_with_exit_code_2(capsys, monkeypatch, tiny_file, words, message):
+    code, _, err = command(capsys, monkeypatch, *words)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_debug_shows_where_an_error_came_from(monkeypatch, tiny_file):
+    monkeypatch.setenv("SOTTOVOCE_DEBUG", "1")
+    monkeypatch.setattr(sys, "argv", ["sottovoce", "run", "absent.toml"])
+    with pytest.raises(ValueError, match="no run file"):
+        cli.main()
+
+
+def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tiny_file):
+    from sottovoce.experiments import execute
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(execute.Setup, "run", stop)
+    code, _, err = command(capsys, monkeypatch, "run", tiny_file, "--out", "somewhere")
+    assert code == 130
+    assert "--out somewhere --resume" in err
