@@ -116,9 +116,10 @@ def calibrate(method: M, *, epsilon: float, delta: float = 1e-5, tolerance: floa
             math.log(max(reached, 1e-12)) - math.log(epsilon * (1 - tolerance / 2)) if math.isfinite(reached) else 50.0
         )
 
-    if excess(0.0) >= 50.0 and not math.isfinite(account(method, delta=delta, **setting).epsilon):
-        report = account(method, delta=delta, **setting)
-        raise ValueError(f"no noise level helps: {report.statement()} {' '.join(report.caveats)}")
+    if excess(0.0) >= 50.0:  # too little noise for a finite epsilon, or a design without a bound at any noise
+        report = account(method.louder(1e12), delta=delta, **setting)
+        if not math.isfinite(report.epsilon):
+            raise ValueError(f"no noise level helps: {report.statement()} {' '.join(report.caveats)}")
     low, high = _bracket(excess)
     root = float(brentq(excess, low, high, xtol=tolerance / 8, rtol=1e-12, maxiter=60))
     while excess(root) > math.log1p(tolerance / 2) * 0.9:  # the last step must land on the safe side
@@ -234,10 +235,8 @@ def bound(mechanisms: Spent, overflow: float, delta: float, adjacency: Adjacency
         epsilon = accountant.epsilon(mechanisms, delta * (1 - reserve), adjacency)
         if overflow * (1 + math.exp(min(float(epsilon), 700.0))) <= reserve * delta:
             return epsilon
-    raise ValueError(
-        f"at epsilon {float(epsilon):.4g} the chance that a Poisson batch overflows its array is no longer negligible "
-        f"against delta {delta:g}: add noise, or use sampling Full()"
-    )
+    # Beyond an epsilon of about 20 the chance of an overflow, times e^epsilon, is no longer negligible against delta.
+    return Epsilon(math.inf, delta=delta, adjacency=adjacency, accountant="none")
 
 
 def _agent_bound(
@@ -315,7 +314,9 @@ def _caveats(notes: Sequence[Charge], sizes: Mapping[str, np.ndarray], worst: Ep
     if any(note.sampling is None for note in notes):
         caveats.append("messages carry private state: standard composition does not cover them")
     if not math.isfinite(worst):
-        caveats.append("epsilon is infinite: a release has no clip or no noise, or no bound is proved for its messages")
+        caveats.append(
+            "epsilon is infinite: a release has no clip or (almost) no noise, or no bound is proved for its messages"
+        )
     if len(sizes) == 2 and not shared:
         caveats.append(
             "levels hold disjoint records, split without looking at values: each is charged for its own level"

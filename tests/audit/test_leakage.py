@@ -13,7 +13,11 @@ from sottovoce.privacy import sound
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Small pictures, one an agent, their labels, and the mean picture."""
     train, test = data.load("digits")
-    return test["features"].reshape(-1, 1, 8, 8)[:6], test["label"][:6, None], train["features"].mean(axis=0).reshape(8, 8)
+    return (
+        test["features"].reshape(-1, 1, 8, 8)[:6],
+        test["label"][:6, None],
+        train["features"].mean(axis=0).reshape(8, 8),
+    )
 
 
 class TestClearMessages:
@@ -73,7 +77,7 @@ class TestMeasures:
 
 
 def test_main_prints_and_draws(tmp_path, capsys):
-    cases = leakage.main(tmp_path, dataset="digits", count=2, batch=3, steps=3)
+    cases = leakage.main(tmp_path, dataset="digits", count=2, noises=(), batch=3, steps=3)
     assert (tmp_path / "dlg-digits.png").stat().st_size > 0
     assert "mean image" in capsys.readouterr().out
     assert [case.name for case in cases][-1] == "clip 1, noise 1, batch 3"

@@ -104,6 +104,7 @@ def test_a_class_method_can_make_it():
         ({"release": {"clip": 1.0}}, r"release lacks noise: add it, or set privacy.epsilon"),
         ({"release": {"clp": 1.0}}, r"\[method\].release 'clp'; did you mean 'clip'"),
         ({"release": {"clip": 1.0, "noise": 1.0, "mechanism": "gausian"}}, "mechanism is 'gausian'"),
+        ({"inner": 5}, r"\[method\].inner is 5: write a table such as \{depth = ..., release = ...\}"),
         ({"inner": {"depht": 1}}, r"\[method\].inner 'depht'; did you mean 'depth'"),
         ({"inner": {"depth": "deep", "release": {"clip": 1.0, "noise": 1.0}}}, "inner.depth is 'deep'"),
         ({"design": "sond"}, r"\[method\].design is 'sond': input should be 'sound' or 'printed'"),

@@ -40,8 +40,8 @@ def solution(parts):
 
 
 def private(**changes) -> DpMixSgd:
-    given = dict(rate_x=0.1, rate_y=0.1, sampling=Poisson(20), x=sv.Release(1.0, 0.2), y=sv.Release(1.0, 0.2))
-    return DpMixSgd(**{**given, **changes})
+    method = DpMixSgd(0.1, 0.1, Poisson(20), x=sv.Release(1.0, 0.2), y=sv.Release(1.0, 0.2))
+    return dataclasses.replace(method, **changes)
 
 
 def algorithm_1(parts, W, rate, beta, iterations, batch):
@@ -54,9 +54,13 @@ def algorithm_1(parts, W, rate, beta, iterations, batch):
         a, b = (np.stack([p[name][rows].mean(axis=0) for p in parts]) for name in ("a", "b"))
         now = (x + y - a, x - y + b)
         then = (before_x + before_y - a, before_x - before_y + b)
-        g, h = (now[0], now[1]) if k == 0 else (
-            now[0] + (1 - beta) * (g - then[0]),
-            now[1] + (1 - beta) * (h - then[1]),
+        g, h = (
+            (now[0], now[1])
+            if k == 0
+            else (
+                now[0] + (1 - beta) * (g - then[0]),
+                now[1] + (1 - beta) * (h - then[1]),
+            )
         )
         v, u = W @ (v + g - last_g), W @ (u + h - last_h)
         last_g, last_h, before_x, before_y = g, h, x, y
@@ -132,7 +136,7 @@ class TestAccount:
             sv.account(private(increment=increment), sizes=[500] * 4, steps=50, network=NETWORK).epsilon
             for increment in (None, 0.2)
         )
-        fields = dict(batch=20, b0=20, n=500, sigma_x=0.2, sigma_y=0.2, gamma=1e-5)
+        fields = {"batch": 20, "b0": 20, "n": 500, "sigma_x": 0.2, "sigma_y": 0.2, "gamma": 1e-5}
         assert whole == pytest.approx(float(sound.storm_released(51, 0.1, 0.1, 1.0, **fields)), rel=1e-3)
         assert small < whole / 3
 
@@ -170,7 +174,7 @@ class TestAccount:
     def test_clips_of_x_and_y_may_differ(self):
         method = private(design="printed", sampling=Full(), x=sv.Release(2.0, 0.4), y=sv.Release(0.5, 0.1))
         same = private(design="printed", sampling=Full())
-        setting = dict(sizes=[600] * 4, steps=30, network=NETWORK)
+        setting = {"sizes": [600] * 4, "steps": 30, "network": NETWORK}
         assert sv.account(method, **setting).epsilon == pytest.approx(sv.account(same, **setting).epsilon)
 
     def test_one_batch_for_both_variables_is_one_mechanism(self):

@@ -35,20 +35,21 @@ def pictures(count: int, seed: int = 0) -> dict[str, jax.Array]:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_many_records_are_many_times_one(name: str) -> None:
     model = NETWORKS[name]
-    params, features = model.init(jax.random.key(1)), pictures(3)["features"]
-    together = model.apply(params, features)
+    apply = jax.jit(model.apply)
+    params, features = jax.jit(model.init)(jax.random.key(1)), pictures(3)["features"]
+    together = apply(params, features)
     assert together.shape == (3, 4)
     for one, alone in zip(together, features):
-        np.testing.assert_allclose(one, model.apply(params, alone), atol=1e-5)
+        np.testing.assert_allclose(one, apply(params, alone), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["mlp", "cnn", pytest.param("resnet18", marks=pytest.mark.slow)])
 def test_clipped_sum_equals_explicit_gradients(name: str) -> None:
     """Also through group norm, strides and shortcuts: the sum that the gate takes, against one gradient a record."""
     problem = classification(NETWORKS[name]).problem
     records, clip = pictures(4), 0.5
-    got = clipped_sum(problem.loss, problem.x0, records, jnp.ones(4), clip)
-    each = jax.vmap(jax.grad(problem.loss), (None, 0))(problem.x0, records)
+    got = jax.jit(lambda at: clipped_sum(problem.loss, at, records, jnp.ones(4), clip))(problem.x0)
+    each = jax.jit(jax.vmap(jax.grad(problem.loss), (None, 0)))(problem.x0, records)
     norms = jnp.sqrt(sum(jnp.sum(leaf.reshape(4, -1) ** 2, axis=1) for leaf in jax.tree.leaves(each)))
     factor = jnp.minimum(1.0, clip / norms)
     assert (factor < 1).any()
@@ -58,9 +59,10 @@ def test_clipped_sum_equals_explicit_gradients(name: str) -> None:
 
 def test_group_norm_ignores_the_scale_of_what_it_normalises() -> None:
     model = NETWORKS["resnet18"]
-    params, features = model.init(jax.random.key(0)), pictures(1)["features"][0]
+    apply = jax.jit(model.apply)
+    params, features = jax.jit(model.init)(jax.random.key(0)), pictures(1)["features"][0]
     louder = {**params, "stem": {**params["stem"], "kernel": 10 * params["stem"]["kernel"]}}
-    np.testing.assert_allclose(model.apply(louder, features), model.apply(params, features), atol=1e-3)
+    np.testing.assert_allclose(apply(louder, features), apply(params, features), atol=1e-3)
 
 
 def test_wrong_shapes_are_refused() -> None:

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.audit.observer import Observer, Watch
+from sottovoce.data.parts import Levels
 from sottovoce.methods.base import Method
 from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.problems import Bilevel, Minimize, MinMax
-from sottovoce.runtime.agent import run_key, step_key
+from sottovoce.runtime.agent import root_key, run_key, step_key
 from sottovoce.runtime.store import Layout, Store, lay_out
 from sottovoce.runtime.vectorised import VectorPlace
 from sottovoce.trees import Tree
@@ -74,8 +75,6 @@ def canaries(method: Method, sizes: Mapping[str, np.ndarray], target: Target, wi
 
     by_level = {level: records(level) for level in sizes}
     if target.level in ("upper", "lower"):
-        from sottovoce.data.parts import Levels
-
         parts: list[Any] = [Levels(up, low) for up, low in zip(by_level["upper"], by_level["lower"])]
     else:
         parts = by_level["records"]
@@ -102,14 +101,18 @@ def neighbours(
     if adjacency == "zero-out" and not any(_floating(leaf) for leaf in jax.tree.leaves(store.pool)):
         raise ValueError("records of whole numbers cannot be marked as absent: audit with adjacency='replace-one'")
 
-    def changed(leaf: jax.Array, value: Any) -> jax.Array:
-        return leaf.at[entry].set(value)
-
     if adjacency == "replace-one":
-        pool = jax.tree.map(changed, store.pool, replacement)
+        pool = jax.tree.map(lambda leaf, value: leaf.at[entry].set(value), store.pool, replacement)
+        changed = replace(store, pool=pool)
     else:
-        pool = jax.tree.map(lambda leaf: changed(leaf, jnp.nan) if _floating(leaf) else leaf, store.pool)
-    return Instance(problem, layout, stores, {**stores, target.level: replace(store, pool=pool)}, target)
+        changed = without(store, entry)
+    return Instance(problem, layout, stores, {**stores, target.level: changed}, target)
+
+
+def without(store: Store, entries: jax.Array) -> Store:
+    """The store with the records at these rows of its pool marked as absent: not finite."""
+    pool = jax.tree.map(lambda leaf: leaf.at[entries].set(jnp.nan) if _floating(leaf) else leaf, store.pool)
+    return replace(store, pool=pool)
 
 
 def _floating(leaf: jax.Array) -> bool:
@@ -131,17 +134,18 @@ def scores(
     The run with seed s is the one that ``sv.run(seed=s)`` makes on that data. With `each`, one ratio a canary.
     """
     layout, target = instance.layout, instance.target
-    mixers: dict[Any, Any] = {}
     indices = jnp.arange(layout.agents, dtype=jnp.int32)
 
-    def trial(data: Stores, seed: jax.Array) -> jax.Array:
+    def trial(data: Stores, seed: Any) -> jax.Array:
+        root = root_key(seed)
+
         def observer(index: jax.Array, phase: str, t: jax.Array) -> Observer:
             def place(stores: Stores) -> VectorPlace:
                 starts = {level: store.starts[index] for level, store in stores.items()}
-                return VectorPlace(network, layout.sizes, steps, chunk, stores, starts, mixers)
+                return VectorPlace(network, layout.sizes, steps, chunk, stores, starts)
 
             watch = Watch(target.level, target.row, (place(instance.under_d), place(instance.under_other)), each)
-            return Observer(place(data), index, t, step_key(run_key(seed, index), phase, t), (), watch)  # type: ignore[arg-type]
+            return Observer(place(data), index, t, step_key(run_key(root, index), phase, t), (), watch)
 
         def begin(index: jax.Array) -> tuple[Any, jax.Array]:
             agent = observer(index, "init", jnp.zeros((), jnp.int32))

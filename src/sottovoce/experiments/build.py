@@ -220,7 +220,7 @@ def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
         return construct(kinds[value], {}, where, calibrated=calibrated)
     if Schedule in choices and isinstance(value, (int, float, list)):
         return schedule(tuple(value) if isinstance(value, list) else value)
-    plain = tuple(choice for choice in choices if not _concrete(choice))
+    plain = tuple(choice for choice in choices if not _concrete(choice) and choice is not types.NoneType)
     if not plain:
         raise ValueError(f"{where} is {value!r}: write a table such as {_example(next(iter(kinds.values())))}")
     try:

@@ -12,7 +12,7 @@ from sottovoce.experiments.comparison import ALONE, Comparison, Row
 from sottovoce.networks import Network, draw
 
 _INK = "#010203"  # stands for the page's own colour of text
-_COLOURS = ("#2a6f97", "#d1495b", "#66a182", "#edae49", "#8d6a9f", "#00798c", "#c77dba", "#7f8c8d")
+_COLOURS = ("#2a6f97", "#d1495b", "#66a182", "#edae49", "#8d6a9f", "#a0623f", "#c77dba", "#7f8c8d")
 _STYLES = {"together": "-", "alone": "--", "pooled": ":"}
 _WORDS = {"together": "together, over the network", "alone": "each party alone", "pooled": "pooled, no privacy"}
 _MOST = 12  # curves in one picture
@@ -26,7 +26,7 @@ def curves(comparison: Comparison) -> str | None:
         return None
 
     def paint(ax: Any) -> None:
-        bases = list(dict.fromkeys(_base(row) for row in rows))
+        bases = list(dict.fromkeys(_base(row) for row in rows if row.kind != "pooled"))
         for row in rows:
             steps, values = row.runs[0].history["step"], row.values(metric)
             colour = _INK if row.kind == "pooled" else _COLOURS[bases.index(_base(row)) % len(_COLOURS)]

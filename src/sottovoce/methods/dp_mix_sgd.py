@@ -1,12 +1,13 @@
 """DPMixSGD: private decentralised min-max with variance-reduced, tracked gradients.
 
-"Differentially private decentralised min-max optimisation": the hybrid estimator of STORM (Cutkosky and Orabona, NeurIPS
-2019) and the gradient tracking of DM-HSGD (Xian et al., NeurIPS 2021), with Gaussian noise on what neighbours see.
+Quan, Wang, Zhai, Fang and Liu, "Enhancing privacy in decentralized min-max optimization: a differentially private
+approach": the hybrid estimator of STORM (Cutkosky and Orabona, NeurIPS 2019) and the gradient tracking of DM-HSGD (Xian
+et al., NeurIPS 2021), with Gaussian noise on what neighbours see.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -50,12 +51,12 @@ class DpMixSgd(Method):
     ``steps + 1`` releases of each estimator, and ``T = steps + 1`` in the bounds.
 
     Guarantee, design "sound": the next estimator is built on the *released* one, so that each message is a function of
-    earlier messages plus one clipped mean plus noise; both variables' releases of a batch are one mechanism. With a clip
-    C this is `sound.storm_released`, in any number of dimensions and whatever the neighbours do.
+    earlier messages plus one clipped mean plus noise, whatever the neighbours do; both variables' releases of a batch
+    are one mechanism. With Poisson batches and one clip C for x and y this is `sound.storm_released`.
 
     Design "printed": the estimators stay un-noised with the agent, each gradient is clipped to C at both points, and
-    the account is `sound.storm_printed` for the worst record of the sampler's schedule. A sampler that draws anew has no
-    schedule in advance: it is charged for the worst one, without amplification. With replacement nothing is proved.
+    the account is `sound.storm_printed` for the worst record of the sampler's schedule. A sampler that draws anew has
+    no schedule in advance: it is charged for the worst one, without amplification. With replacement nothing is proved.
 
     Args:
         rate_x: step size of x.
@@ -72,9 +73,9 @@ class DpMixSgd(Method):
             an increment near beta needs less noise by a factor of 2 / beta.
         design: "sound" or "printed".
 
-    >>> from sottovoce.privacy.release import Release
-    >>> method = DpMixSgd(0.1, 0.1, Poisson(20), x=Release(1.0, 0.2), y=Release(1.0, 0.2), first=Poisson(10_000, cut=True))
     >>> import sottovoce as sv
+    >>> message, first = sv.Release(clip=1.0, noise=0.2), Poisson(10_000, cut=True)
+    >>> method = DpMixSgd(rate_x=0.1, rate_y=0.1, sampling=Poisson(20), x=message, y=message, first=first)
     >>> round(sv.account(method, sizes=[2000] * 4, steps=999, network=sv.networks.ring(4)).epsilon, 2)
     0.93
     """
@@ -127,8 +128,12 @@ class DpMixSgd(Method):
             estimate = (_storm(now[0], keep_x, g, then[0]), _storm(now[1], keep_y, h, then[1]))
             told = self._tell(estimate, agent)
         else:
-            more_x = agent.release(self._added(self.x, keep_x), **_change(problem, here, before, 0, keep_x), batch=batch)
-            more_y = agent.release(self._added(self.y, keep_y), **_change(problem, here, before, 1, keep_y), batch=batch)
+            more_x = agent.release(
+                self._added(self.x, keep_x), **_change(problem, here, before, 0, keep_x), batch=batch
+            )
+            more_y = agent.release(
+                self._added(self.y, keep_y), **_change(problem, here, before, 1, keep_y), batch=batch
+            )
             told = estimate = (descend(more_x, -keep_x, g), descend(more_y, -keep_y, h))
         return self._move(problem, state, estimate, told, agent.t + 1, agent)
 
@@ -180,15 +185,15 @@ class DpMixSgd(Method):
         sigma_x, sigma_y = self._relative_noise(setting, agent)
         batch, b0 = int(later.denominator(n, 0)), int(first.denominator(n, 0))
         return max(
-            sound.storm_printed(
-                total, self.beta_x, self.beta_y, 1.0, batch, b0, sigma_x, sigma_y, steps, setting.delta
-            )
+            sound.storm_printed(total, self.beta_x, self.beta_y, 1.0, batch, b0, sigma_x, sigma_y, steps, setting.delta)
             for steps in participations(first, later, n, total)
         )
 
     def caveats(self, setting: Setting) -> Sequence[str]:
         """Where the first batch is cut; what the published figure leaves out."""
-        notes = ["the published figure is for the network's average and one variable: a neighbour sees each agent, and both"]
+        notes = [
+            "the published figure is for the network's average and one variable: a neighbour sees each agent, and both"
+        ]
         wanted = getattr(self.first, "batch", 0)
         short = [i for i, n in enumerate(setting.sizes["records"]) if n < wanted]
         if short:
@@ -204,8 +209,11 @@ class DpMixSgd(Method):
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
         """Full batches, both designs."""
-        common = dict(rate_x=0.1, rate_y=0.1, sampling=Full(), x=Release.open(), y=Release.open(), beta_x=0.5, beta_y=0.3)
-        return {"sound": cls(**common), "printed": cls(**common, design="printed")}  # type: ignore[arg-type]
+        made = [
+            cls(0.1, 0.1, Full(), x=Release.open(), y=Release.open(), beta_x=0.5, beta_y=0.3, design=design)
+            for design in get_args(Design)
+        ]
+        return {method.design: method for method in made}
 
 
 def participations(first: Sampling, later: Sampling, n: int, total: int) -> list[Iterable[int] | None]:
@@ -216,22 +224,21 @@ def participations(first: Sampling, later: Sampling, n: int, total: int) -> list
     >>> participations(OnePass(2), OnePass(2), n=6, total=4)
     [[0, 1], [2], [3]]
     """
-    rows = np.arange(n)
-    begins = _takes_part(first, rows, 0)
-    if begins is None or _takes_part(later, rows, 0) is None:
+    if not (_is_planned(first, n) and _is_planned(later, n)):
         return [None]
-    table = np.stack([begins, *(_takes_part(later, rows, t) for t in range(total - 1))], axis=1)  # type: ignore[arg-type]
+    table = np.stack([_batch(first, n, 0), *(_batch(later, n, t) for t in range(total - 1))], axis=1)
     sets = {tuple(np.flatnonzero(row).tolist()) for row in np.unique(table, axis=0)}
     return [list(steps) for steps in sorted(sets)]
 
 
-def _takes_part(sampling: Sampling, rows: np.ndarray, t: int) -> np.ndarray | None:
-    """Which rows are in the batch of step t, where that is known in advance."""
-    if isinstance(sampling, Full) or (isinstance(sampling, Poisson) and sampling.event(len(rows)).rate == 1):
-        return np.ones(len(rows), bool)
-    if isinstance(sampling, OnePass):
-        return rows // sampling.batch == t
-    return None
+def _is_planned(sampling: Sampling, n: int) -> bool:
+    """Whether it is known in advance who takes part."""
+    return isinstance(sampling, (Full, OnePass)) or (isinstance(sampling, Poisson) and sampling.batch >= n)
+
+
+def _batch(sampling: Sampling, n: int, t: int) -> np.ndarray:
+    """Which rows are in the planned batch of step t."""
+    return np.arange(n) // sampling.batch == t if isinstance(sampling, OnePass) else np.ones(n, bool)
 
 
 def _toward(fn: Callable[..., Any], at: Pair, which: int) -> Callable[..., Any]:

@@ -74,19 +74,24 @@ def spreads(network: Network, alpha: float, beta: float) -> tuple[Spread, Spread
     ([3.0, 0.0, 0.0], [3.0, 0.0, 0.0])
     """
     first, second = laplacians(network)
-    return _spread(first, alpha), _spread(second.T, beta)
+    ones, kept, gathered = np.ones(network.size), _kernel(first.T), _kernel(second)
+    return Spread(kept, *_forgets(first, alpha, ones, kept)), Spread(gathered, *_forgets(second, beta, gathered, ones))
 
 
-def _spread(laplacian: np.ndarray, step: float) -> Spread:
-    """For a Laplacian whose rows sum to 0; the push graph's, transposed, is one."""
+def _kernel(matrix: np.ndarray) -> np.ndarray:
+    """The vector that a Laplacian maps to 0, with sum n."""
+    vector = np.linalg.svd(matrix)[2][-1]
+    vector = vector / vector.sum() * len(matrix)
+    return np.where(np.abs(vector) < 1e-12, 0.0, vector)
+
+
+def _forgets(laplacian: np.ndarray, step: float, agreed: np.ndarray, measure: np.ndarray) -> tuple[float, float, float]:
+    """Rate, radius and norm: agreement is a multiple of `agreed`, disagreement is what `measure` does not see."""
     n = len(laplacian)
-    _, _, rows = np.linalg.svd(laplacian.T)
-    kept = rows[-1] / rows[-1].sum() * n
-    kept[np.abs(kept) < 1e-12] = 0.0
-    rest = np.eye(n) - step * laplacian - np.outer(np.ones(n), kept) / n
-    rate = (1.0 - np.abs(np.linalg.eigvals(rest)).max()) / step
-    radius = float(np.abs(np.linalg.eigvals(laplacian)).max())
-    return Spread(kept, float(rate), radius, float(np.linalg.norm(rest, 2)))
+    rest = np.eye(n) - step * laplacian - np.outer(agreed, measure) / n
+    apart = np.linalg.svd(measure[None, :])[2][1:].T  # a basis of the disagreements
+    norm = float(np.linalg.norm(rest @ apart, 2)) if n > 1 else 0.0
+    return (1.0 - spectral_radius(rest)) / step, spectral_radius(laplacian), norm
 
 
 def lemma_2(network: Network, alpha: float, beta: float, gamma: float, L: float, mu: float) -> np.ndarray:

@@ -68,7 +68,9 @@ class GridRelease:
             raise ValueError(f"{gradients.shape} gradients of {self.clip} steps overflow 64 bits: use a coarser grid")
         largest = np.maximum(np.max(np.abs(gradients), axis=1, keepdims=True, initial=0.0), 2.0**-1000)
         unit = gradients / largest  # so that squares neither overflow nor vanish
-        size = largest * (np.abs(unit).sum(1, keepdims=True) if self._l1 else np.linalg.norm(unit, axis=1, keepdims=True))
+        size = largest * (
+            np.abs(unit).sum(1, keepdims=True) if self._l1 else np.linalg.norm(unit, axis=1, keepdims=True)
+        )
         factor = np.minimum(self.clip, size / self.step) / (size / largest)
         steps = np.clip(np.trunc(unit * factor), -self.clip, self.clip).astype(np.int64)
         while np.any(over := ~self._within(steps)):  # floating-point norms may be off in the last digits

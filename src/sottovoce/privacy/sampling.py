@@ -127,7 +127,12 @@ class Poisson(_Batched):
 
     def capacity(self, n: int) -> int:
         """The expected batch and as much above it as `OVERFLOW` asks for."""
-        return min(n, int(stats.binom.isf(OVERFLOW, n, float(self._threshold(n)) / 2**32)))
+        rate = float(self._threshold(n)) / 2**32
+        low, high = int(n * rate), n
+        while low < high:  # by bisection on the tail: binom.isf rounds one minus so small a chance to 1 and answers n
+            middle = (low + high) // 2
+            low, high = (low, middle) if stats.binom.sf(middle, n, rate) <= OVERFLOW else (middle + 1, high)
+        return high
 
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Integer coins, one a record: exact, unlike a comparison of floats."""

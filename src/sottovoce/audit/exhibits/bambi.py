@@ -20,7 +20,10 @@ CLAIMED = published.bambi_dp(1.0)
 def multiclass(rng: np.random.Generator, quick: bool) -> list[Row]:
     """The noise has one direction: whoever knows the prediction reads the label off the offset."""
     rows = []
-    for case, p in [("3 classes, p = .5 .3 .2", np.array([0.5, 0.3, 0.2])), ("10 classes, uniform p", np.full(10, 0.1))]:
+    for case, p in [
+        ("3 classes, p = .5 .3 .2", np.array([0.5, 0.3, 0.2])),
+        ("10 classes, uniform p", np.full(10, 0.1)),
+    ]:
         trials = sized(2e5, quick)
         rows.append(Row(case, CLAIMED, attack(_offsets(p), rng, trials), math.inf, trials))
     trials, p = sized(1e6, quick), np.array([0.55, 0.45])
@@ -96,7 +99,9 @@ def controls(rng: np.random.Generator, quick: bool) -> list[Row]:
     remembered = sound.label_randomized_response(1.0, classes=3)
     return [
         Row("vector Laplace, c = 2", sound.label_fresh(2.0, 1, 0, multiclass=True), vector, 1.0, trials, control=True),
-        Row("3-ary response, drawn once", remembered, attack(_response(1.0, 3), rng, trials), 1.0, trials, control=True),
+        Row(
+            "3-ary response, drawn once", remembered, attack(_response(1.0, 3), rng, trials), 1.0, trials, control=True
+        ),
     ]
 
 

@@ -85,7 +85,9 @@ def table(rows: list[Row]) -> str:
     lines = [f"{'case':{width}}  claimed  measured >=      exact   trials  verdict"]
     for row in rows:
         claimed, measured, exact = (f"{value:.3g}" for value in (row.claimed, row.measured, row.exact))
-        verdict = row.verdict + (" (control)" if row.control else "") + ("" if row.quantity == "epsilon" else " (delta)")
+        verdict = (
+            row.verdict + (" (control)" if row.control else "") + ("" if row.quantity == "epsilon" else " (delta)")
+        )
         lines.append(f"{row.case:{width}}  {claimed:>7}  {measured:>11}  {exact:>9}  {row.trials:>7}  {verdict}")
     return "\n".join(lines)
 

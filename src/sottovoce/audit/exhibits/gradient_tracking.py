@@ -48,7 +48,9 @@ def compact(rng: np.random.Generator, quick: bool) -> list[Row]:
     trials, claimed = sized(1e5, quick), 2.0
     long = dict(K=200, a=0.5, b=0.5, gamma=1.0)
     scale = _printed(**long) / claimed
-    exact = float(sound.gradient_tracking_printed(c=1.0 / scale, L1=0.0, zeta=CONSTANT, eta=CONSTANT, form="compact", **long))
+    exact = float(
+        sound.gradient_tracking_printed(c=1.0 / scale, L1=0.0, zeta=CONSTANT, eta=CONSTANT, form="compact", **long)
+    )
     measured = attack(_replay(scale=scale, compact=True, **long), rng, trials)
     short = {**long, "K": 100}
     box_scale = _printed(**short) / claimed
@@ -72,9 +74,7 @@ def _apart(
     return np.abs(x), np.abs(y)
 
 
-def _replay(
-    K: int, a: float, b: float, gamma: float, scale: float, curvature: float = 0.0, compact: bool = False
-):
+def _replay(K: int, a: float, b: float, gamma: float, scale: float, curvature: float = 0.0, compact: bool = False):
     """The private x and y of one agent under both hypotheses, replayed from its messages; gradients are
     curvature * x + xi with xi = 1 or 0. What the others say is the same in both and left out.
     """

@@ -3,7 +3,7 @@
 Xian, Huang, Zhang and Huang, "A faster decentralized algorithm for nonconvex minimax problems", NeurIPS 2021.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sottovoce.methods.dp_mix_sgd import DpMixSgd
 from sottovoce.privacy.release import Release
@@ -18,5 +18,5 @@ class DmHsgd(DpMixSgd):
     'non-private'
     """
 
-    x: Release = Release.open()
-    y: Release = Release.open()
+    x: Release = field(default_factory=Release.open)
+    y: Release = field(default_factory=Release.open)

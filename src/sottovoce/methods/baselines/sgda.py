@@ -6,7 +6,7 @@ its neighbours.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from sottovoce.methods.base import Method
@@ -96,10 +96,9 @@ class DpSgda(Method):
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
         """Full batches."""
-        common = dict(sampling=Full(), x=Release.open(), y=Release.open())
         return {
-            "full": cls(rate_x=0.1, rate_y=0.1, **common),  # type: ignore[arg-type]
-            "momentum": cls(rate_x=0.05, rate_y=0.05, momentum=0.5, **common),  # type: ignore[arg-type]
+            "full": cls(0.1, 0.1, Full(), x=Release.open(), y=Release.open()),
+            "momentum": cls(0.05, 0.05, Full(), x=Release.open(), y=Release.open(), momentum=0.5),
         }
 
 
@@ -112,5 +111,5 @@ class Sgda(DpSgda):
     'non-private'
     """
 
-    x: Release = Release.open()
-    y: Release = Release.open()
+    x: Release = field(default_factory=Release.open)
+    y: Release = field(default_factory=Release.open)

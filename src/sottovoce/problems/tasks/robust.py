@@ -28,19 +28,17 @@ Groups = Literal["party", "label"]
 def numbered(parts: Sequence[Part]) -> list[Part]:
     """The same parts with a column `party`: whose record it is, which is public.
 
-    >>> first, second = numbered([Part({"label": np.zeros(4)}, np.arange(1)), Part({"label": np.zeros(4)}, np.arange(1, 4))])
-    >>> second.gather()["party"].tolist()
-    [1, 1, 1]
+    >>> held = {"label": np.zeros(4)}
+    >>> first, second = numbered([Part(held, np.arange(1)), Part(held, np.arange(1, 4))])
+    >>> second.gather()["party"].tolist(), first.records is second.records
+    ([1, 1, 1], True)
     """
-    columns: dict[int, np.ndarray] = {}
-    numbered = []
+    sets_of_records: dict[int, Any] = {}
     for number, part in enumerate(parts):
-        column = columns.setdefault(id(part.records), np.zeros(len(jax.tree.leaves(part.records)[0]), np.int32))
-        column[part.rows] = number
-    shared = {key: {**next(p.records for p in parts if id(p.records) == key), "party": columns[key]} for key in columns}
-    for part in parts:
-        numbered.append(Part(shared[id(part.records)], part.rows, part.unit))
-    return numbered
+        count = len(jax.tree.leaves(part.records)[0])
+        records = sets_of_records.setdefault(id(part.records), {**part.records, "party": np.zeros(count, np.int32)})
+        records["party"][part.rows] = number
+    return [Part(sets_of_records[id(part.records)], part.rows, part.unit) for part in parts]
 
 
 @task("robust-logistic")
@@ -54,10 +52,12 @@ def robust_logistic(
     sharpness: float = 10.0,
     seed: int = 0,
 ) -> Task:
-    """min over x, max over y on the simplex of ``sum_i y_i l_i(x) - price/2 |m y - 1|^2 + penalty sum s x^2/(1 + s x^2)``.
+    """Logistic regression under the worst weighting of parties (as in the DPMixSGD paper) or of classes.
 
-    l_i is the logistic loss of group i, of m: a party (as in the DPMixSGD paper) or a class. The price is 1 / m^2 if not
-    given. A record's own term is ``m y_i`` times its loss, so that its mean over parties is the sum above.
+    min over x, max over y on the simplex of
+    ``sum_i y_i l_i(x) - price/2 |m y - 1|^2 + penalty sum s x^2 / (1 + s x^2)``, with l_i the loss of group i, of m,
+    and s the `sharpness`. The price is 1 / m^2 if not given. A record's own term is ``m y_i`` times its loss, so that
+    its mean over parties is the sum above.
 
     >>> robust_logistic(Shape((4,), classes=2, agents=5)).problem.y0.shape
     (5,)
@@ -96,7 +96,7 @@ def group_robust(
 ) -> Task:
     """Cross entropy under the worst weighting of groups (classes or parties), at a price for leaving uniform weights.
 
-    Distributionally robust training (Sagawa et al., ICLR 2020) as a min-max problem; reports the worst class's accuracy.
+    Distributionally robust training (Sagawa et al., ICLR 2020) as a min-max problem; reports the worst class too.
 
     >>> group_robust(Shape((4,), classes=3, agents=5)).problem.y0.shape
     (3,)
@@ -130,9 +130,7 @@ def group_robust(
 
 
 @task("auc")
-def auc(
-    shape: Shape, prior: float, hidden: Sequence[int] = (), scale: float = 1.0, seed: int = 0
-) -> Task:
+def auc(shape: Shape, prior: float, hidden: Sequence[int] = (), scale: float = 1.0, seed: int = 0) -> Task:
     """AUC maximisation as a saddle: with h the score in (0, 1) and p the share of class 1, a record contributes
 
     ``(1-p) (h-a)^2 - 2 (1+alpha) (1-p) h`` if of class 1, else ``p (h-b)^2 + 2 (1+alpha) p h``; ``-p (1-p) alpha^2`` is

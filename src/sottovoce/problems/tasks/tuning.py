@@ -105,7 +105,7 @@ def _tuned(
     problem = Bilevel(
         per_record,
         per_record,
-        x0=jnp.full(int(group.max()) + 1, start),
+        x0=jnp.full(int(group.max()) + 1, start, jnp.float32),
         y0=y0,
         public_lower=public_lower,
         project_x=sets.box(-limit, limit),

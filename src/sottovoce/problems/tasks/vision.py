@@ -69,4 +69,4 @@ def classification(model: models.Model, seed: int = 0) -> Task:
 
         return evaluate
 
-    return Task(Minimize(loss, model.init(jax.random.key(seed)), predict=predict), metrics)
+    return Task(Minimize(loss, jax.jit(model.init)(jax.random.key(seed)), predict=predict), metrics)

@@ -1,0 +1,196 @@
+"""`audit`: run a method many times under D and under D', and see how well the two can be told apart."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sottovoce import accounting
+from sottovoce.audit import adversaries, bounds
+from sottovoce.audit.adversaries import Instance, Stores, Target
+from sottovoce.audit.bounds import Finding
+from sottovoce.methods.base import Method
+from sottovoce.networks import Network, single
+from sottovoce.privacy.accountant import Adjacency
+from sottovoce.runtime.progress import Progress
+from sottovoce.runtime.store import Layout, lay_out
+from sottovoce.trees import Tree
+
+Adversary = Literal["canary", "replay", "one-run"]
+Score = Callable[[jax.Array, Stores], jax.Array]
+
+_LOOKS = (0.125, 0.25, 0.5, 1.0)  # when it is asked whether the verdict is certain; they share the risk
+_DIGITS = 3  # scores are float32: finer differences are rounding, and the audit is of the ideal mechanism
+_ROOM = 4_000_000  # records held at once by trials that run side by side
+
+
+def audit(
+    method: Method,
+    *,
+    steps: int,
+    sizes: Sequence[Any] | Mapping[str, Any] | None = None,
+    parts: Sequence[Any] | None = None,
+    problem: Any = None,
+    network: Network | None = None,
+    adversary: Adversary = "canary",
+    agent: int = 0,
+    level: str | None = None,
+    row: int = 0,
+    replacement: Tree | None = None,
+    delta: float = 1e-5,
+    adjacency: Adjacency | None = None,
+    claimed: float | None = None,
+    trials: int = 20_000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Finding:
+    """A measured lower bound on the epsilon of one agent's messages, beside the claimed one.
+
+    The adversary sees everything that the agent releases and knows all data but one record. Its score is the exact
+    log-likelihood ratio of the transcript, so no other attack on this instance does better; what it finds is limited by
+    the instance and by the number of trials (never more than about ln(trials / 3.7)).
+
+    - "canary": the worst-case instance for the method, network, sampling and sizes at hand: a record whose gradient is
+      the whole clip in a coordinate nobody else uses. A sound and tight account is nearly reached.
+    - "replay": your own `problem` and `parts`; the record at (`agent`, `level`, `row`) is removed, or replaced by
+      `replacement`. Shows what a usual record risks.
+    - "one-run": one run in which every record of the agent is a canary with a coordinate of its own, put in by a fair
+      coin; zero-out only. Cheap, and weaker.
+
+    Args:
+        sizes: each agent's number of records, as in `account`; read off `parts` if they are given.
+        claimed: what to compare with; by default what `account` says of the agent.
+        trials: runs counted under each hypothesis, besides a pilot of a quarter on which the event is chosen. A claim
+            that is found false early ends the audit; looking several times is paid for in confidence.
+
+    >>> import sottovoce as sv
+    >>> method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(clip=1.0, noise=0.2), sampling=sv.Full())
+    >>> finding = audit(method, sizes=[10], steps=3, delta=1e-2, trials=4000)
+    >>> finding.passed, finding.ratio > 0.5
+    (True, True)
+    """
+    if parts is None and sizes is None:
+        raise ValueError("give sizes= (each agent's number of records), or parts= with the records themselves")
+    if trials < 100 or not 0 < confidence < 1:
+        raise ValueError(f"{trials} trials at confidence {confidence}: give at least 100, and a number in (0, 1)")
+    if adversary not in ("canary", "replay", "one-run"):
+        raise ValueError(f"adversary is {adversary!r}: choose 'canary', 'replay' or 'one-run'")
+    if adversary == "replay" and (problem is None or parts is None):
+        raise ValueError("the replay adversary needs problem= and parts=; 'canary' makes its own")
+    if adversary == "one-run":
+        if adjacency == "replace-one":
+            raise ValueError("a one-run audit puts canaries in or leaves them out: its adjacency is 'zero-out'")
+        adjacency = "zero-out"
+    layout = lay_out(parts) if parts is not None else None
+    by_level = accounting.as_sizes(layout.sizes if layout is not None else sizes)  # type: ignore[arg-type]
+    network = network or single()
+    report = accounting.account(
+        method,
+        sizes=by_level,
+        steps=steps,
+        network=network,
+        delta=delta,
+        adjacency=adjacency,
+        unit=layout.unit if layout is not None else "record",
+        shared_units=layout.shared_units if layout is not None else False,
+        problem=problem if adversary == "replay" else None,
+    )
+    relation: Adjacency = report.adjacency  # type: ignore[assignment]
+    if claimed is None:
+        claimed = report.per_agent[agent]
+    if not math.isfinite(claimed):
+        raise ValueError(f"there is no claim to audit: {report.statement()}")
+    dearest = max(report.per_level, key=lambda name: report.per_level[name]) if report.per_level else "records"
+    target = Target(agent, level or (dearest if dearest in by_level else next(iter(by_level))), row)
+    what = type(method).__name__
+    if adversary == "one-run":
+        lower, count = _one_run(method, by_level, network, steps, target, delta, confidence, seed)
+        return Finding(lower, claimed, delta, confidence, count, adversary, what)
+    if adversary == "canary":
+        instance = adversaries.worst_case(method, by_level, target, relation)
+    else:
+        assert isinstance(layout, Layout)
+        instance = adversaries.neighbours(problem, layout, target, relation, replacement)
+    score = adversaries.scores(instance, method, network, steps)
+    lower, count = _many_runs(score, instance, delta, confidence, claimed, trials, seed, progress, what)
+    return Finding(lower, claimed, delta, confidence, count, adversary, what)
+
+
+def _many_runs(
+    score: Score,
+    instance: Instance,
+    delta: float,
+    confidence: float,
+    claimed: float,
+    trials: int,
+    seed: int,
+    progress: bool | None,
+    what: str,
+) -> tuple[float, int]:
+    """Pilot, then trials in stretches, with a look at the verdict after some of them."""
+    held = sum(int(sizes.sum()) for sizes in instance.layout.sizes.values())
+    block = max(1, min(4096, _ROOM // held, math.ceil(trials / 8)))
+    first = int(np.random.default_rng([seed, 2]).integers(2**30))  # no two trials share a seed
+    used = 0
+
+    def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
+        nonlocal used
+        sides: list[list[np.ndarray]] = [[], []]
+        for _ in range(math.ceil(count / block)):
+            for side, data in zip(sides, (instance.under_d, instance.under_other)):
+                seeds = first + used + np.arange(block)
+                used += block
+                side.append(np.asarray(score(jnp.asarray(seeds, jnp.int32), data), np.float64))
+                bar.show(min(used, total), {})
+        pooled = np.concatenate([*sides[0], *sides[1]])
+        if np.isnan(pooled).any():
+            raise FloatingPointError(
+                "a trial's likelihood is not a number: its run diverged, or a release has no noise"
+            )
+        return np.round(np.concatenate(sides[0]), _DIGITS), np.round(np.concatenate(sides[1]), _DIGITS)
+
+    total = 2 * (trials + trials // 4)
+    each_look = 1 - (1 - confidence) / len(_LOOKS)
+    with Progress(f"audit of {what}", total, shown=progress) as bar:
+        event = bounds.choose(*draw(trials // 4), delta=delta, confidence=each_look)
+        seen: tuple[np.ndarray, np.ndarray] = (np.empty(0), np.empty(0))
+        lower = 0.0
+        for share in _LOOKS:
+            missing = math.ceil(share * trials) - len(seen[0])
+            if missing > 0:
+                more = draw(missing)
+                seen = (np.concatenate([seen[0], more[0]]), np.concatenate([seen[1], more[1]]))
+            lower = max(lower, bounds.measure(event, *seen, delta=delta, confidence=each_look))
+            if lower > claimed:
+                break
+    return lower, 2 * len(seen[0])
+
+
+def _one_run(
+    method: Method,
+    sizes: Mapping[str, np.ndarray],
+    network: Network,
+    steps: int,
+    target: Target,
+    delta: float,
+    confidence: float,
+    seed: int,
+) -> tuple[float, int]:
+    """All of an agent's records are canaries; which of them are there is tossed, and guessed from one run."""
+    count = int(sizes[target.level][target.agent])
+    if count < 2:
+        raise ValueError(f"a one-run audit needs many canaries; agent {target.agent} has {count} record")
+    problem, layout = adversaries.canaries(method, sizes, target, width=count)
+    included = np.random.default_rng([seed, 3]).random(count) < 0.5
+    stores = dict(layout.stores)
+    store = stores[target.level]
+    absent = store.order[int(store.starts[target.agent]) + np.flatnonzero(~included)]
+    drawn = {**stores, target.level: adversaries.without(store, absent)}
+    instance = Instance(problem, layout, stores, stores, target)
+    score = adversaries.scores(instance, method, network, steps, each=count)
+    found = np.asarray(score(jnp.asarray([seed], jnp.int32), drawn), np.float64)[0]
+    return bounds.one_run_bound(np.round(found, _DIGITS), included, delta, confidence), count
