@@ -23,9 +23,6 @@ import sottovoce as sv
 from sottovoce.methods import DpSgd, GbDsbo, LdpDsbo, MaDsbo
 from sottovoce.methods.ldp_dsbo_theory import predict
 from sottovoce.problems import tasks
-from sottovoce.runtime.result import average, variables
-from sottovoce.runtime.store import lay_out
-from sottovoce.runtime.vectorised import program
 from sottovoce.schedules import Decay
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
@@ -45,26 +42,10 @@ def repeat(
     every: int,
     chunk: int = 1024,
 ) -> Curves:
-    """The agents' average evaluated along the run, for several seeds: compiled once, the seed is an argument."""
-    layout = lay_out(parts)
-
-    def measured(state: Any) -> Mapping[str, Any]:
-        return evaluate(*average(variables(problem, state)))
-
-    @jax.jit
-    def once(seed: Any) -> Mapping[str, Any]:
-        compiled = program(problem, method, layout, network, steps, seed, chunk)
-
-        def stretch(state: Any, first: Any) -> tuple[Any, Any]:
-            state, _ = compiled.advance(state, first, every)
-            return state, measured(state)
-
-        state = compiled.init()
-        _, later = jax.lax.scan(stretch, state, jnp.arange(0, steps, every))
-        return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), measured(state), later)
-
-    found = [jax.tree.map(np.asarray, once(jnp.int32(seed))) for seed in seeds]
-    return {name: np.stack([np.asarray(one[name]) for one in found]) for name in found[0]}
+    """The agents' average evaluated along the run, for several seeds."""
+    options = {"network": network, "steps": steps, "evaluate": evaluate, "every": every, "chunk": chunk}
+    found = [sv.run(problem, parts, method, seed=seed, progress=False, **options).history for seed in seeds]
+    return {name: np.stack([one[name] for one in found]) for name in found[0]}
 
 
 # Convergence on quadratics with a known solution.

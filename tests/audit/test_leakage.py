@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sottovoce import data
-from sottovoce.audit import leakage
+from sottovoce.audit import leakage, similarity
 from sottovoce.privacy import sound
 
 
@@ -44,7 +44,7 @@ class TestReleasedMessages:
     def test_are_not(self, digits):
         truth, labels, middle = digits
         case = leakage.attack("released", truth, labels, 1.0, leakage.noise_for(8.0, 1.0), steps=30)
-        blind = leakage._scores(truth, np.broadcast_to(middle, truth.shape))
+        blind = similarity.scores(truth, np.broadcast_to(middle, truth.shape))
         assert case.epsilon == pytest.approx(8.0, abs=1e-4)
         for ssim, psnr in case.scores.values():
             assert ssim < blind[0]
@@ -68,12 +68,12 @@ class TestMeasures:
     def test_ssim_of_flat_pictures(self):
         """Without variance only the luminance term is left."""
         a, b = np.full((9, 9), 0.5), np.full((9, 9), 0.7)
-        assert leakage.ssim(a, b) == pytest.approx((2 * 0.35 + 1e-4) / (0.25 + 0.49 + 1e-4))
+        assert similarity.ssim(a, b) == pytest.approx((2 * 0.35 + 1e-4) / (0.25 + 0.49 + 1e-4))
 
     def test_a_batch_is_matched_in_the_best_order(self):
         truth = np.random.default_rng(0).uniform(size=(5, 4, 4))
         order = np.array([3, 1, 4, 0, 2])
-        np.testing.assert_array_equal(leakage._matched(truth, truth[order]), truth)
+        np.testing.assert_array_equal(similarity.matched(truth, truth[order]), truth)
 
 
 def test_main_prints_and_draws(tmp_path, capsys):
@@ -88,7 +88,7 @@ def test_main_prints_and_draws(tmp_path, capsys):
 def test_mnist_digits_are_recovered_from_clear_gradients_only():
     train, test = data.load("mnist")
     truth, labels = test["features"].reshape(-1, 1, 28, 28)[:20], test["label"][:20, None]
-    blind = leakage._scores(truth, np.broadcast_to(train["features"].mean(axis=0).reshape(28, 28), truth.shape))
+    blind = similarity.scores(truth, np.broadcast_to(train["features"].mean(axis=0).reshape(28, 28), truth.shape))
     clear = leakage.attack("clear", truth, labels, math.inf, 0.0)
     released = leakage.attack("released", truth, labels, 1.0, leakage.noise_for(8.0, 1.0))
     assert clear.scores["DLG"][0] > 0.9

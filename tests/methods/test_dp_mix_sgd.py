@@ -109,11 +109,11 @@ class TestAlgorithm:
             errors, apart = [], []
             for seed in range(3):
                 result = sv.run(
-                    saddle(), one * agents, method, network=sv.networks.complete(agents), steps=400, every=4, seed=seed,
+                    saddle(), one * agents, method, network=sv.networks.complete(agents), steps=200, every=4, seed=seed,
                     evaluate=lambda a, b: {"error": jnp.sum((a - x) ** 2) + jnp.sum((b - y) ** 2)}, progress=False,
                 )  # fmt: skip
-                errors.append(result.history["error"][20:])
-                apart.append(result.history["consensus"][20:])
+                errors.append(result.history["error"][10:])
+                apart.append(result.history["consensus"][10:])
             return float(np.mean(errors)), float(np.mean(apart))
 
         (two, _), (sixteen, apart) = variance(2), variance(16)

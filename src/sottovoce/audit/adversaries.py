@@ -16,7 +16,7 @@ from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.problems import Bilevel, Minimize, MinMax
 from sottovoce.runtime.agent import root_key, run_key, step_key
-from sottovoce.runtime.store import Layout, Store, lay_out
+from sottovoce.runtime.store import Layout, Store, as_part, lay_out
 from sottovoce.runtime.vectorised import VectorPlace
 from sottovoce.trees import Tree
 
@@ -44,7 +44,7 @@ class Instance:
 
 
 def canaries(method: Method, sizes: Mapping[str, np.ndarray], target: Target, width: int = 1) -> tuple[Any, Layout]:
-    """The worst case for a sound design: canary k's gradient is the whole clip, in coordinate k, which nobody else uses.
+    """The worst case for a sound design: canary k's gradient is the whole clip, in a coordinate nobody else uses.
 
     Losses are so steep that every release of a canary is clipped. The target's agent has canaries in its first `width`
     rows (one alone: in the target's row); all other records are zero and contribute nothing.
@@ -75,7 +75,7 @@ def canaries(method: Method, sizes: Mapping[str, np.ndarray], target: Target, wi
 
     by_level = {level: records(level) for level in sizes}
     if target.level in ("upper", "lower"):
-        parts: list[Any] = [Levels(up, low) for up, low in zip(by_level["upper"], by_level["lower"])]
+        parts: list[Any] = [Levels(as_part(up), as_part(low)) for up, low in zip(by_level["upper"], by_level["lower"])]
     else:
         parts = by_level["records"]
     return problems[kind](), lay_out(parts)

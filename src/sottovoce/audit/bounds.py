@@ -100,7 +100,8 @@ def delta_bound(right: int, wrong: int, trials: int, epsilon: float, confidence:
     0.46
     """
     risk = (1 - confidence) / 2
-    return float(max(limits(right, trials, risk)[0] - math.exp(epsilon) * limits(wrong, trials, risk)[1], 0.0))
+    low, high = limits(right, trials, risk)[0], limits(wrong, trials, risk)[1]
+    return max(float(low) - math.exp(epsilon) * float(high), 0.0)
 
 
 def choose(under_d: np.ndarray, under_other: np.ndarray, delta: float, confidence: float = 0.95) -> Event:

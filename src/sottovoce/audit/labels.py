@@ -3,6 +3,7 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.audit import bounds
@@ -62,7 +63,7 @@ def _scores(gate: LabelGate, label: int, classes: int, uses: int, copies: int, t
         return np.round(found[:, 0] - found[:, 1], 6)
     if not isinstance(gate, Fresh):
         raise TypeError(f"{type(gate).__name__} is not a gate that this audit knows: use Memoised, Fresh or Printed")
-    vectors = gate.vectors(labels)
+    vectors = jnp.asarray(gate.vectors(labels))
     # Two classes: the weights are those of one noisy number; more: one noise an entry, or, printed, one for all.
     entries = slice(1, 2) if classes == 2 else slice(0, classes)
     score = np.zeros(trials)

@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scipy.ndimage import uniform_filter
-from scipy.optimize import brentq, linear_sum_assignment, minimize
+from scipy.optimize import brentq, minimize
 
 from sottovoce import data, networks
+from sottovoce.audit.similarity import matched, scores
 from sottovoce.methods.dp_mix_sgd import DpMixSgd
 from sottovoce.privacy import sound
 from sottovoce.privacy.release import Release
@@ -153,31 +153,6 @@ def _turn(start: jax.Array, labels: jax.Array, targets: Tree, clip: float, steps
     return jax.lax.fori_loop(0, steps, move, (start, jnp.zeros_like(start), jnp.zeros_like(start)))[0]
 
 
-def psnr(truth: np.ndarray, guess: np.ndarray) -> float:
-    """Peak signal to noise ratio in decibel, for pictures in [0, 1].
-
-    >>> round(psnr(np.zeros((2, 2)), np.full((2, 2), 0.1)), 6)
-    20.0
-    """
-    error = float(np.mean((truth - np.clip(guess, 0, 1)) ** 2))
-    return 10 * math.log10(1 / max(error, _TINY))
-
-
-def ssim(truth: np.ndarray, guess: np.ndarray, window: int = 7) -> float:
-    """Structural similarity (Wang et al., 2004) of two pictures in [0, 1], over square windows: 1 if equal.
-
-    >>> ssim(np.eye(8), np.eye(8))
-    1.0
-    """
-    a, b = np.asarray(truth, float), np.clip(np.asarray(guess, float), 0, 1)
-    average = partial(uniform_filter, size=window)
-    mean_a, mean_b = average(a), average(b)
-    var_a, var_b, cov = average(a * a) - mean_a**2, average(b * b) - mean_b**2, average(a * b) - mean_a * mean_b
-    c1, c2 = 0.01**2, 0.03**2
-    value = (2 * mean_a * mean_b + c1) * (2 * cov + c2) / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))
-    return float(np.mean(value))
-
-
 @dataclass(frozen=True)
 class Case:
     """One way of sending, attacked: figures over all pictures, and the pictures themselves."""
@@ -200,9 +175,9 @@ def attack(
     if records == 1:
         guesses["cosine + TV"] = cosine(seen, shape, seed=seed)
         right = float(np.mean(infer_labels(seen) == labels[:, 0]))
-    ordered = {kind: np.stack([_matched(t, g) for t, g in zip(truth, guess)]) for kind, guess in guesses.items()}
-    scores = {kind: _scores(truth, guess) for kind, guess in ordered.items()}
-    return Case(name, epsilon_of(noise, clip, records), scores, right, ordered)
+    ordered = {kind: np.stack([matched(t, g) for t, g in zip(truth, guess)]) for kind, guess in guesses.items()}
+    figures = {kind: scores(truth, guess) for kind, guess in ordered.items()}
+    return Case(name, epsilon_of(noise, clip, records), figures, right, ordered)
 
 
 def main(
@@ -235,7 +210,7 @@ def main(
         cases.append(attack(f"clip 1, noise 1, batch {batch}", many, mixed, 1.0, 1.0, steps, seed))
     blind = np.broadcast_to(train["features"].mean(axis=0).reshape(side, side), one.shape)
     console = Console()
-    console.print(_table(cases, _scores(one, blind), dataset, count))
+    console.print(_table(cases, scores(one, blind), dataset, count))
     path = Path(out) / f"dlg-{dataset}.png"
     draw(cases, one[:, 0], blind[0, 0], path)
     console.print(f"pictures: {path}")
@@ -305,14 +280,3 @@ def _clipped_mean(shape: tuple[int, ...], clip: Any, pictures: jax.Array, labels
 
 def _spread(values: jax.Array) -> jax.Array:
     return jnp.std(values, axis=-1, keepdims=True) + _TINY
-
-
-def _matched(truth: np.ndarray, guess: np.ndarray) -> np.ndarray:
-    """The guesses in the order that fits the truth best: an attack does not know the order of a batch."""
-    apart = ((truth[:, None] - np.clip(guess, 0, 1)[None]) ** 2).sum(axis=(2, 3))
-    return guess[linear_sum_assignment(apart)[1]]
-
-
-def _scores(truth: np.ndarray, guess: np.ndarray) -> tuple[float, float]:
-    pairs = [(t, g) for ts, gs in zip(truth, guess) for t, g in zip(ts, gs)]
-    return float(np.median([ssim(t, g) for t, g in pairs])), float(np.median([psnr(t, g) for t, g in pairs]))

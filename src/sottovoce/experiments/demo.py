@@ -24,6 +24,6 @@ def demo(out: str | Path, sets: Sequence[str] = (), say: Callable[[str], None] =
 
 def _clear(out: Path) -> None:
     """Remove what an earlier demo left, and nothing else."""
-    ours = ("checkpoint.npz", "ledger.jsonl", "model.npz", "result.json")
+    ours = ("checkpoint.npz", "ledger.jsonl", "ledger.jsonl.head", "model.npz", "result.json")
     for path in [*(file for name in ours for file in out.glob(f"*/*/{name}")), out / "comparison.json"]:
         path.unlink()

@@ -48,6 +48,7 @@ class Descent:
         rate: step size, a schedule of the step within the round (the paper's is ``Decay(1 / mu, 1)``).
         radii: a ball's radius for each round; one round without a ball by default.
         averaged: whether a round gives its average iterate (the paper) or its last one.
+        momentum: weight of a round's past steps in the next one (post-processing: it costs no privacy).
 
     >>> Descent(steps=20, rate=0.5, radii=(2.0, 0.5)).releases
     40
@@ -57,8 +58,11 @@ class Descent:
     rate: Schedule | float
     radii: tuple[float, ...] = (math.inf,)
     averaged: bool = True
+    momentum: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum is {self.momentum}: it must lie in [0, 1)")
         if self.steps < 1 or not self.radii or not min(self.radii) > 0:
             raise ValueError(
                 f"a descent of {self.steps} steps in balls of radii {self.radii}: it needs at least one step, and one "
@@ -79,13 +83,14 @@ class Descent:
     def _round(self, slope: Slope, start: Tree, radius: float, agent: "Agent", name: str) -> Tree:
         keep = sets.ball(radius, centre=start) if math.isfinite(radius) else lambda point: point
 
-        def turn(carry: tuple[Tree, Tree, jax.Array], agent: "Agent") -> tuple[Tree, Tree, jax.Array]:
-            point, total, k = carry
-            rate = schedule(self.rate)(k, agent.index)
-            point = keep(descend(agent.mix(point), rate, slope(point, agent)))
-            return point, add(total, point), k + 1
+        def turn(carry: tuple[Tree, Tree, Tree, jax.Array], agent: "Agent") -> tuple[Tree, Tree, Tree, jax.Array]:
+            point, velocity, total, k = carry
+            velocity = combine(lambda v, g: self.momentum * v + g, velocity, slope(point, agent))
+            point = keep(descend(agent.mix(point), schedule(self.rate)(k, agent.index), velocity))
+            return point, velocity, add(total, point), k + 1
 
-        point, total, _ = agent.loop(self.steps, turn, (start, zeros_like(start), jnp.zeros((), jnp.int32)), name)
+        rest = zeros_like(start)
+        point, _, total, _ = agent.loop(self.steps, turn, (start, rest, rest, jnp.zeros((), jnp.int32)), name)
         return combine(lambda leaf: leaf / self.steps, total) if self.averaged else point
 
 

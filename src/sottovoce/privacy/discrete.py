@@ -1,16 +1,16 @@
 """Noise that is safe on real machines: whole numbers, exact distributions, the operating system's entropy.
 
-Floating-point noise is no differentially private mechanism bit for bit: some outputs are possible under one data set and
-impossible under its neighbour (the exhibits "last-bit" and "float32-normal" attack exactly this). Here every
-number that depends on a record is a whole number of grid steps, from the clipped gradient to the noisy sum.
+Floating-point noise is no differentially private mechanism bit for bit: some outputs are possible under one data set
+and impossible under its neighbour (the exhibits "last-bit" and "float32-normal" attack exactly this). Here every number
+that depends on a record is a whole number of grid steps, from the clipped gradient to the noisy sum.
 
-**Which path, and its proof.** Rounding is done per record, before summation, toward zero. A record's clipped
-gradient becomes a vector of whole numbers whose norm is *checked in whole numbers* to be at most `clip` grid
-steps; a record that is not finite becomes zero. Whole numbers add without error, so removing a record moves the sum by
-at most `clip` in that norm, exactly: rounding adds nothing to the sensitivity. (Rounding a floating-point sum
-instead would add the grid step times d in L1, or sqrt(d) in L2, and the error of the summation.) The
-noise is drawn from the exact discrete distribution by integer arithmetic alone, and the noisy sum is divided last, which
-is post-processing. The price is one gradient per record in memory: book-keeping, which never forms them, cannot be used.
+**Which path, and its proof.** Rounding is done per record, before summation, toward zero. A record's clipped gradient
+becomes a vector of whole numbers whose norm is *checked in whole numbers* to be at most `clip` grid steps; a record
+that is not finite becomes zero. Whole numbers add without error, so removing a record moves the sum by at most `clip`
+in that norm, exactly: rounding adds nothing to the sensitivity. (Rounding a floating-point sum instead would add the
+grid step times d in L1, or sqrt(d) in L2, and the error of the summation.) The noise is drawn from the exact discrete
+distribution by integer arithmetic alone, and the noisy sum is divided last, which is post-processing. The price is one
+gradient per record in memory: book-keeping, which never forms them, cannot be used.
 """
 
 import math
@@ -216,24 +216,22 @@ def _laplace(grid: GridRelease, moved: int, rate: float | None) -> Any:
 
 
 def _gaussian(items: list[tuple[GridRelease, int]], moved: int, rate: float | None, delta: float) -> float:
-    orders = np.arange(2, 513)
-    divergence = np.zeros(len(orders))
-    for grid, count in items:
-        rho = (moved * grid.clip / grid.scale) ** 2 / 2
-        plain = rho * orders
-        divergence += count * (plain if rate is None or rate == 1 else _sampled(orders, plain, rate))
+    rhos = [(count, (moved * grid.clip / grid.scale) ** 2 / 2) for grid, count in items]
     if rate is None or rate == 1:  # every real order is at hand
         orders = 1 + np.geomspace(1e-4, 1e6, 20_000)
-        divergence = sum(count * (moved * grid.clip / grid.scale) ** 2 / 2 for grid, count in items) * orders
+        divergence = sum(count * rho for count, rho in rhos) * orders
+    else:
+        orders = np.arange(2.0, 513.0)
+        divergence = np.sum([count * _sampled(orders, rho * orders, rate) for count, rho in rhos], axis=0)
     found = divergence + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
-    return float(max(np.min(found), 0.0))
+    return max(float(np.min(found)), 0.0)
 
 
 def _sampled(orders: np.ndarray, plain: np.ndarray, rate: float) -> np.ndarray:
     """Rényi divergences under Poisson sampling from those without, at whole orders 2, 3, ..."""
     out = []
     for order in orders:
-        j = np.arange(2, order + 1)
+        j = np.arange(2, int(order) + 1)
         choose = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
         factor = np.where(j == 2, 0.0, math.log(3))
         terms = factor + choose + (order - j) * math.log1p(-rate) + j * math.log(rate) + (j - 1) * plain[j - 2]

@@ -2,8 +2,14 @@
 
 An entry covers a stretch of steps of one run. Writing the same entry again changes nothing: a run that was killed and
 resumed repeats the same bytes, which cost no privacy, so nothing is charged twice.
+
+The file only grows. Each line carries the hash of the line before it, and a small file beside it (`.head`) the number
+of lines and the hash of the last. So a line that was changed, removed or put in, a file that was cut, deleted or
+rolled back without its head, is refused: nobody would know what was spent. This guards against accidents and
+careless edits; who rewrites both files can forge them, so keep them where only the agent can write.
 """
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -14,6 +20,7 @@ from typing import Any
 
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
+from sottovoce.runtime.checkpoint import write_atomically
 
 Spent = tuple[tuple[Mechanism, int], ...]
 _SAMPLINGS = {kind.__name__: kind for kind in accountant.Sampling.__args__}
@@ -64,7 +71,7 @@ class Entry:
 
 
 class Ledger:
-    """Entries in order, in memory and, with a path, in a file that only grows (one JSON line an entry).
+    """Entries in order, in memory and, with a path, in a file (one JSON line an entry).
 
     >>> ledger = Ledger()
     >>> once = Entry("run", 0, 10, (Group("records", (0,), ((Mechanism(laplace=(0.1,)), 10),)),))
@@ -76,16 +83,10 @@ class Ledger:
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = Path(path) if path is not None else None
         self.entries: dict[tuple[str, int, int], Entry] = {}
-        if self.path is not None and self.path.exists():
-            for number, line in enumerate(self.path.read_text().splitlines(), start=1):
-                try:
-                    entry = _decode(json.loads(line))
-                except (ValueError, KeyError, TypeError) as error:
-                    raise ValueError(
-                        f"{self.path}, line {number}, is not a ledger entry ({error}): the file was changed or cut. "
-                        "Restore it from a copy; without it nobody knows what was spent."
-                    ) from error
-                self.entries[entry.key] = entry
+        self._last = _digest(b"")
+        self._size = 0  # of the file, as this ledger knows it
+        if self.path is not None:
+            self._read(self.path)
 
     def charge(self, entry: Entry) -> None:
         """Write an entry down and sync it to disk; the release may follow. No effect if it is there already."""
@@ -96,11 +97,51 @@ class Ledger:
                 )
             return
         if self.path is not None:
-            with self.path.open("a") as file:
-                file.write(json.dumps(_encode(entry)) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            self._append(self.path, json.dumps({**_encode(entry), "before": self._last}).encode())
         self.entries[entry.key] = entry
+
+    def _append(self, path: Path, line: bytes) -> None:
+        if (path.stat().st_size if path.exists() else 0) != self._size:
+            raise ValueError(
+                f"{path} was written to by another run meanwhile, so what is left of the budget has changed: "
+                "run again (what was released so far is charged)"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._size += len(line) + 1
+        self._last = _digest(line)
+        write_atomically(_head(path), f"{len(self.entries) + 1} {self._last}\n".encode())
+
+    def _read(self, path: Path) -> None:
+        """All entries, the chain of hashes checked; ValueError if anything is missing or changed."""
+        head = _head(path).read_text().split() if _head(path).exists() else None
+        data = path.read_bytes() if path.exists() else b""
+        *lines, torn = data.split(b"\n")
+        digests = [self._last]
+        for number, line in enumerate(lines, start=1):
+            try:
+                fields = json.loads(line)
+                if fields.pop("before") != digests[-1]:
+                    raise ValueError("it does not follow the line before")
+                entry = _decode(fields)
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(_refusal(f"{path}, line {number}, is not a ledger entry ({error})")) from error
+            self.entries[entry.key] = entry
+            digests.append(_digest(line))
+        count = int(head[0]) if head else 0
+        if head is None and (lines or torn):
+            raise ValueError(_refusal(f"{_head(path)} is missing"))
+        # A kill may fall between a line and its head, or inside a line: that release did not happen.
+        if len(lines) not in (count, count + 1) or (torn and len(lines) != count):
+            raise ValueError(_refusal(f"{path} has {len(lines)} lines where {count} were written"))
+        if head is not None and digests[count] != head[1]:
+            raise ValueError(_refusal(f"{path}, line {count}, is not the one that was written"))
+        if torn:
+            os.truncate(path, len(data) - len(torn))
+        self._last, self._size = digests[-1], len(data) - len(torn)
 
     def spent(self, agent: int, level: str, leaving_out: str | None = None) -> Spent:
         """All that was spent on an agent's records of a level, but for one run."""
@@ -133,6 +174,48 @@ class Ledger:
                         f"(delta {budget.delta:g}; {float(before):.4g} is spent already). Use fewer steps, more noise "
                         f"(sv.calibrate finds how much), or a larger budget. Nothing was released."
                     )
+
+
+def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | None = None) -> str:
+    """What each agent has spent, all runs composed, as text.
+
+    >>> ledger = Ledger()
+    >>> ledger.charge(Entry("a1", 0, 10, (Group("records", (0, 1), ((Mechanism(laplace=(0.1,)), 10),)),)))
+    >>> print(show(ledger, delta=0.0, adjacency="zero-out", budget=Budget(2.0, 0.0)))
+    run a1: steps 0 to 9
+    agents 0, 1: epsilon 1 of 2, delta 0, zero-out
+    """
+    stretches: dict[str, list[Entry]] = {}
+    for entry in ledger.entries.values():
+        stretches.setdefault(entry.run, []).append(entry)
+    lines = [
+        f"run {run}: steps {min(e.start for e in entries)} to {max(e.stop for e in entries) - 1}"
+        for run, entries in stretches.items()
+    ]
+    alike: dict[tuple[Spent, ...], list[int]] = {}
+    levels = sorted({group.level for entry in ledger.entries.values() for group in entry.groups})
+    agents = {agent for entry in ledger.entries.values() for group in entry.groups for agent in group.agents}
+    for agent in sorted(agents):
+        alike.setdefault(tuple(ledger.spent(agent, level) for level in levels), []).append(agent)
+    for members in alike.values():
+        spent = float(ledger.epsilon(members[0], delta, adjacency))
+        of = f" of {budget.epsilon:g}" if budget is not None else ""
+        named = ", ".join(map(str, members[:8])) + (f" and {len(members) - 8} more" if len(members) > 8 else "")
+        who = f"agent{'s' if len(members) > 1 else ''} {named}"
+        lines.append(f"{who}: epsilon {spent:.4g}{of}, delta {delta:g}, {adjacency}")
+    return "\n".join(lines) or "nothing has been spent"
+
+
+def _head(path: Path) -> Path:
+    return path.with_name(path.name + ".head")
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()
+
+
+def _refusal(what: str) -> str:
+    return f"{what}: the ledger was changed or cut. Restore it from a copy; without it nobody knows what was spent."
 
 
 def _encode(entry: Entry) -> dict[str, Any]:

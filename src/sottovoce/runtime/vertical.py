@@ -108,7 +108,7 @@ def run_vertical(
             latest |= {"bytes down": done * traffic, **{name: np.asarray(value) for name, value in figures.items()}}
             for name, value in latest.items():
                 history.setdefault(name, []).append(value)
-            bar.show(done, {name: float(value) for name, value in figures.items()})
+            bar.show(done, {name: float(value) for name, value in figures.items() if np.ndim(value) == 0})
     x, y = ([jax.tree.map(np.asarray, getattr(s, name)) for s in states] for name in ("x", "y"))
     told = {name: np.asarray(values) for name, values in history.items()}
     return Result(x, y, states, told, report, report.private, problem.predict)

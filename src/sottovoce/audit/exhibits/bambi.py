@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from sottovoce.audit.exhibits.base import Row, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import Row, Scores, attack, exhibit, sized
 from sottovoce.privacy import published, sound
 
 PAPER = "BAMBI-DP"
@@ -38,7 +38,7 @@ def _directions(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return theta, theta.sum(axis=0)
 
 
-def _offsets(p: np.ndarray):
+def _offsets(p: np.ndarray) -> Scores:
     theta, noise = _directions(p)
     unit = noise / np.linalg.norm(noise) if np.linalg.norm(noise) > 1e-12 else np.zeros_like(noise)
 
@@ -53,7 +53,7 @@ def _offsets(p: np.ndarray):
     return scores
 
 
-def _along_the_line(p: np.ndarray):
+def _along_the_line(p: np.ndarray) -> Scores:
     """Two classes: both labels lie on one line, and the log-likelihood ratio is that of a scalar."""
     theta, noise = _directions(p)
     apart = (theta[1] - theta[0]) @ noise / (noise @ noise)
@@ -81,7 +81,7 @@ def reuse(rng: np.random.Generator, quick: bool) -> list[Row]:
     return rows
 
 
-def _shifts(shift: np.ndarray, scale: float = 1.0):
+def _shifts(shift: np.ndarray, scale: float = 1.0) -> Scores:
     """Independent Laplace noise on each coordinate; the two hypotheses are `shift` apart."""
 
     def scores(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
@@ -105,7 +105,7 @@ def controls(rng: np.random.Generator, quick: bool) -> list[Row]:
     ]
 
 
-def _response(epsilon: float, classes: int):
+def _response(epsilon: float, classes: int) -> Scores:
     keep = math.exp(epsilon) / (math.exp(epsilon) + classes - 1)
 
     def scores(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:

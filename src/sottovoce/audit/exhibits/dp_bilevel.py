@@ -16,7 +16,7 @@ DELTA = 1e-5
 @exhibit(
     "dp-bilevel-replacement",
     PAPER,
-    "Lemma 2.3: batches drawn with replacement amplify epsilon and leave delta as it is; but a record may be drawn twice",
+    "Lemma 2.3: drawing with replacement amplifies epsilon and leaves delta as it is; but a record may be drawn twice",
 )
 def replacement(rng: np.random.Generator, quick: bool) -> list[Row]:
     """Two draws from two records, Gaussian noise made for (1, 1e-5): delta at the amplified epsilon."""

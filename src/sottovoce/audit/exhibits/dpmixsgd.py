@@ -1,6 +1,7 @@
 """DPMixSGD: noise as Theorem 2 prints it for theta = 1, seen by a neighbour."""
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def neighbour(rng: np.random.Generator, quick: bool) -> list[Row]:
         sigma = published.dpmixsgd_sigma(1.0, 2, agents, 1.0, DELTA, c)
         trials = sized(1e6, quick)
         exact = sound.storm_printed(2, BETA, BETA, 1.0, 1, 1, sigma, sigma, {0}, DELTA)
-        measured = attack(lambda *a, sigma=sigma: _replay(*a, sigma=sigma), rng, trials, DELTA)
+        measured = attack(partial(_replay, sigma=sigma), rng, trials, DELTA)
         rows.append(Row(case, 1.0, measured, exact, trials))
     return rows
 

@@ -1,17 +1,60 @@
 """DP gradient tracking: Laplace noise on private states and trackers; noise set so that the paper prints .5 or 2."""
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
-from sottovoce.audit.exhibits.base import Row, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import Row, Scores, attack, exhibit, sized
 from sottovoce.privacy import published, sound
+from sottovoce.privacy.published import Scheme
 
 PAPER = "DP gradient tracking"
-CONSTANT = ("S1", 0.0)
+CONSTANT: Scheme = ("S1", 0.0)
 
 
-def _printed(K: int, a: float, b: float, gamma: float) -> float:
-    """What Lemmas 4 and 5 print for C / m = 1 and noise of scale 1."""
-    return published.gradient_tracking(K, 1.0, 1, a, b, gamma, CONSTANT, CONSTANT)
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds 0..K of one agent; gradients are curvature * x + xi, and the record moves xi by 1 in every batch."""
+
+    K: int
+    a: float
+    b: float
+    gamma: float
+    curvature: float = 0.0
+    compact: bool = False
+
+    def printed(self) -> float:
+        """What Lemmas 4 and 5 print for C / m = 1 and noise of scale 1."""
+        return published.gradient_tracking(self.K, 1.0, 1, self.a, self.b, self.gamma, CONSTANT, CONSTANT)
+
+    def exact(self) -> float:
+        """The distances of the two histories, all messages added up: epsilon at noise of scale 1."""
+        x, y, total = 0.0, 1.0, 0.0
+        keep_x, keep_y = (1.0, 1.0) if self.compact else (1 - self.a, 1 - self.b)
+        for _ in range(self.K + 1):
+            total += abs(x) + abs(y)
+            moved = keep_x * x - self.gamma * y
+            x, y = moved, keep_y * y + self.curvature * (moved - x)
+        return total
+
+    def replay(self, scale: float) -> Scores:
+        """Private x and y replayed from the messages under both hypotheses; what others say is the same in both."""
+
+        def scores(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
+            guesses = {xi: (np.zeros(trials), np.full(trials, xi)) for xi in (0.0, 1.0)}
+            llr = np.zeros(trials)
+            for _ in range(self.K + 1):
+                told_x, told_y = (v + rng.laplace(scale=scale, size=trials) for v in guesses[float(truth)])
+                for sign, xi in ((-1.0, 1.0), (+1.0, 0.0)):
+                    x, y = guesses[xi]
+                    llr += sign * (np.abs(told_x - x) + np.abs(told_y - y)) / scale
+                    # box: the own un-noised value is pulled back; compact: the own noisy message is
+                    moved = x - self.a * (told_x if self.compact else x) - self.gamma * y
+                    tracked = y - self.b * (told_y if self.compact else y) + self.curvature * (moved - x)
+                    guesses[xi] = (moved, tracked)
+            return llr
+
+        return scores
 
 
 @exhibit("tracking-norm", PAPER, "a Euclidean bound C on a gradient's change is used as if it bounded the L1 norm")
@@ -20,11 +63,11 @@ def norm(rng: np.random.Generator, quick: bool) -> list[Row]:
     change = np.full(100, 0.5 / 10)
 
     def scores(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
-        pieces = []
-        for done in range(0, trials, 10_000):
-            seen = rng.laplace(size=(min(10_000, trials - done), change.size)) + (change if truth else 0.0)
-            pieces.append(np.sum(np.abs(seen) - np.abs(seen - change), axis=1))
-        return np.concatenate(pieces)
+        llr = np.zeros(trials)
+        for shift in change:
+            seen = rng.laplace(size=trials) + (shift if truth else 0.0)
+            llr += np.abs(seen) - np.abs(seen - shift)
+        return llr
 
     trials = sized(4e5, quick)
     claimed = published.gradient_tracking(0, 0.5, 1, 0.5, 0.5, 0.1, CONSTANT, CONSTANT)
@@ -35,64 +78,31 @@ def norm(rng: np.random.Generator, quick: bool) -> list[Row]:
 def drift(rng: np.random.Generator, quick: bool) -> list[Row]:
     """One agent's loss is concave (only the average need not be): the two histories run apart exponentially."""
     trials, claimed = sized(1e5, quick), 0.5
-    setting = dict(K=100, a=0.04, b=0.04, gamma=0.1)
-    scale = _printed(**setting) / claimed
-    x, y = _apart(curvature=-3.0, **setting)
-    measured = attack(_replay(curvature=-3.0, scale=scale, **setting), rng, trials)
-    return [Row("concave f_1, 100 rounds", claimed, measured, float((x + y).sum()) / scale, trials)]
+    rounds = Rounds(K=100, a=0.04, b=0.04, gamma=0.1, curvature=-3.0)
+    scale = rounds.printed() / claimed
+    measured = attack(rounds.replay(scale), rng, trials)
+    return [Row("concave f_1, 100 rounds", claimed, measured, rounds.exact() / scale, trials)]
 
 
 @exhibit("tracking-compact", PAPER, "forms (4), (6) and (7), (8) are one algorithm: in the latter nothing contracts")
 def compact(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """Linear loss, so no drift: the printed sum holds for the box form, and fails for the compact one in the long run."""
+    """Linear loss, so no drift: the printed sum holds for the box form, and in the long run not for the compact one."""
     trials, claimed = sized(1e5, quick), 2.0
-    long = dict(K=200, a=0.5, b=0.5, gamma=1.0)
-    scale = _printed(**long) / claimed
-    exact = float(
-        sound.gradient_tracking_printed(c=1.0 / scale, L1=0.0, zeta=CONSTANT, eta=CONSTANT, form="compact", **long)
+    long = Rounds(K=200, a=0.5, b=0.5, gamma=1.0, compact=True)
+    scale = long.printed() / claimed
+    exact = sound.gradient_tracking_printed(
+        long.K, 1.0 / scale, long.a, long.b, long.gamma, 0.0, CONSTANT, CONSTANT, form="compact"
     )
-    measured = attack(_replay(scale=scale, compact=True, **long), rng, trials)
-    short = {**long, "K": 100}
-    box_scale = _printed(**short) / claimed
-    x, y = _apart(**short)
-    box = attack(_replay(scale=box_scale, **short), rng, trials)
+    short = replace(long, K=100, compact=False)
+    box = short.printed() / claimed
     return [
-        Row("compact form, 200 rounds", claimed, measured, exact, trials),
-        Row("box form, 100 rounds", claimed, box, float((x + y).sum()) / box_scale, trials, control=True),
+        Row("compact form, 200 rounds", claimed, attack(long.replay(scale), rng, trials), exact, trials),
+        Row(
+            "box form, 100 rounds",
+            claimed,
+            attack(short.replay(box), rng, trials),
+            short.exact() / box,
+            trials,
+            control=True,
+        ),
     ]
-
-
-def _apart(
-    K: int, a: float, b: float, gamma: float, curvature: float = 0.0, compact: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """How far x and y are apart in rounds 0..K when a record in every batch moves all gradients by 1."""
-    x, y = np.zeros(K + 1), np.ones(K + 1)
-    keep_x, keep_y = (1.0, 1.0) if compact else (1 - a, 1 - b)
-    for k in range(K):
-        x[k + 1] = keep_x * x[k] - gamma * y[k]
-        y[k + 1] = keep_y * y[k] + curvature * (x[k + 1] - x[k])
-    return np.abs(x), np.abs(y)
-
-
-def _replay(K: int, a: float, b: float, gamma: float, scale: float, curvature: float = 0.0, compact: bool = False):
-    """The private x and y of one agent under both hypotheses, replayed from its messages; gradients are
-    curvature * x + xi with xi = 1 or 0. What the others say is the same in both and left out.
-    """
-
-    def scores(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
-        guesses = {xi: (np.zeros(trials), np.full(trials, xi)) for xi in (0.0, 1.0)}
-        real = guesses[1.0 if truth else 0.0]
-        llr = np.zeros(trials)
-        for _ in range(K + 1):
-            told_x = real[0] + rng.laplace(scale=scale, size=trials)
-            told_y = real[1] + rng.laplace(scale=scale, size=trials)
-            for sign, xi in ((-1.0, 1.0), (+1.0, 0.0)):
-                x, y = guesses[xi]
-                llr += sign * (np.abs(told_x - x) + np.abs(told_y - y)) / scale
-                # box: the own un-noised value is pulled back; compact: the own noisy message is
-                next_x = x - a * (told_x if compact else x) - gamma * y
-                guesses[xi] = (next_x, y - b * (told_y if compact else y) + curvature * (next_x - x))
-            real = guesses[1.0 if truth else 0.0]
-        return llr
-
-    return scores

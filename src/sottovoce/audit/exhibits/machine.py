@@ -28,11 +28,14 @@ def last_bit(rng: np.random.Generator, quick: bool) -> list[Row]:
     # the leak itself is a rare event: counted less often it stays below 1
     trials = sized(2e6, quick=False)
     empty = bounds.Event(np.nextafter(1.0, 2.0), above=True)
-    sides = [np.concatenate([_floats(rng, trials // 10, truth) for _ in range(10)]) for truth in (True, False)]
-    naive = bounds.measure(empty, *sides, delta=0.0, confidence=CONFIDENCE)
+    with_it, without = (
+        np.concatenate([_floats(rng, trials // 10, truth) for _ in range(10)]) for truth in (True, False)
+    )
+    naive = bounds.measure(empty, with_it, without, delta=0.0, confidence=CONFIDENCE)
     few = sized(2e5, quick)
-    whole = [_wholes(rng, few, truth) for truth in (True, False)]
-    deployed = bounds.measure(empty, *whole, delta=0.0, confidence=CONFIDENCE)
+    deployed = bounds.measure(
+        empty, _wholes(rng, few, True), _wholes(rng, few, False), delta=0.0, confidence=CONFIDENCE
+    )
     return [
         Row("float64 noise, empty event", 1.0, naive, 1.0, trials),
         Row("whole-number noise, same event", 1.0, deployed, 1.0, few, control=True),

@@ -83,7 +83,7 @@ def cleaning(
 
     >>> clean = cleaning(Shape((4,), classes=3, agents=1), sources=5)
     >>> clean.problem.x0.shape, [round(float(r), 2) for r in rates(5, 0.55)]
-    ((5,), [0.0, 0.33, 0.57, 0.79, 1.0])
+    ((5,), [0.0, 0.35, 0.59, 0.81, 1.0])
     """
     truth = rates(sources, wrong)
 

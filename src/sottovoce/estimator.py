@@ -1,0 +1,193 @@
+"""A private classifier for scikit-learn users: logistic regression that tunes its own regularisation.
+
+Training and tuning share one (epsilon, delta): there is no grid and no second look at the data to be charged.
+"""
+
+import math
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sottovoce import accounting
+from sottovoce.data.preprocess import bounded_norm
+from sottovoce.data.split import levels, split
+from sottovoce.methods.dp_bilevel import Descent, DpBilevel
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import Full
+from sottovoce.problems.tasks import Shape, Task
+from sottovoce.problems.tasks.tuning import tuned_logistic, tuned_softmax
+from sottovoce.runtime.run import run
+
+_MOMENTUM = 0.8
+
+
+class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
+    """Logistic regression (softmax for several classes) with a privately tuned penalty for each feature or group.
+
+    Guarantee: `coef_`, `intercept_`, `penalties_` and everything computed from them are (epsilon, delta)-differentially
+    private for one row of X and y under zero-out adjacency, given that the following are public: the number of rows,
+    the class list (give `classes`, or it is read from y), and the settings. Noise is drawn in floating point, so the
+    figure is that of the ideal mechanism; with `random_state` the noise is reproducible, which is for simulation only.
+
+    Rows of X longer than `norm` are shortened to it, each on its own. Scale features to comparable sizes by public
+    ranges beforehand (`sottovoce.data.Ranges`); statistics of the data would have to be charged. A random share
+    `validation` of the rows judges the penalties, the others train: each row is in one of them only.
+
+    Args:
+        epsilon, delta: the whole budget of `fit`.
+        groups: how many blocks of neighbouring features share a penalty, or each feature's group number; one penalty a
+            feature by default.
+        norm: bound on a row's L2 norm.
+        penalty: where every penalty starts.
+        validation: share of the rows that judge the penalties.
+        steps: how often penalties move.
+        inner_steps: steps of training (and as many of judging) before each.
+        tuning_rate: how far the logarithm of a penalty moves; 0 leaves all at `penalty`.
+        clip: bound on a row's gradient.
+        classes: the class list, if y should not be asked for it.
+        random_state: None draws a fresh seed from the operating system.
+
+    >>> from sottovoce.data.synthetic import logistic
+    >>> rows = logistic(4000, 5)
+    >>> model = PrivateLogisticRegression(epsilon=2.0, steps=4, random_state=0).fit(rows["features"], rows["label"])
+    >>> model.score(rows["features"], rows["label"]) > 0.8, round(model.privacy_.epsilon, 2)
+    (True, 2.0)
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        groups: int | Sequence[int] | None = None,
+        norm: float = 1.0,
+        penalty: float = 2e-4,
+        validation: float = 0.2,
+        steps: int = 20,
+        inner_steps: int = 10,
+        tuning_rate: float = 0.05,
+        clip: float = 1.0,
+        classes: Sequence[Any] | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.groups = groups
+        self.norm = norm
+        self.penalty = penalty
+        self.validation = validation
+        self.steps = steps
+        self.inner_steps = inner_steps
+        self.tuning_rate = tuning_rate
+        self.clip = clip
+        self.classes = classes
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> "PrivateLogisticRegression":
+        """Train and tune; afterwards `privacy_` holds the statement that goes with the model."""
+        X, y = validate_data(self, X, y)
+        check_classification_targets(y)
+        self.classes_ = np.unique(y) if self.classes is None else np.unique(np.asarray(self.classes))
+        unknown = np.setdiff1d(y, self.classes_)
+        if unknown.size:
+            raise ValueError(f"y holds {unknown.tolist()}, which `classes` does not list: add them, or drop these rows")
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class only ({self.classes_.tolist()}): a classifier needs at least two")
+        if len(X) < 2:
+            raise ValueError(f"n_samples = {len(X)}: at least two rows are needed, one to train and one to judge")
+        seed = self._seed()
+        records = {
+            "features": bounded_norm(X, self.norm) / np.float32(self.norm),
+            "label": np.searchsorted(self.classes_, y).astype(np.int32),
+        }
+        part = levels(split(records, agents=1, seed=seed)[0], self.validation, seed)
+        task = self._task(X.shape[1])
+        method = accounting.calibrate(
+            self._method(),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            sizes=[part],
+            steps=self.steps,
+            adjacency="zero-out",
+            problem=task.problem,
+        )
+        result = run(
+            task.problem, [part], method, steps=self.steps, seed=seed, delta=self.delta, adjacency="zero-out",
+            every=self.steps, chunk=8192, progress=False,
+        )  # fmt: skip
+        weights, bias = np.asarray(result.y["weights"]), np.asarray(result.y["bias"])
+        self.coef_ = weights.reshape(X.shape[1], -1).T.astype(np.float64) / self.norm
+        self.intercept_ = bias.reshape(-1).astype(np.float64)
+        self.penalties_ = self.penalty * np.exp(np.asarray(result.x, np.float64))
+        self.privacy_ = result.privacy
+        self.n_iter_ = self.steps * self.inner_steps
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Scores: one a row for two classes, one a row and class for more."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False)
+        rows = bounded_norm(X, self.norm).astype(np.float64)
+        scores = rows @ self.coef_.T + self.intercept_
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Class probabilities, in the order of `classes_`."""
+        scores = self.decision_function(X)
+        if len(self.classes_) == 2:
+            scores = np.stack([np.zeros_like(scores), scores], axis=1)
+        return np.asarray(jax.nn.softmax(scores, axis=1))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+
+    def _task(self, features: int) -> Task:
+        shape = Shape((features,), classes=len(self.classes_), agents=1)
+        build = tuned_logistic if len(self.classes_) == 2 else tuned_softmax
+        limit = min(4.0, math.log(self._room() / self.penalty)) if self.penalty > 0 else -1.0
+        if limit <= 0:
+            raise ValueError(f"penalty is {self.penalty}: it must be positive and below {self._room():.3g}")
+        return build(shape, penalty=self.penalty, limit=limit, groups=self.groups)
+
+    def _rate(self) -> float:
+        """Two over the largest curvature of the loss, on rows of norm 1 with an intercept: stable with momentum."""
+        return 4.0 if len(self.classes_) == 2 else 2.0
+
+    def _room(self) -> float:
+        """How large a penalty may become: with it too, a step stays well below the limit 2 (1 + momentum)."""
+        return 0.25 / self._rate()
+
+    def _method(self) -> DpBilevel:
+        gradient = Release(self.clip, self.clip)
+        # Rows that judge take part in half of the releases, but there are fewer of them: this ratio spends the budget
+        # of both sets to the full.
+        ratio = math.sqrt(max((1 / self.validation - 1) ** 2 - 1, 1.0))
+        return DpBilevel(
+            step_x=self.tuning_rate / self.penalty,
+            inner=Descent(self.inner_steps, self._rate(), averaged=False, momentum=_MOMENTUM),
+            y=gradient,
+            penalised=gradient.louder(ratio),
+            sampling=Full(),
+            penalty=10.0,
+            radius=10.0,
+        )
+
+    def _seed(self) -> int:
+        if self.random_state is None:
+            return secrets.randbits(31)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        tags.classifier_tags.poor_score = True  # a few dozen rows cannot be learned privately
+        return tags

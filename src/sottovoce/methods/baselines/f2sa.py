@@ -1,0 +1,36 @@
+"""F2SA: first-order bilevel optimisation without privacy, the ceiling of what a penalty method reaches.
+
+Kwon, Kwon, Wright and Nowak, "A fully first-order method for stochastic bilevel optimization", ICML 2023.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sottovoce.methods.base import Method
+from sottovoce.methods.dp_bilevel import Descent, DpBilevel
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import Full, Sampling
+from sottovoce.schedules import Decay, Schedule
+
+
+@dataclass(frozen=True)
+class F2sa(DpBilevel):
+    """What `DpBilevel` clips and adds noise to: yg and yl by steps of their own, with a penalty that grows.
+
+    >>> F2sa(step_x=0.1).design_name
+    'non-private'
+    """
+
+    inner: Descent = Descent(5, 0.3, averaged=False)
+    y: Release = Release.open()
+    penalised: Release = Release.open()
+    sampling: Sampling = Full()
+    x: Release | None = Release.open()
+    penalty: Schedule | float = Decay(10.0, -1 / 3)
+    solve: Literal["gap", "apart"] = "apart"
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Method]:
+        """The defaults: after 600 steps the penalty is 84."""
+        return {"growing penalty": cls(step_x=0.2)}

@@ -1,0 +1,304 @@
+"""An audit must stay below a true claim, come near it on the worst case, and break a false one."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import sottovoce as sv
+from sottovoce.audit import adversaries, audit, audit_labels, bounds
+from sottovoce.audit.adversaries import Target
+from sottovoce.audit.observer import Observer, Watch
+from sottovoce.methods.dp_bilevel import Descent
+from sottovoce.methods.gradient_tracking_schemes import Rates
+from sottovoce.privacy import gate
+from sottovoce.privacy.labels import Fresh, Memoised, Open, Printed
+from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Stream, WithReplacement
+from sottovoce.runtime.agent import Agent
+from sottovoce.runtime.store import lay_out
+from sottovoce.runtime.vectorised import VectorPlace
+
+DELTA = 1e-2  # large, so that a few thousand trials have power
+
+# Bounds.
+
+
+def test_limits_cover_the_truth_as_often_as_they_say():
+    rng = np.random.default_rng(0)
+    for p, n in [(0.5, 40), (0.02, 300), (0.97, 100)]:
+        low, high = bounds.limits(rng.binomial(n, p, size=4000), n, 0.05)
+        for wrong in (np.mean(low > p), np.mean(high < p)):
+            assert wrong <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / 4000)
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.05])
+def test_a_true_epsilon_is_seldom_exceeded_and_nearly_reached(delta):
+    """Randomised response with a leak of probability delta: epsilon is exactly 1."""
+    rng, found = np.random.default_rng(1), []
+    for _ in range(200):
+        sides = []
+        for truth in (1.0, -1.0):
+            said = np.where(rng.random(1500) < math.e / (1 + math.e), truth, -truth)
+            sides.append(np.where(rng.random(1500) < delta, 9 * truth, said))
+        found.append(bounds.halves(*sides, delta=delta, confidence=0.9))
+    assert np.mean(np.array(found) > 1.0) <= 0.1 + 0.06
+    assert np.median(found) > 0.6
+
+
+def test_events_in_both_directions_are_tried():
+    """D' has an outcome that D never shows: only low scores give it away."""
+    rng = np.random.default_rng(0)
+    d, other = rng.normal(size=4000), np.where(rng.random(4000) < 0.1, -50.0, rng.normal(size=4000))
+    assert not bounds.choose(d, other, 0.0).above
+    assert bounds.halves(d, other, 0.0, 0.95) > 3
+
+
+def test_one_run_bound_holds_and_has_power():
+    """Independent randomised response of every canary: epsilon is exactly 2."""
+    rng, found = np.random.default_rng(2), []
+    for _ in range(100):
+        coins = rng.random(600) < 0.5
+        said = np.where(rng.random(600) < math.e**2 / (1 + math.e**2), coins, ~coins)
+        found.append(bounds.one_run_bound(said + 1e-9 * rng.random(600), coins, delta=0.0, confidence=0.9))
+    assert np.mean(np.array(found) > 2.0) <= 0.1 + 0.1
+    assert np.median(found) > 1.3
+
+
+def test_one_run_bound_pays_for_delta():
+    coins = np.arange(400) % 2 == 0
+    free, paid = (bounds.one_run_bound(coins.astype(float), coins, delta, 0.95) for delta in (0.0, 1e-3))
+    assert 0 < paid < free
+
+
+# The observer.
+
+SIZES = {"records": np.array([6])}
+
+
+def observed(method, instance, data, t=0, seed=5):
+    """One step of one agent: what the observer computes and what an ordinary agent does."""
+
+    def both(index):
+        def place(stores):
+            starts = {level: store.starts[index] for level, store in stores.items()}
+            return VectorPlace(sv.networks.single(), instance.layout.sizes, 3, 64, stores, starts)
+
+        key = jax.random.key(seed)
+        watch = Watch("records", 0, (place(instance.under_d), place(instance.under_other)))
+        watching = Observer(place(data), index, jnp.int32(t), key, (), watch)
+        plain = Agent(place(data), index, jnp.int32(t), key)
+        return [
+            method.step(instance.problem, method.init(instance.problem, agent), agent) for agent in (watching, plain)
+        ], watching.settled()
+
+    return jax.vmap(both)(jnp.arange(1))
+
+
+@pytest.mark.parametrize("sampling", [Full(), Poisson(3)], ids=lambda s: type(s).__name__)
+def test_watching_changes_no_bit(sampling):
+    release = sv.Release(1.0, 0.5)
+    method = sv.methods.DpBilevel(0.1, Descent(3, 0.5), release, release, sampling, x=release)
+    instance = adversaries.worst_case(method, SIZES, Target(), "zero-out")
+    (watched, plain), _ = observed(method, instance, instance.under_d)
+    for a, b in zip(jax.tree.leaves(watched), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+@pytest.mark.parametrize("sampling", [Full(), Poisson(3), FixedSize(3), WithReplacement(3), Stream(), OnePass(2)])
+def test_the_ratio_is_the_one_of_the_densities(mechanism, sampling):
+    """One release of one agent, by SciPy: noise around 0, or around the clip over the denominator, or a mixture."""
+    release = sv.Release(2.0, 0.7, mechanism)
+    method = sv.methods.DpSgd(rate=1.0, gradient=release, sampling=sampling)
+    instance = adversaries.worst_case(method, SIZES, Target(), "zero-out")
+    (_, plain), ratio = observed(method, instance, instance.under_other)
+    seen = float(plain.velocity[0, 0])
+    law = (stats.norm if mechanism == "gaussian" else stats.laplace)(scale=0.7)
+    n, m = 6, sampling.denominator(6, 0)
+    count = stats.binom(sampling.batch, 1 / n) if isinstance(sampling, WithReplacement) else stats.bernoulli(m / n)
+    draws = {k: count.pmf(k) for k in range(4)} if sampling.amplifies else {1: 1.0}
+    share = 2.0 * (1 - 1e-5) / m
+    under_d = sum(weight * law.pdf(seen - k * share) for k, weight in draws.items())
+    assert float(ratio[0]) == pytest.approx(math.log(under_d / law.pdf(seen)), abs=2e-4)
+
+
+def test_releases_that_share_a_batch_share_its_coin():
+    """x and y of one batch: the mixture is over both together, not over each."""
+    method = sv.methods.DpSgda(0.1, 0.1, Poisson(3), x=sv.Release(1.0, 0.2), y=sv.Release(1.0, 0.2))
+    instance = adversaries.worst_case(method, SIZES, Target(), "zero-out")
+    draws = np.asarray(
+        adversaries.scores(instance, method, sv.networks.single(), 1)(jnp.arange(4000), instance.under_d)
+    )
+    rng = np.random.default_rng(0)
+    present = rng.random((200_000, 1)) < 0.5
+    seen = present / 3 + 0.2 * rng.normal(size=(200_000, 2))
+    gains = np.sum(seen / 3 - 1 / 18, axis=1) / 0.04
+    together = np.log(0.5 + 0.5 * np.exp(gains))
+    assert stats.ks_2samp(draws, together[:20_000]).pvalue > 1e-3
+    apart = np.sum(np.log(0.5 + 0.5 * np.exp((seen / 3 - 1 / 18) / 0.04)), axis=1)
+    assert stats.ks_2samp(draws, apart).pvalue < 1e-6
+
+
+# Every sound design.
+
+
+def configured(name: str, sampling):
+    """The sound designs of the papers, with clips and noise to be calibrated."""
+    one = sv.Release(1.0, 1.0)
+    return {
+        "DpSgd": lambda: sv.methods.DpSgd(0.1, one, sampling),
+        "LdpDsbo": lambda: sv.methods.LdpDsbo(0.1, 0.1, 0.1, one, one, sampling, x=one, z_radius=10.0),
+        "DpGradientTracking": lambda: sv.methods.DpGradientTracking(Rates(0.4, 0.4, 0.1), one, sampling),
+        "DpMixSgd": lambda: sv.methods.DpMixSgd(0.1, 0.1, sampling, x=one, y=one),
+        "DpBilevel": lambda: sv.methods.DpBilevel(0.1, Descent(2, 0.5), one, one, sampling, x=one),
+    }[name]()
+
+
+def network_for(name: str):
+    if name == "DpGradientTracking":
+        return sv.networks.directed(pull=[(0, 1), (1, 0)], push=[(0, 1), (1, 0)])
+    return sv.networks.ring(2)
+
+
+@pytest.mark.parametrize("sampling", [Full(), Poisson(4)], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("name", ["DpSgd", "LdpDsbo", "DpGradientTracking", "DpMixSgd", "DpBilevel"])
+def test_sound_designs_hold_and_their_accounts_are_tight(name, sampling):
+    setting = {"sizes": [8, 8], "steps": 3, "network": network_for(name), "delta": DELTA}
+    method = sv.calibrate(configured(name, sampling), epsilon=3.0, **setting)
+    finding = audit(method, trials=8000, confidence=0.999, **setting)
+    assert finding.passed, str(finding)
+    assert finding.ratio >= 0.5, f"an audit without power: {finding}"
+
+
+def test_the_papers_own_noise_is_audited_too():
+    """LDP-DSBO with Laplace noise on a stream, pure epsilon: the first record pays in every round."""
+    method = sv.methods.LdpDsbo.paper(
+        step=(0.05, 0.05, 0.02), v=(0.66, 0.64, 0.43), sigma=0.6, s=(0.65, 0.63, 0.42), clip=1.0
+    )
+    setting = {"sizes": [4, 4], "steps": 4, "network": sv.networks.ring(2), "delta": 0.0}
+    finding = audit(method, trials=20_000, **setting)
+    assert finding.passed
+    assert finding.ratio > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [Full(), Poisson(4)], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("name", sorted(sv.methods.available))
+def test_every_registered_sound_design(name, sampling):
+    for example in sv.methods.available[name].examples().values():
+        method = example.map_releases(lambda r: dataclasses.replace(sv.Release(1.0, 0.3), name=r.name))
+        fields = {f.name for f in dataclasses.fields(method) if isinstance(getattr(method, f.name), Full)}
+        method = dataclasses.replace(method, **dict.fromkeys(fields, sampling))
+        network = network_for("DpGradientTracking" if "pull" in method.over else name)
+        setting = {"sizes": [8, 8], "steps": 3, "network": network, "delta": DELTA}
+        if sv.account(method, **setting).design == "sound":
+            finding = audit(sv.calibrate(method, epsilon=3.0, **setting), trials=8000, confidence=0.999, **setting)
+            assert finding.passed, str(finding)
+            assert finding.ratio >= 0.5, str(finding)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["LdpDsbo", "DpGradientTracking", "DpMixSgd", "DpBilevel"])
+def test_twenty_repetitions_never_exceed_the_claim(name):
+    setting = {"sizes": [8, 8], "steps": 3, "network": network_for(name), "delta": DELTA}
+    method = sv.calibrate(configured(name, Poisson(4)), epsilon=3.0, **setting)
+    findings = [audit(method, trials=8000, confidence=0.999, seed=seed, **setting) for seed in range(20)]
+    assert all(finding.passed for finding in findings)
+
+
+# What it must catch, and what it must refuse.
+
+SGD = {"sizes": [8], "steps": 3, "delta": DELTA}
+
+
+def sgd(sampling=Full()):
+    return sv.calibrate(sv.methods.DpSgd(0.1, sv.Release(1.0, 1.0), sampling), epsilon=3.0, **SGD)
+
+
+def test_noise_that_is_too_low_is_found_out(monkeypatch):
+    honest = gate.noised
+    monkeypatch.setattr(gate, "noised", lambda mean, release, *rest: honest(mean, release.louder(0.5), *rest))
+    assert not audit(sgd(), trials=8000, **SGD).passed
+
+
+def test_a_clip_without_effect_is_found_out(monkeypatch):
+    honest = gate.clipped_mean
+
+    def unclipped(*args):
+        *rest, release, chunk = args
+        return honest(*rest, dataclasses.replace(release, clip=2 * release.clip), chunk)
+
+    monkeypatch.setattr(gate, "clipped_mean", unclipped)
+    assert not audit(sgd(), trials=8000, **SGD).passed
+
+
+def test_a_false_claim_ends_the_audit_early():
+    finding = audit(sgd(), claimed=0.5, trials=16_000, **SGD)
+    assert not finding.passed
+    assert finding.trials < 2 * 16_000
+    assert "FALSE" in str(finding)
+
+
+def test_replay_finds_no_more_in_usual_data_than_the_canary_does():
+    rng = np.random.default_rng(0)
+    records = [rng.normal(size=(8, 2)).astype(np.float32)]
+    problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(2))
+    method = sgd()
+    usual = audit(
+        method, adversary="replay", problem=problem, parts=records, row=3, replacement=jnp.zeros(2),
+        steps=3, delta=DELTA, trials=8000,
+    )  # fmt: skip
+    assert usual.lower < audit(method, trials=8000, **SGD).lower
+    assert usual.passed
+
+
+@pytest.mark.parametrize("level", ["upper", "lower"])
+def test_two_levels_are_audited_each(level):
+    setting = {"sizes": {"upper": [8], "lower": [8]}, "steps": 3, "delta": DELTA}
+    method = sv.calibrate(configured("DpBilevel", Full()), epsilon=3.0, **setting)
+    finding = audit(method, level=level, trials=8000, **setting)
+    assert finding.passed
+    assert finding.lower > (1.4 if level == "lower" else 0.3)  # the upper level is in fewer releases, and pays less
+
+
+def test_one_run_with_many_canaries():
+    setting = {"sizes": [600], "steps": 2, "delta": 1e-5, "adjacency": "zero-out"}
+    method = sv.calibrate(sv.methods.DpSgd(0.1, sv.Release(1.0, 1.0), Full()), epsilon=8.0, **setting)
+    finding = audit(method, adversary="one-run", **setting)
+    assert finding.passed
+    assert finding.lower > 1.5
+    assert not audit(method, adversary="one-run", claimed=1.0, **setting).passed
+
+
+def test_label_gates():
+    for gate_, uses in [(Memoised(1.0), 50), (Fresh(2.0), 2), (Fresh(2.0, shared=True), 2)]:
+        finding = audit_labels(gate_, classes=3, uses=uses, copies=1, trials=8000)
+        assert finding.passed
+        assert finding.ratio > 0.6
+    assert not audit_labels(Printed(1.0), classes=3, trials=2000).passed
+    assert not audit_labels(Printed(1.0), classes=2, uses=20, trials=2000).passed
+    with pytest.raises(ValueError, match="no claim"):
+        audit_labels(Open(), classes=3)
+
+
+def test_what_cannot_be_audited_is_refused():
+    with pytest.raises(ValueError, match="no claim to audit"):
+        audit(sv.methods.DpSgd(0.1, sv.Release.open(), Full()), **SGD)
+    with pytest.raises(ValueError, match="give sizes="):
+        audit(sgd(), steps=3)
+    with pytest.raises(ValueError, match="problem= and parts="):
+        audit(sgd(), adversary="replay", **SGD)
+    with pytest.raises(ValueError, match="'zero-out'"):
+        audit(sgd(), adversary="one-run", adjacency="replace-one", **SGD)
+    with pytest.raises(ValueError, match="replacement="):
+        layout = lay_out([np.zeros((4, 1), np.float32)])
+        adversaries.neighbours(None, layout, Target(), "replace-one")
+    printed = dataclasses.replace(
+        sv.methods.DpMixSgd(0.1, 0.1, Full(), x=sv.Release(1.0, 1.0), y=sv.Release(1.0, 1.0)), design="printed"
+    )
+    with pytest.raises(ValueError, match="private state"):
+        audit(printed, **SGD)

@@ -1,0 +1,243 @@
+"""The label gate: worked values, exact likelihood ratios, and that a label is drawn once."""
+
+import math
+from decimal import Decimal, getcontext
+from fractions import Fraction
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from sottovoce.privacy import sound
+from sottovoce.privacy.accountant import Mechanism
+from sottovoce.privacy.label_store import Labels, Response
+from sottovoce.privacy.labels import Fresh, Memoised, Open, Printed
+
+getcontext().prec = 60
+
+
+def _labels(n: int = 300, classes: int = 3, seed: int | None = 0, **options: object) -> Labels:
+    return Labels(np.arange(n) % classes, classes, seed=seed, **options)  # type: ignore[arg-type]
+
+
+# The mechanism.
+
+
+@given(st.floats(0.01, 30.0), st.integers(1, 50))
+def test_no_two_labels_are_told_apart_by_more_than_e_to_the_epsilon(epsilon: float, k: int) -> None:
+    response = Response(epsilon, k)
+    chances = {response.truth, Fraction(1, k)} | ({response.other} if k > 1 else set())
+    worst = max(chances) / min(chances) if k > 1 else Fraction(1)
+    assert Decimal(worst.numerator) / Decimal(worst.denominator) <= Decimal(epsilon).exp()
+    assert response.truth + (k - 1) * response.other == 1
+
+
+def test_the_ratio_is_reached_so_no_privacy_is_given_away() -> None:
+    response = Response(1.0, 10)
+    assert math.log(response.truth / response.other) == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("place", "told"), [(0, "truth"), (2, "truth"), (None, "blind")])
+def test_answers_have_the_stated_chances_and_the_test_would_notice_others(place: int | None, told: str) -> None:
+    import random
+
+    response, coins, trials = Response(1.0, 4), random.Random(1), 20_000
+    counts = np.bincount([response.answer(place, coins) for _ in range(trials)], minlength=4)
+
+    def p_value(epsilon: float) -> float:
+        law = Response(epsilon, 4)
+        expected = np.full(4, 0.25) if told == "blind" else np.full(4, float(law.other))
+        if place is not None:
+            expected[place] = float(law.truth)
+        return stats.chisquare(counts, trials * expected / expected.sum()).pvalue
+
+    assert p_value(1.0) > 1e-4
+    if place is not None:
+        assert p_value(2 / 3) < 1e-6
+        assert p_value(3 / 2) < 1e-6
+
+
+def test_worked_values() -> None:
+    assert Response(1.0, 10).noise == pytest.approx(0.85336742591, abs=1e-11)
+    labels = _labels(classes=10)
+    labels.memo(1.0)
+    assert float(labels.epsilon()) == 1.0
+    for _ in range(4):
+        labels.redraw(1.0)
+    assert float(labels.epsilon()) == 5.0
+    mechanism, times = Fresh(1.0).per_use(classes=2, copies=2)
+    labels = _labels(classes=2)
+    labels.charge(mechanism, np.full(300, 20 * times))
+    assert float(labels.epsilon()) == pytest.approx(40.0)
+    assert float(labels.epsilon(1e-5)) == pytest.approx(33.2471, abs=2e-3)
+    assert float(labels.epsilon()) == pytest.approx(float(sound.label_fresh(1.0, uses=20, Q=1)))
+    assert Fresh(1.0).published() == 1.0
+
+
+# Drawn once, kept with the data.
+
+
+def test_the_memo_is_the_same_for_every_run_seed_and_process(tmp_path: Path) -> None:
+    path = tmp_path / "labels.npz"
+    first = Labels(np.arange(300) % 3, 3, path=path, seed=0)
+    seen = first.memo(1.0).observed
+    again = Labels(np.arange(300) % 3, 3, path=path, seed=99)
+    assert (again.memo(1.0).observed == seen).all()
+    assert (again.memo(1.0).likelihood == first.memo(1.0).likelihood).all()
+    assert float(again.epsilon()) == 1.0
+    again.redraw(1.0)
+    assert (again.memo(1.0).observed != seen).any()
+    assert float(Labels(np.arange(300) % 3, 3, path=path).epsilon()) == 2.0
+
+
+def test_the_file_is_bound_to_its_rows_and_holds_no_true_label(tmp_path: Path) -> None:
+    path = tmp_path / "labels.npz"
+    label = np.arange(300) % 3
+    Labels(label, 3, path=path, ids=np.arange(300), seed=0).memo(1.0)
+    with np.load(path) as file:
+        assert not any(np.array_equal(file[name], label) for name in file.files)
+    with pytest.raises(ValueError, match="other rows"):
+        Labels(label, 3, path=path, ids=np.arange(300)[::-1])
+
+
+def test_a_second_epsilon_is_a_second_draw() -> None:
+    labels = _labels()
+    labels.memo(1.0)
+    labels.memo(2.0)
+    assert float(labels.epsilon()) == 3.0
+
+
+def test_both_corrections_read_one_memo() -> None:
+    labels = _labels()
+    Memoised(1.0, "forward").vectors(labels)
+    Memoised(1.0, "debiased").vectors(labels)
+    assert float(labels.epsilon()) == 1.0
+
+
+def test_disjoint_rows_cost_the_larger_and_shared_rows_the_sum() -> None:
+    labels = _labels(n=10)
+    labels.memo(1.0, rows=np.arange(5))
+    labels.memo(0.5, rows=np.arange(5, 10))
+    assert float(labels.epsilon()) == 1.0
+    labels.charge(Mechanism(pure=0.25), np.arange(10) >= 4)
+    assert float(labels.epsilon()) == 1.25
+
+
+def test_a_label_does_not_move_the_coins_of_others() -> None:
+    label = np.arange(300) % 3
+    other = label.copy()
+    other[7] = (label[7] + 1) % 3
+    one, two = Labels(label, 3, seed=5).memo(1.0).observed, Labels(other, 3, seed=5).memo(1.0).observed
+    assert (np.delete(one, 7) == np.delete(two, 7)).all()
+
+
+def test_without_a_seed_the_coins_are_secret() -> None:
+    assert (_labels(seed=None).memo(1.0).observed != _labels(seed=None).memo(1.0).observed).any()
+    assert not _labels(seed=None).simulated
+
+
+# A prior.
+
+
+@given(st.integers(0, 10_000), st.floats(0.1, 6.0))
+def test_the_number_of_candidates_maximises_the_chance_of_the_truth(seed: int, epsilon: float) -> None:
+    prior = np.random.default_rng(seed).dirichlet(np.full(5, 0.3), size=4)
+    memo = Labels(np.arange(4), 5, seed=0).memo(epsilon, prior=prior)
+    for row, k in zip(prior, memo.candidates):
+        mass = np.cumsum(np.sort(row)[::-1])
+        told = [math.exp(epsilon) / (math.exp(epsilon) + j) * mass[j] for j in range(5)]
+        assert told[k - 1] == pytest.approx(max(told))
+
+
+def test_two_stages_cost_one_epsilon_and_likelihoods_are_those_of_the_draw() -> None:
+    labels, half, rest = _labels(n=200, classes=4), np.arange(100), np.arange(100, 200)
+    labels.memo(1.0, rows=half)
+    prior = np.tile([0.7, 0.2, 0.06, 0.04], (100, 1))
+    memo = labels.memo(1.0, rows=rest, prior=prior)
+    assert float(labels.epsilon()) == 1.0
+    assert set(memo.candidates[half]) == {4}
+    k = int(memo.candidates[150])
+    assert k < 4
+    response, told = Response(1.0, k), memo.observed[150]
+    assert told < k  # the classes are in the prior's order here
+    expected = np.where(np.arange(4) < k, float(response.other), 1 / k)
+    expected[told] = float(response.truth)
+    assert memo.likelihood[150] == pytest.approx(expected)
+    assert (labels.memo(1.0).observed == memo.observed).all()
+    with pytest.raises(ValueError, match="forward correction"):
+        memo.debiased()
+
+
+# Weights.
+
+
+def test_all_gates_give_the_plain_loss_for_known_labels() -> None:
+    losses = jnp.asarray([[0.3, 2.0, 0.7]])
+    weights = jnp.asarray([[0.0, 1.0, 0.0]])
+    for gate in (Open(), Memoised(1.0), Memoised(1.0, "debiased"), Fresh(1.0)):
+        assert float(gate.loss(losses, weights)[0]) == pytest.approx(2.0)
+
+
+def test_forward_loss_is_the_mixture_likelihood() -> None:
+    scores, likelihood = jnp.asarray([0.2, -1.0, 0.5]), jnp.asarray([0.5, 0.25, 0.25])
+    expected = -math.log(float(jax.nn.softmax(scores) @ likelihood))
+    assert float(Memoised(1.0).loss(-jax.nn.log_softmax(scores), likelihood)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("shared", [False, True])
+def test_fresh_weights_are_unbiased_with_the_stated_noise(classes: int, shared: bool) -> None:
+    vectors = jnp.tile(jnp.eye(classes)[1], (6000, 1))
+    drawn = np.asarray(Fresh(0.5, shared).weights(vectors, (2,), jax.random.key(0)))
+    assert drawn.shape == (2, 6000, classes)
+    assert drawn.mean(axis=(0, 1)) == pytest.approx(np.eye(classes)[1], abs=0.05)
+    assert (drawn - np.asarray(vectors)).std(axis=(0, 1)) == pytest.approx(0.5 * math.sqrt(2), rel=0.05)
+    assert (drawn[0] == drawn[1]).all() == shared
+
+
+def test_what_a_use_costs() -> None:
+    assert Fresh(2.0).per_use(2, copies=3) == (Mechanism(laplace=(0.25,)), 3)
+    assert Fresh(2.0).per_use(10, copies=3) == (Mechanism(laplace=(0.25,)), 6)
+    assert Fresh(2.0, shared=True).per_use(10, copies=3)[1] == 2
+    assert Printed(2.0).per_use(2, copies=3) == Fresh(2.0).per_use(2, copies=3)
+    assert Printed(2.0).per_use(3, copies=1)[0].pure == math.inf
+    assert Memoised(1.0).per_use(3, copies=4) is None
+
+
+def test_printed_multi_class_noise_has_one_direction() -> None:
+    vectors = jnp.tile(jnp.eye(4)[2], (50, 1))
+    noise = np.asarray(Printed(1.0).weights(vectors, (), jax.random.key(0)) - vectors)
+    assert np.ptp(noise, axis=1) == pytest.approx(0.0, abs=1e-5)
+    assert np.abs(noise).max() > 0.5
+
+
+def test_accuracy_on_true_labels_is_noised_and_charged() -> None:
+    labels = _labels(n=3000)
+    figure = labels.accuracy(np.arange(3000) % 3, epsilon=0.5)
+    assert figure != 1.0
+    assert figure == pytest.approx(1.0, abs=0.02)
+    assert float(labels.epsilon()) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: Labels([0, 3], 3), "recode"),
+        (lambda: Labels([0.5, 1.0], 2), "whole numbers"),
+        (lambda: Labels([0, 0], 1), "at least 2"),
+        (lambda: Memoised(0.0), "positive"),
+        (lambda: Memoised(1.0, "none"), "forward"),  # type: ignore[arg-type]
+        (lambda: Fresh(-1.0), "positive"),
+        (lambda: _labels().memo(1.0, prior=np.ones((2, 3))), "prior has shape"),
+        (lambda: _labels().charge(Mechanism(), np.ones(3)), "one number"),
+        (lambda: _labels().accuracy(np.zeros(300), epsilon=0.0), "public test"),
+    ],
+)
+def test_errors_say_what_to_do(wrong: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrong()  # type: ignore[operator]
