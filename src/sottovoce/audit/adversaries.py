@@ -129,9 +129,9 @@ def worst_case(method: Method, sizes: Mapping[str, np.ndarray], target: Target, 
 def scores(
     instance: Instance, method: Method, network: Network, steps: int, chunk: int = 1024, each: int = 0
 ) -> Callable[[jax.Array, Stores], jax.Array]:
-    """`score(seeds, data)`: for each seed, run the method on `data` and return its log-likelihood ratio, D over D'.
+    """`score(seeds, data)`: for each seed, run the method on `data` and return the observer's two scores.
 
-    The run with seed s is the one that ``sv.run(seed=s)`` makes on that data. With `each`, one ratio a canary.
+    The run with seed s is the one that ``sv.run(seed=s)`` makes on that data. With `each`, two scores a canary.
     """
     layout, target = instance.layout, instance.target
     indices = jnp.arange(layout.agents, dtype=jnp.int32)
@@ -156,12 +156,12 @@ def scores(
                 agent = observer(index, "step", t)
                 return method.step(instance.problem, state, agent), agent.settled()
 
-            state, ratio = carry
+            state, total = carry
             state, more = jax.vmap(one)(state, indices)
-            return (state, ratio + more), None
+            return (state, total + more), None
 
         started = jax.vmap(begin)(indices)
-        (_, ratio), _ = jax.lax.scan(step, started, jnp.arange(steps, dtype=jnp.int32))
-        return ratio[target.agent]
+        (_, total), _ = jax.lax.scan(step, started, jnp.arange(steps, dtype=jnp.int32))
+        return total[target.agent]
 
     return jax.jit(lambda seeds, data: jax.vmap(partial(trial, data))(seeds))

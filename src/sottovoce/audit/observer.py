@@ -8,6 +8,9 @@ Who takes part in a batch is hidden. The adversary is told everybody's coin but 
 it averages; releases that share a batch share that coin. (A guarantee for Poisson batches holds against this adversary.
 For batches of fixed size the others' coins depend on the record's: there the records besides it must contribute
 nothing, as in the worst-case instance.)
+
+Beside the likelihood, which trusts the stated noise, a second score only asks which hypothesis is nearer to what was
+released: it is blind to the noise's scale, and merciless where noise is missing.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,6 +27,7 @@ from sottovoce.privacy.sampling import FixedSize, Poisson, Sampling, WithReplace
 from sottovoce.runtime.agent import Agent, Batch, Place, RecordFn, by_level
 from sottovoce.trees import Private, Tree
 
+_NOTHING = 1e-9  # squared distance, in units of the noise, that counts as none
 _TAIL = 1e-9  # counts of a record that are rarer than this are not thought of
 
 
@@ -58,9 +62,9 @@ class _Coin:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Tally:
-    """The ratio of closed batches, and log-likelihoods (hypothesis, count) of batches that may be used again."""
+    """Both scores of closed batches, and (score, hypothesis, count) of batches that may be used again."""
 
-    ratio: jax.Array
+    scores: jax.Array
     open: dict[int, jax.Array]
 
 
@@ -79,12 +83,12 @@ class Observer(Agent):
     ) -> None:
         super().__init__(place, index, t, key, loops)
         self._watch = watch
-        self._tally = tally or Tally(jnp.zeros(watch.shape), {})
+        self._tally = tally or Tally(jnp.zeros((2, *watch.shape)), {})
 
     def settled(self) -> jax.Array:
-        """The log-likelihood ratio, D over D', of all that was released."""
+        """Of all that was released: the log-likelihood ratio, D over D', and by how much D is nearer than D'."""
         self._close(keep=())
-        return self._tally.ratio
+        return self._tally.scores
 
     def sample(self, sampling: Sampling, name: str = "batch") -> Batch:
         """Draw as always, and note how likely the record was to be in it."""
@@ -92,7 +96,7 @@ class Observer(Agent):
         coin = self._coin(batch)
         self._watch.drawn.append(coin)
         number = len(self._watch.drawn) - 1
-        start = jnp.zeros((2, coin.counts.shape[0], *self._watch.shape))
+        start = jnp.zeros((2, 2, coin.counts.shape[0], *self._watch.shape))
         self._tally = replace(self._tally, open={**self._tally.open, number: start})
         return replace(batch, number=number)
 
@@ -110,9 +114,9 @@ class Observer(Agent):
         """Release as always, then weigh what came out."""
         fns = by_level(records, upper, lower)
         noisy = super().release(release, records, at=at, batch=batch, upper=upper, lower=lower)
-        likely = self._likelihoods(release, fns, at, batch, noisy)
+        weighed = self._weigh(release, fns, at, batch, noisy)
         opened = self._tally.open
-        self._tally = replace(self._tally, open={**opened, batch.number: opened[batch.number] + likely})
+        self._tally = replace(self._tally, open={**opened, batch.number: opened[batch.number] + weighed})
         if public is None:
             return noisy
         slope = jax.grad(lambda where: jnp.asarray(public(where), jnp.float32))(at)
@@ -142,13 +146,14 @@ class Observer(Agent):
         return Observer(self.place, self.index, self.t, key, (*self.loops, times), self._watch, self._tally)
 
     def _close(self, keep: tuple[int, ...]) -> None:
-        ratio = self._tally.ratio
-        for number, likely in self._tally.open.items():
+        scores = self._tally.scores
+        for number, (likely, far) in self._tally.open.items():
             if number not in keep:
                 weights = self._watch.drawn[number].weights.reshape(-1, *[1] * len(self._watch.shape))
                 under = jax.nn.logsumexp(likely + weights, axis=1)
-                ratio = ratio + under[0] - under[1]
-        self._tally = Tally(ratio, {number: self._tally.open[number] for number in keep})
+                nearest = jnp.min(jnp.where(jnp.isfinite(weights), far, jnp.inf), axis=1)
+                scores = scores + jnp.stack([under[0] - under[1], nearest[1] - nearest[0]])
+        self._tally = Tally(scores, {number: self._tally.open[number] for number in keep})
 
     def _coin(self, batch: Batch) -> _Coin:
         """Random draws are averaged over; where the schedule is public, the record is there or not."""
@@ -168,25 +173,24 @@ class Observer(Agent):
             return _Coin(present[None], jnp.zeros(1))
         return _Coin(jnp.arange(table.shape[1], dtype=jnp.float32), jnp.asarray(table, jnp.float32)[self.index])
 
-    def _likelihoods(
-        self, release: Release, fns: Mapping[str, RecordFn], at: Tree, batch: Batch, noisy: Tree
-    ) -> jax.Array:
-        """Log-likelihoods of a released value by hypothesis and count, relative to the record's absence."""
+    def _weigh(self, release: Release, fns: Mapping[str, RecordFn], at: Tree, batch: Batch, noisy: Tree) -> jax.Array:
+        """By hypothesis and count: the log-likelihood relative to the record's absence, and the log-distance."""
         watch, coin = self._watch, self._watch.drawn[batch.number]
         alone = [self._at(place)._mean(release, fns, at, self._only_record(batch)) for place in watch.hypotheses]
+        if watch.each:
+            alone[1] = jax.tree.map(jnp.zeros_like, alone[1])
         rest = noisy if watch.each else jax.tree.map(jnp.subtract, noisy, self._rest(release, fns, at, batch))
         scale = jnp.asarray(release.scale(self.t, self.index), jnp.float32)
 
         def one(share: Tree, count: jax.Array) -> jax.Array:
-            gains = [
-                _gain(release, value, count * mine, scale)
-                for value, mine in zip(jax.tree.leaves(rest), jax.tree.leaves(share), strict=True)
-            ]
-            return sum(gain if watch.each else jnp.sum(gain) for gain in gains)  # type: ignore[return-value]
+            pairs = list(zip(jax.tree.leaves(rest), jax.tree.leaves(share), strict=True))
+            gains = [_gain(release, value, count * mine, scale) for value, mine in pairs]
+            gaps = [((value - count * mine) / scale) ** 2 for value, mine in pairs]
+            gain, gap = ([leaf if watch.each else jnp.sum(leaf) for leaf in leaves] for leaves in (gains, gaps))
+            return jnp.stack([sum(gain[1:], gain[0]), jnp.log(sum(gap[1:], gap[0]) + _NOTHING)])
 
-        if watch.each:
-            alone[1] = jax.tree.map(jnp.zeros_like, alone[1])
-        return jnp.stack([jax.vmap(lambda count, share=share: one(share, count))(coin.counts) for share in alone])
+        tables = [jax.vmap(lambda count, share=share: one(share, count))(coin.counts) for share in alone]
+        return jnp.moveaxis(jnp.stack(tables), 2, 0)  # (hypothesis, count, score) to (score, hypothesis, count)
 
     def _rest(self, release: Release, fns: Mapping[str, RecordFn], at: Tree, batch: Batch) -> Tree:
         """The mean without the record."""

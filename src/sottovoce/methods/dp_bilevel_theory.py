@@ -1,8 +1,10 @@
 """The rates of DP bilevel optimisation (Theorems 3.1, 4.1 and 5.1), and the parameters that its theory assigns.
 
 All rates are up to constants and logarithms, as printed: they tell how an error scales and which term rules, not its
-size. Theorem 5.1 prints ell^(1/4) in its first constant where 3.1 and 4.1 have ell^(3/4); its proof only adds the
-last term to theirs, so 3/4 is used throughout.
+size. Two slips in the powers of ell, which is 1 in most uses: Theorem 5.1 prints ell^(1/4) in its first constant where
+3.1 and 4.1 have ell^(3/4) (its proof only adds a term to theirs, so 3/4 is used throughout); and inserting the penalty
+ell kappa^3 / alpha into Lemma 3.4 gives ell^(5/2) in (15), not ell^(3/2), so the second constant should have
+ell^(5/6) where ell^(1/2) is printed and used here.
 """
 
 import math

@@ -66,13 +66,11 @@ class GridRelease:
         gradients = np.where(np.all(np.isfinite(gradients), axis=1, keepdims=True), gradients, 0.0)
         if gradients.shape[1] * self.clip**2 > _LARGEST or len(gradients) * self.clip > _LARGEST:
             raise ValueError(f"{gradients.shape} gradients of {self.clip} steps overflow 64 bits: use a coarser grid")
-        largest = np.maximum(np.max(np.abs(gradients), axis=1, keepdims=True, initial=0.0), 2.0**-1000)
-        unit = gradients / largest  # so that squares neither overflow nor vanish
-        size = largest * (
-            np.abs(unit).sum(1, keepdims=True) if self._l1 else np.linalg.norm(unit, axis=1, keepdims=True)
-        )
-        factor = np.minimum(self.clip, size / self.step) / (size / largest)
-        steps = np.clip(np.trunc(unit * factor), -self.clip, self.clip).astype(np.int64)
+        largest = np.max(np.abs(gradients), axis=1, keepdims=True)
+        unit = gradients / np.where(largest > 0, largest, 1.0)  # so that squares neither overflow nor vanish
+        length = np.abs(unit).sum(1, keepdims=True) if self._l1 else np.linalg.norm(unit, axis=1, keepdims=True)
+        kept = np.minimum(largest, self.clip * self.step / np.maximum(length, 1.0))
+        steps = np.clip(np.trunc(unit * (kept / self.step)), -self.clip, self.clip).astype(np.int64)
         while np.any(over := ~self._within(steps)):  # floating-point norms may be off in the last digits
             steps[over] = np.trunc(steps[over] * (1 - 2.0**-20)).astype(np.int64)
         return steps

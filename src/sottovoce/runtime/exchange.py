@@ -55,6 +55,7 @@ class Message(NamedTuple):
     up: bool
     what: str
     level: str | None
+    rows: Any  # of the batch it is about, which all parties know
     value: Any
 
 
@@ -158,14 +159,14 @@ class Exchange:
             return self._loop(requests)
         if isinstance(first, Total):
             sums = _in_order([request.values for request in requests])
-            self._note("scalars", None, [request.values for request in requests], sums)
+            self._note("scalars", None, None, [request.values for request in requests], sums)
             return [sums] * len(requests)
         if any(c.level == first.level for c in self.crossings):
             raise RuntimeError(f"level {first.level!r} was asked twice in one turn: its noise would be used twice")
         key = self.server.key(first.level, self.t, self.turn)
         scores = _in_order([request.outputs for request in requests])
         slopes = jax.grad(lambda s: self.server.loss(first.rows, s, key))(scores)
-        self._note("outputs", first.level, [request.outputs for request in requests], slopes)
+        self._note("outputs", first.level, first.rows, [request.outputs for request in requests], slopes)
         return [slopes] * len(requests)
 
     def _loop(self, loops: list[Loop]) -> list[Any]:
@@ -188,15 +189,16 @@ class Exchange:
         self.crossings += [crossing._replace(times=len(over) * crossing.times) for crossing in noted[0]]
         return carries
 
-    def _note(self, what: str, level: str | None, up: list[jax.Array], down: jax.Array) -> None:
+    def _note(self, what: str, level: str | None, rows: Any, up: list[jax.Array], down: jax.Array) -> None:
         copies = math.prod(down.shape[:-2])
         self.crossings.append(Crossing(level, copies, down.size * down.dtype.itemsize, 1))
         if self.log is not None:
             turn = int(self.turn) if self.inside else None
             answer = "gradients" if what == "outputs" else what
             passive = [m for m in range(len(up)) if m != self.active]
-            self.log += [Message(int(self.t), turn, m, True, what, level, np.asarray(up[m])) for m in passive]
-            self.log += [Message(int(self.t), turn, m, False, answer, level, np.asarray(down)) for m in passive]
+            rows = None if rows is None else np.asarray(rows)
+            self.log += [Message(int(self.t), turn, m, True, what, level, rows, np.asarray(up[m])) for m in passive]
+            self.log += [Message(int(self.t), turn, m, False, answer, level, rows, np.asarray(down)) for m in passive]
 
 
 def _in_order(values: Sequence[jax.Array]) -> jax.Array:

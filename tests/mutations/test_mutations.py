@@ -1,0 +1,200 @@
+"""The privacy layer with one line made wrong: a named test must turn red.
+
+A mutation swaps the code of a function for a compiled copy in which one piece of text differs, so that everybody who
+holds the function gets the wrong one. Then a test of the suite is called. If it still passes, it guards nothing.
+"""
+
+import importlib.util
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from sottovoce import accounting
+from sottovoce.privacy import accountant, bookkeeping, discrete, gate, ledger, mechanisms
+from sottovoce.privacy.sampling import Poisson
+from sottovoce.runtime import agent
+
+TESTS = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`wrong` in place of `right` in a function, and the test that must notice."""
+
+    name: str
+    function: Callable[..., Any]
+    right: str
+    wrong: str
+    file: str
+    test: str
+    arguments: tuple[Any, ...] = ()
+
+
+THERE = "jnp.arange(n_max) < _of(sizes, agent)"
+FIRST = f"jnp.argsort(jnp.argsort(jnp.where({THERE}, coins, jnp.uint32(2**32 - 1)))) < self.batch"
+
+MUTATIONS = [
+    Mutation(
+        "half of the clip's effect",
+        bookkeeping.clipped_sum,
+        "clip * (1 - SAFETY)",
+        "2 * clip * (1 - SAFETY)",
+        "privacy/test_gate.py",
+        "test_edge_10_one_norm_over_the_whole_tree",
+    ),
+    Mutation(
+        "a factor 2 dropped",
+        mechanisms.clips_moved,
+        "else 2.0",
+        "else 1.0",
+        "privacy/test_gate.py",
+        "test_one_object_gives_the_noise_and_the_charge",
+    ),
+    Mutation(
+        "no noise on one variable",
+        gate.noised,
+        "if isinstance(scale, float) and scale == 0.0:",
+        'if release.name == "y":',
+        "audit/test_audit.py",
+        "test_sound_designs_hold_and_their_accounts_are_tight",
+        ("DpMixSgd", Poisson(4)),
+    ),
+    Mutation(
+        "two thirds of the noise",
+        gate.noised,
+        "leaf + scale * draw(",
+        "leaf + scale * 2 / 3 * draw(",
+        "privacy/test_gate.py",
+        "test_noise_has_the_scale_it_is_charged_for_and_no_other",
+        ("gaussian",),
+    ),
+    Mutation(
+        "one key for all steps",
+        agent.step_key,
+        "phase.encode())), t)",
+        "phase.encode())), 0)",
+        "privacy/test_gate.py",
+        "test_leaves_and_agents_and_steps_get_independent_noise",
+    ),
+    Mutation(
+        "one key for all leaves",
+        gate.noised,
+        "jax.random.fold_in(key, number)",
+        "key",
+        "privacy/test_gate.py",
+        "test_leaves_and_agents_and_steps_get_independent_noise",
+    ),
+    Mutation(
+        "one key for every use of a name",
+        agent.Agent._named,
+        "{self._uses[label]}",
+        "1",
+        "runtime/test_run.py",
+        "test_keys_are_never_used_twice",
+    ),
+    Mutation(
+        "fixed size drawn where Poisson is accounted",
+        Poisson.draw,
+        f"(coins <= _of(last, agent)) & ({THERE})",
+        FIRST,
+        "privacy/test_sampling.py",
+        "test_poisson_takes_each_record_on_its_own",
+        (1,),
+    ),
+    Mutation(
+        "a Poisson batch cut to its mean",
+        Poisson.capacity,
+        "return high",
+        "return self.batch",
+        "privacy/test_sampling.py",
+        "test_edge_4_poisson_capacity_is_never_cut_silently",
+    ),
+    Mutation(
+        "Laplace releases of one batch merged by the Gaussian rule",
+        accounting._group,
+        "laplace=tuple(row[1:].tolist())",
+        "laplace=(float(np.sqrt(np.sum(row[1:] ** 2))),)",
+        "test_accounting.py",
+        "test_edge_2_laplace_releases_of_one_batch_are_not_merged_like_gaussians",
+    ),
+    Mutation(
+        "a record that is not finite let through",
+        bookkeeping.clipped_sum,
+        "jnp.isfinite(book.sizes) & (weights != 0)",
+        "weights != 0",
+        "privacy/test_gate.py",
+        "test_edge_9_a_record_that_is_not_finite_contributes_nothing",
+        (float("nan"),),
+    ),
+    Mutation(
+        "whole numbers not checked after rounding",
+        discrete.GridRelease.whole,
+        "while np.any(over := ~self._within(steps)):",
+        "steps += np.sign(gradients).astype(np.int64)\n    while np.any(over := np.zeros(len(steps), bool)):",
+        "privacy/test_discrete.py",
+        "test_no_record_ever_exceeds_the_clip_in_whole_numbers",
+    ),
+    Mutation(
+        "a ledger that does not check its chain",
+        ledger.Ledger._read,
+        'fields.pop("before") != digests[-1]',
+        'not fields.pop("before")',
+        "privacy/test_ledger.py",
+        "test_a_changed_or_cut_file_is_refused",
+    ),
+]
+
+
+@contextmanager
+def applied(mutation: Mutation) -> Iterator[None]:
+    """The function with the wrong text, everywhere; then as it was."""
+    function = inspect.unwrap(mutation.function)
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(mutation.right) == 1, f"{mutation.right!r} must stand once in {function.__qualname__}"
+    space: dict[str, Any] = {}
+    code = compile(source.replace(mutation.right, mutation.wrong), f"<{mutation.name}>", "exec", dont_inherit=True)
+    exec(code, function.__globals__, space)
+    right = function.__code__
+    _forget()
+    function.__code__ = space[function.__name__].__code__
+    try:
+        yield
+    finally:
+        function.__code__ = right
+        _forget()
+
+
+def _forget() -> None:
+    """Nothing computed by the other code may be remembered."""
+    jax.clear_caches()
+    accountant._epsilon.cache_clear()
+
+
+def named_test(mutation: Mutation) -> Callable[..., None]:
+    spec = importlib.util.spec_from_file_location(f"mutated_{mutation.test}", TESTS / mutation.file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, mutation.test)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+def test_each_is_noticed(mutation, tmp_path):
+    test = named_test(mutation)
+    arguments: tuple[Any, ...] = mutation.arguments
+    if mutation.function is ledger.Ledger._read:
+        path = tmp_path / "ledger.jsonl"
+        book = ledger.Ledger(path)
+        for number in range(4):
+            book.charge(test.__globals__["entry"](number))
+        arguments = (path, lambda lines: [lines[1], lines[0], *lines[2:]])
+    with applied(mutation), pytest.raises((AssertionError, ExceptionGroup, pytest.fail.Exception)):
+        test(*arguments)

@@ -1,0 +1,143 @@
+"""A ledger file that was touched is refused; one that a kill left behind is not."""
+
+import json
+import re
+
+import pytest
+
+from sottovoce.privacy.ledger import Budget, BudgetExceeded, Entry, Group, Ledger, show
+from sottovoce.privacy.mechanisms import Mechanism, Poisson
+
+RELEASE = Mechanism(gaussian=0.25, sampling=Poisson(0.1))
+
+
+def entry(number: int, run: str = "a", count: int = 10) -> Entry:
+    return Entry(run, 10 * number, 10 * number + 10, (Group("records", (0, 1), ((RELEASE, count),)),))
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    for number in range(4):
+        ledger.charge(entry(number))
+    return path
+
+
+def test_entries_come_back(path):
+    assert list(Ledger(path).entries.values()) == [entry(number) for number in range(4)]
+    again = Ledger(path)
+    again.charge(entry(2))  # a resumed run repeats itself
+    again.charge(entry(4))
+    assert len(Ledger(path).entries) == 5
+
+
+def edit(path, change):
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(change(lines)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: lines[:-1],
+        lambda lines: [],
+        lambda lines: lines[1:],
+        lambda lines: [lines[0], *lines[2:]],
+        lambda lines: [*lines[:2], lines[1], *lines[2:]],
+        lambda lines: [lines[1], lines[0], *lines[2:]],
+        lambda lines: [*lines[:-1], lines[-1].replace('"count": 10', '"count": 1')],
+        lambda lines: [lines[0].replace('"gaussian": 0.25', '"gaussian": 0.01'), *lines[1:]],
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: [*lines[:-1], lines[-1][:-20]],
+        lambda lines: [*lines, "not json\n"],
+    ],
+)
+def test_a_changed_or_cut_file_is_refused(path, change):
+    edit(path, change)
+    with pytest.raises(ValueError, match="changed or cut"):
+        Ledger(path)
+
+
+def test_a_forged_line_must_fit_both_its_neighbours_and_the_head(path):
+    lines = path.read_text().splitlines()
+    last = json.loads(lines[-1])
+    last["groups"][0]["spent"][0]["count"] = 1  # the chain before it is intact
+    path.write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
+    with pytest.raises(ValueError, match="not the one that was written"):
+        Ledger(path)
+
+
+def test_a_deleted_ledger_or_head_is_refused(path):
+    head = path.with_name(path.name + ".head")
+    kept = head.read_bytes()
+    head.unlink()
+    with pytest.raises(ValueError, match="head is missing"):
+        Ledger(path)
+    head.write_bytes(kept)
+    path.unlink()
+    with pytest.raises(ValueError, match="0 lines where 4 were written"):
+        Ledger(path)
+
+
+def test_a_ledger_rolled_back_without_its_head_is_refused(path):
+    old = path.read_bytes()
+    Ledger(path).charge(entry(4))
+    path.write_bytes(old)
+    with pytest.raises(ValueError, match="4 lines where 5 were written"):
+        Ledger(path)
+
+
+def test_a_kill_between_line_and_head_loses_nothing(path, monkeypatch):
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    ledger = Ledger(path)
+    monkeypatch.setattr("sottovoce.privacy.ledger.write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.charge(entry(4))
+    monkeypatch.undo()
+    after = Ledger(path)  # the line is there: charged, though nothing was released
+    assert len(after.entries) == 5
+    after.charge(entry(5))
+    assert len(Ledger(path).entries) == 6
+
+
+def test_a_kill_inside_a_line_is_mended(path):
+    with path.open("a") as file:
+        file.write('{"run": "a", "sta')
+    ledger = Ledger(path)
+    assert len(ledger.entries) == 4
+    ledger.charge(entry(4))
+    assert len(Ledger(path).entries) == 5
+
+
+def test_two_runs_at_once_do_not_overlook_each_other(path):
+    one, two = Ledger(path), Ledger(path)
+    one.charge(entry(4))
+    with pytest.raises(ValueError, match="another run meanwhile"):
+        two.charge(entry(9, run="b"))
+    assert len(Ledger(path).entries) == 5
+
+
+def test_runs_compose_up_to_a_budget(path):
+    ledger = Ledger(path)
+    spent = float(ledger.epsilon(0, 1e-5, "zero-out"))
+    more = entry(0, run="b", count=40).groups
+    both = float(Ledger().epsilon(0, 1e-5, "zero-out"))
+    assert both == 0.0
+    ledger.require(Budget(10 * spent, 1e-5), "b", more, "zero-out")
+    with pytest.raises(BudgetExceeded, match="agent 0 would reach epsilon"):
+        ledger.require(Budget(1.01 * spent, 1e-5), "b", more, "zero-out")
+
+
+def test_show_says_who_spent_what(path):
+    ledger = Ledger(path)
+    ledger.charge(Entry("b", 0, 5, (Group("records", (1,), ((RELEASE, 5),)),)))
+    text = show(ledger, 1e-5, "zero-out", Budget(3.0, 1e-5))
+    assert "run a: steps 0 to 39" in text
+    assert "run b: steps 0 to 4" in text
+    values = [float(v) for v in re.findall(r"epsilon ([0-9.]+) of 3", text)]
+    assert len(values) == 2
+    assert values[1] > values[0]
+    assert show(Ledger(), 1e-5, "zero-out") == "nothing has been spent"
