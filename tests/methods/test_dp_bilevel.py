@@ -131,7 +131,7 @@ def test_noise_of_the_gap_does_not_grow_with_the_penalty() -> None:
 @pytest.mark.parametrize("kept", [None, sets.box(-1.0, 1.0)], ids=["free", "box"])
 def test_noise_free_run_reaches_the_optimum(kept) -> None:
     problem = dataclasses.replace(RIDGE, project_x=kept or sets.box(-6.0, 6.0))
-    method = DpBilevel(3.0, Descent(10, 0.8, averaged=False), OPEN, OPEN, Full(), penalty=300.0, radius=10.0)
+    method = DpBilevel(10.0, Descent(10, 0.8, averaged=False), OPEN, OPEN, Full(), penalty=300.0, radius=10.0)
     x = jnp.asarray(sv.run(problem, PART, method, steps=400).x)
     moved = problem.project_x(x - jax.grad(hyper_objective)(x)) - x
     assert float(jnp.linalg.norm(moved)) < 2e-3  # the projected hypergradient, exact

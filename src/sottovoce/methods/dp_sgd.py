@@ -58,7 +58,7 @@ class DpSgd(Method):
         return SgdState(problem.x0, zeros_like(problem.x0))
 
     def step(self, problem: Minimize, state: SgdState, agent: "Agent") -> SgdState:
-        """Release a gradient, descend, average with the neighbours (in this order: the average also calms the noise)."""
+        """Release a gradient, descend, then average with the neighbours, which also calms the noise."""
         batch = agent.sample(self.sampling)
         slope = agent.release(self.gradient, problem.loss, at=state.x, batch=batch, public=problem.public)
         velocity = combine(lambda v, g: self.momentum * v + g, state.velocity, slope)

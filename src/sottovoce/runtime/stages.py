@@ -1,0 +1,88 @@
+"""Labels drawn in stages: what is learned from the first part narrows what the next is randomised among.
+
+Stage 1 randomises a part of the labels among all classes and trains. The model's probabilities for the next part, which
+need its features only, are a prior: each of those labels is randomised once among its likeliest few classes. Then a
+model is trained on all parts so far, each record with the likelihood of what was observed. Every label is drawn once,
+in the part that chance put it in, so the whole costs one epsilon (Ghazi et al., "Deep learning with label differential
+privacy", NeurIPS 2021, for two stages).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sottovoce.methods.bambi import Bambi
+from sottovoce.privacy.labels import Labels, Memoised
+from sottovoce.privacy.report import PrivacyReport
+from sottovoce.problems.columns import Columns
+from sottovoce.problems.tasks.vertical import probabilities
+from sottovoce.problems.vertical import Vertical
+from sottovoce.runtime.result import Result
+from sottovoce.runtime.vertical import run_vertical
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The models of the last stage; their privacy statement covers all stages."""
+
+    problems: Sequence[Vertical]
+    members: Sequence[Result]
+
+    @property
+    def privacy(self) -> PrivacyReport:
+        """Of everything, labels of all stages included."""
+        return self.members[-1].privacy
+
+    def probabilities(self, columns: Columns, rows: Any = None) -> np.ndarray:
+        """Class probabilities of some rows, the mean over the members."""
+        each = [probabilities(p, r.x, r.y or (), columns, rows) for p, r in zip(self.problems, self.members)]
+        return np.mean(each, axis=0)
+
+
+def run_in_stages(
+    problem: Vertical | Sequence[Vertical],
+    columns: Columns,
+    labels: Labels,
+    method: Bambi,
+    *,
+    steps: int,
+    stages: int = 2,
+    seed: int = 0,
+    **options: Any,
+) -> Staged:
+    """Train in stages, `steps` outer steps each. Further options are those of `run_vertical`.
+
+    A list of problems, which differ in where they start, gives an ensemble: their probabilities are averaged, for the
+    prior and in the end. It costs time and no privacy.
+
+    >>> from sottovoce.problems.tasks.vertical import hyper_parameters
+    >>> rng = np.random.default_rng(0)
+    >>> blocks = [rng.normal(size=(400, 2)) for _ in range(2)]
+    >>> labels = Labels((blocks[0][:, 0] > 0).astype(int), classes=2, seed=0)
+    >>> method = Bambi(inner_steps=5, batch=50, rate_x=0.1, rate_y=1.0, labels=Memoised(1.0))
+    >>> found = run_in_stages(hyper_parameters([2, 2]), Columns(blocks), labels, method, steps=5)
+    >>> found.privacy.epsilon, found.probabilities(Columns(blocks)).shape
+    (1.0, (400, 2))
+    """
+    gate = method.labels
+    if not (isinstance(gate, Memoised) and gate.mixture):
+        raise ValueError("stages need labels=Memoised(epsilon) with the forward correction")
+    if stages < 1:
+        raise ValueError(f"stages is {stages}: it must be at least 1")
+    problems = [problem] if isinstance(problem, Vertical) else list(problem)
+    used = np.union1d(columns.upper, columns.lower)
+    parts = np.array_split(np.random.default_rng([seed, stages]).permutation(used), stages)
+    found: Staged | None = None
+    for number, part in enumerate(parts):
+        prior = None if found is None else found.probabilities(columns, part)
+        labels.memo(gate.epsilon, part, prior)
+        known = columns.only(np.concatenate(parts[: number + 1]))
+        models = [
+            run_vertical(p, known, labels, method, steps=steps, seed=seed + 1000 * number + member, **options)
+            for member, p in enumerate(problems)
+        ]
+        found = Staged(problems, models)
+    assert found is not None
+    return found
