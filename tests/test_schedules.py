@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.schedules import Constant, Decay, Ratio, Scaled, schedule
+from sottovoce.schedules import Constant, Decay, Linear, Ratio, Scaled, schedule
 
 SCHEDULES = [
     Constant(0.3),
     Constant((0.1, 0.2, 0.3)),
     Decay(2.0, 0.5),
     Decay((1.0, 2.0, 3.0), (0.5, 0.6, 0.7), offset=2),
+    Linear((1.0, 2.0, 3.0), 0.5, steps=4),
     Scaled(Decay(1.0, -0.25), 3.0),
     Ratio(Decay(1.0, 0.9, offset=2), Decay(0.05, 0.4)),
 ]

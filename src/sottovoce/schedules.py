@@ -91,6 +91,35 @@ class Decay(Schedule):
 
 
 @dataclass(frozen=True)
+class Linear(Schedule):
+    """From `start` to `stop` over so many steps, and then `stop`.
+
+    >>> [Linear(1.0, 0.0, steps=4)(t) for t in range(6)]
+    [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    """
+
+    start: PerAgent
+    stop: PerAgent
+    steps: int
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"a linear schedule over {self.steps} steps: it needs at least one")
+
+    def __call__(self, t: Any, agent: Any = 0) -> Any:
+        """The value at step t."""
+        least = jnp.minimum if isinstance(t, jax.Array) else np.minimum
+        done = least(t, self.steps) / self.steps
+        value = _pick(self.start, agent) * (1 - done) + _pick(self.stop, agent) * done
+        return value if isinstance(value, (jax.Array, np.ndarray)) else float(value)
+
+    @property
+    def agents(self) -> int | None:
+        """How many agents it lists values for."""
+        return _agents(self.start, self.stop)
+
+
+@dataclass(frozen=True)
 class Scaled(Schedule):
     """Another schedule times a constant.
 

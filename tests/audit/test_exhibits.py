@@ -11,7 +11,8 @@ from sottovoce.audit import exhibits
 from sottovoce.audit.exhibits import machine
 from sottovoce.audit.exhibits.base import Row
 
-# (claimed, measured with all trials, exact) by exhibit, row by row: measured and computed once, apart from this code.
+# (claimed, measured with all trials, exact) by exhibit, row by row: measured and computed once, by other code, whose
+# choice of events was coarser: these exhibits prove as much, or more.
 TABLE: dict[str, list[tuple[float, float, float]]] = {
     "bambi-multiclass": [(1, 10.90, math.inf), (1, 10.90, math.inf), (1, 9.48, 10)],
     "bambi-reuse": [(1, 8.34, 40), (1, 1.993, 2)],
@@ -36,20 +37,21 @@ def test_the_table_is_complete():
 @pytest.mark.parametrize("name", sorted(TABLE))
 def test_quick_exhibits_tell_true_from_false(name):
     rows = exhibits.run(name, quick=True)
-    for number, (row, (claimed, measured, exact)) in enumerate(zip(rows, TABLE[name], strict=True)):
+    for number, (row, (claimed, _, exact)) in enumerate(zip(rows, TABLE[name], strict=True)):
         assert row.claimed == pytest.approx(claimed, rel=2e-3)
         assert row.exact == pytest.approx(exact, rel=2e-2)
         assert row.measured <= exact
         false = exact > claimed and (name, number) not in POWERLESS
         assert row.refuted == false, row
-        assert row.measured <= measured * 1.02 + 0.02  # fewer trials prove less
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TABLE))
 def test_full_exhibits_reproduce_the_table(name):
-    for row, (_, measured, _) in zip(exhibits.run(name), TABLE[name], strict=True):
-        assert row.measured == pytest.approx(measured, rel=0.08, abs=0.05 if row.quantity == "epsilon" else 3e-5), row
+    for row, (claimed, measured, exact) in zip(exhibits.run(name), TABLE[name], strict=True):
+        least = 0.97 * measured - 0.05 if row.quantity == "epsilon" else 0.88 * measured
+        assert least <= row.measured <= exact, row
+        assert row.refuted == (measured > claimed)
 
 
 def test_an_inexact_inner_solution_breaks_the_sensitivity_and_projection_mends_it():

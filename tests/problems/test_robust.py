@@ -63,7 +63,8 @@ class TestRobustLogistic:
             margin = (2 * own["label"] - 1) * (0.5 * own["features"].sum(axis=1) * 0.4 + 0.4)
             losses.append(np.mean(np.log1p(np.exp(-margin))))
         divergence = 0.5 / 16 * np.sum((4 * np.asarray(y) - 1) ** 2)
-        regulariser = 4 * 1e-3 * 10 * 0.16 / (1 + 10 * 0.16)  # three weights and a bias
+        weights, bias = (10 * value**2 / (1 + 10 * value**2) for value in (0.5 * 0.4, 0.4))
+        regulariser = 1e-3 * (3 * weights + bias)
         assert float(ours) == pytest.approx(np.dot(y, losses) - divergence + regulariser, rel=1e-5)
 
     def test_party_column(self):

@@ -116,7 +116,7 @@ class DpBilevel(Method):
 
     Args:
         step_x: step size of x.
-        inner: how both inner problems are solved.
+        inner: how the inner problems are solved.
         y: clip and noise of the lower level's direction.
         penalised: clip and noise of the direction of w (gap) or of yl (apart).
         sampling: how every inner step draws its batch, and the step of x unless `sampling_x` is given.
@@ -126,6 +126,8 @@ class DpBilevel(Method):
         radius: w is projected on a ball of this radius (L0f/mu is enough for the exact one): free post-processing that
             keeps the hypergradient of one record within L0f (1 + L1g/mu).
         sampling_x: the batch of the step of x.
+        inner_penalised: how the penalised problem is solved, if not as `inner` says. With levels only this one reads
+            upper records, which are few: fewer and larger steps may serve them better.
         solve: "gap" or "apart".
         output: "last" gives the last x; "smallest step" the x_t with the smallest |x_{t+1} - x_t|, as the paper does.
         warm: start inner solves where the last ones ended (it changes nothing in the account).
@@ -147,6 +149,7 @@ class DpBilevel(Method):
     penalty: Schedule | float = 10.0
     radius: float = math.inf
     sampling_x: Sampling | None = None
+    inner_penalised: Descent | None = None
     solve: Literal["gap", "apart"] = "gap"
     output: Literal["last", "smallest step"] = "last"
     warm: bool = True
@@ -176,13 +179,14 @@ class DpBilevel(Method):
         x, problem = state.at, problem if self.x is not None else without_x(problem)
         start, gap = (state.near, state.gap) if self.warm else (problem.y0, zeros_like(state.gap))
 
-        y = self.inner.solve(self._lower_slope(problem, x), start, agent, "y")
+        below, beyond = self.inner, self.inner_penalised or self.inner
+        y = below.solve(self._lower_slope(problem, x), start, agent, "y")
         if self.solve == "gap":
-            gap = self.inner.solve(self._gap_slope(problem, x, y, penalty), gap, agent, "penalised")
+            gap = beyond.solve(self._gap_slope(problem, x, y, penalty), gap, agent, "penalised")
         else:
             # From where the last yl ended, not from y: then both lag behind x alike, and the lag cancels.
             last = beside(start, gap, penalty)
-            yl = self.inner.solve(self._penalised_slope(problem, x, penalty), last, agent, "penalised")
+            yl = beyond.solve(self._penalised_slope(problem, x, penalty), last, agent, "penalised")
             gap = combine(lambda a, b: penalty * (a - b), yl, y)
         if math.isfinite(self.radius):
             gap = sets.ball(self.radius)(gap)

@@ -56,8 +56,9 @@ def robust_logistic(
 
     min over x, max over y on the simplex of
     ``sum_i y_i l_i(x) - price/2 |m y - 1|^2 + penalty sum s x^2 / (1 + s x^2)``, with l_i the loss of group i, of m,
-    and s the `sharpness`. The price is 1 / m^2 if not given. A record's own term is ``m y_i`` times its loss, so that
-    its mean over parties is the sum above.
+    and s the `sharpness`; the last term is for weights of features as they are, so that it does not depend on `scale`.
+    The price is 1 / m^2 if not given. A record's own term is ``m y_i`` times its loss, so that its mean over parties is
+    the sum above.
 
     >>> robust_logistic(Shape((4,), classes=2, agents=5)).problem.y0.shape
     (5,)
@@ -71,7 +72,7 @@ def robust_logistic(
         return count * y[record[groups]] * (jax.nn.softplus(score) - record["label"] * score)
 
     def public(x: Tree, y: jax.Array) -> jax.Array:
-        squares = [sharpness * leaf**2 for leaf in jax.tree.leaves(x)]
+        squares = [sharpness * leaf**2 for leaf in jax.tree.leaves(model.unscaled(x))]
         return penalty * sum(jnp.sum(s / (1 + s)) for s in squares) - _leaving(y, price)
 
     problem = MinMax(
@@ -178,6 +179,11 @@ class _Scores:
 
     def __call__(self, x: Tree, features: Any) -> jax.Array:
         return self.model.apply(x, self.scale * features)
+
+    def unscaled(self, x: Tree) -> Tree:
+        """The parameters of the same function of features as they are."""
+        first, *rest = x
+        return [{**first, "weights": self.scale * first["weights"]}, *rest]
 
 
 def _two_classes(name: str, shape: Shape) -> None:
