@@ -70,7 +70,9 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"sottovoce has no {name!r}")
+        from sottovoce.naming import unknown
+
+        raise AttributeError(unknown("name in sottovoce", name, __all__))
     value = (
         getattr(import_module(f"sottovoce.{_HOMES[name]}"), name)
         if name in _HOMES

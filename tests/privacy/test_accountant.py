@@ -393,4 +393,4 @@ def test_a_bound_is_a_number_that_says_what_it_is():
     again = pickle.loads(pickle.dumps(bound))
     assert isinstance(again, Epsilon)
     assert vars(again) == vars(bound)
-    assert accountant.library() == "dp-accounting 0.6.0"
+    assert accountant.library().endswith("dp-accounting 0.6.0")  # pinned: bounds depend on its behaviour

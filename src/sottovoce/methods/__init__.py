@@ -5,6 +5,7 @@ import pkgutil
 from typing import Any
 
 from sottovoce.methods.base import Method, Setting, State, summary
+from sottovoce.naming import unknown
 
 
 def _discover() -> dict[str, type[Method]]:
@@ -19,7 +20,7 @@ available: dict[str, type[Method]] = _discover()
 def __getattr__(name: str) -> Any:
     if name in Method.registry:
         return Method.registry[name]
-    raise AttributeError(f"there is no method {name!r}; available are {', '.join(sorted(Method.registry))}")
+    raise AttributeError(unknown("method", name, available))
 
 
 __all__ = ["Method", "Setting", "State", "available", "summary"]

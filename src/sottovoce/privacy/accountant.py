@@ -46,12 +46,12 @@ __all__ = [
 
 
 def library() -> str:
-    """Name and version of the accounting library, for reports.
+    """Names and versions of what computes bounds, for reports: PLD and exact GDP here, RDP in dp-accounting.
 
     >>> library()
-    'dp-accounting 0.6.0'
+    'sottovoce 0.1.0, dp-accounting 0.6.0'
     """
-    return f"dp-accounting {version('dp-accounting')}"
+    return f"sottovoce {version('sottovoce')}, dp-accounting {version('dp-accounting')}"
 
 
 def epsilon(mechanisms: Iterable[tuple[Mechanism, int]], delta: float, adjacency: Adjacency) -> Epsilon:

@@ -1,4 +1,6 @@
-"""Privacy loss distributions: numerically exact composition, always rounded to the safe side.
+"""Privacy loss distributions: numerically exact composition, rounded to the safe side.
+
+One term is an estimate, not a bound: the rounding of the Fourier products, `_ROUNDING` a piece, charged to delta.
 
 A piece of a computation is described by a dominating pair (P, Q): its privacy loss is log P/Q under P. Losses live on
 the grid h * integers. A bin's masses under P *and* Q are split onto its two grid ends so that both are kept

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
@@ -150,7 +151,7 @@ def public_along(fn: Callable[..., Any], x: Tree, y: Tree, z: Tree) -> jax.Array
     >>> float(public_along(lambda x, y: jnp.sum(x * y), jnp.ones(2), jnp.zeros(2), jnp.asarray([1.0, 2.0])))
     3.0
     """
-    return jax.jvp(lambda at: jax.numpy.asarray(fn(x, at), dtype=float), (y,), (z,))[1]
+    return jax.jvp(lambda at: jnp.asarray(fn(x, at), dtype=float), (y,), (z,))[1]
 
 
 def check(problem: Problem, records: Mapping[str, Record]) -> None:
@@ -158,6 +159,10 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
 
     Raises ValueError that names the loss and the remedy.
     """
+    for name in problem.variables:
+        for leaf in jax.tree.leaves(getattr(problem, f"{name}0")):
+            if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+                raise ValueError(f"{name}0 has a leaf of type {jnp.result_type(leaf)}: use floating-point numbers")
     for level, name in problem.losses.items():
         loss = getattr(problem, name)
         record = records.get(level, records.get("records"))

@@ -141,6 +141,8 @@ def _simulated(report: PrivacyReport) -> PrivacyReport:
 
 def _check(problem: Any, method: Method, network: Network | None, layout: Layout, steps: int) -> Network:
     """Whether these belong together; says what to change if they do not."""
+    if not isinstance(method, Method):
+        raise TypeError(f"method is {method!r}: give a configured method, such as sv.methods.DpSgd(rate=0.1, ...)")
     solvable: tuple[type, ...] = method.solves
     if type(problem) not in solvable:
         kinds = " or ".join(kind.__name__ for kind in method.solves)
@@ -313,7 +315,10 @@ def _measure(state: State, problem: Any, evaluate: Callable[..., Mapping[str, An
     gap = [jnp.sum((leaf - middle) ** 2) for leaf, middle in zip(jax.tree.leaves(own), jax.tree.leaves(mean))]
     metrics: dict[str, jax.Array] = {"consensus": sum(gap[1:], gap[0]) / agents}
     if evaluate is not None:
-        metrics.update({name: jnp.asarray(value) for name, value in evaluate(*mean).items()})
+        named = evaluate(*mean)
+        if not isinstance(named, Mapping):
+            raise TypeError('evaluate must return named numbers, such as {"accuracy": ...}')
+        metrics.update({name: jnp.asarray(value) for name, value in named.items()})
         if 1 < agents <= _EACH:
             each = jax.lax.map(lambda one: dict(evaluate(*one)), own)
             metrics.update({f"{name}/agents": jnp.asarray(value) for name, value in each.items()})

@@ -72,8 +72,10 @@ def as_part(records: Any) -> Part:
     if isinstance(records, Part):
         return records
     leaves = jax.tree.leaves(records)
-    if not leaves:
-        raise ValueError("a party's record set is an empty pytree: give arrays that share their first axis")
+    if not leaves or not all(hasattr(leaf, "dtype") for leaf in leaves):
+        raise ValueError("a party's record set must be arrays that share their first axis, alone or in a dict or tuple")
+    if any(leaf.dtype.kind in "OUS" for leaf in leaves):
+        raise ValueError("records must be numbers: encode text and categories first (sv.data.categories)")
     lengths = {np.shape(leaf)[:1] for leaf in leaves}
     if len(lengths) != 1 or () in lengths:
         shapes = [np.shape(leaf) for leaf in leaves]

@@ -1,11 +1,11 @@
 """Tuning as a bilevel problem: the model is trained below, its regularisation is chosen above.
 
 Every feature, or every group of features, has a penalty exp(x) of its own; y are the weights. The penalty is a public
-term, so that no record ever meets x: `LdpDsbo` with ``x=None`` tunes it without spending anything on x.
+term, so that no record ever meets x: `LdpDsbo` without a release for x tunes it without spending anything on x.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
 from sottovoce.problems.tasks.linear import logistic, softmax
 from sottovoce.trees import Tree
 
-Groups = int | Sequence[int] | None
+Groups = int | list[int] | None
 
 
 @task("tuned-softmax")
@@ -29,23 +29,30 @@ def tuned_softmax(
     limit: float = 10.0,
     groups: Groups = None,
     bias: bool = True,
+    weight: float = 1.0,
+    centre: float = 0.0,
+    norm: float | None = None,
 ) -> Task:
     """Softmax regression with a tuned penalty for each feature or group: ``penalty * exp(x_s) * sum_r y_sr^2``.
 
     Args:
         penalty: what exp(x) is multiplied with; 1 / (classes * features) by default.
         start: where every x starts: exp(start) times `penalty` is the untuned regularisation.
-        limit: x stays between -limit and limit.
+        limit: x stays between -limit and limit. Descent on y needs 2 * penalty * exp(limit) * step size below 2.
         groups: how many blocks of neighbouring features share a coefficient, or each feature's group number from 0 on;
             one coefficient a feature by default.
         bias: whether the model has intercepts (not regularised).
+        weight: how much a record's loss counts, at both levels.
+        centre: a public constant that is taken from every feature.
+        norm: a record's features are then shrunk to at most this norm, which is all a clip needs to know of them.
 
     >>> tuned = tuned_softmax(Shape((4,), classes=3, agents=1), groups=2)
     >>> tuned.problem.x0.shape, tuned.problem.y0["weights"].shape
     ((2,), (4, 3))
     """
     features = math.prod(shape.features)
-    return _tuned(softmax(shape), features, penalty or 1 / (shape.classes * features), start, limit, groups, bias)
+    public = _Penalty(features, penalty or 1 / (shape.classes * features), start, limit, groups)
+    return _tuned(softmax(shape), public, bias, weight, _prepared(centre, norm))
 
 
 @task("tuned-logistic")
@@ -56,6 +63,9 @@ def tuned_logistic(
     limit: float = 10.0,
     groups: Groups = None,
     bias: bool = True,
+    weight: float = 1.0,
+    centre: float = 0.0,
+    norm: float | None = None,
 ) -> Task:
     """Logistic regression with a tuned penalty for each feature or group: ``penalty * exp(x_s) * y_s^2``.
 
@@ -65,54 +75,74 @@ def tuned_logistic(
     (4,)
     """
     features = math.prod(shape.features)
-    return _tuned(logistic(shape), features, penalty or 1 / (2 * features), start, limit, groups, bias)
+    public = _Penalty(features, penalty or 1 / (2 * features), start, limit, groups)
+    return _tuned(logistic(shape), public, bias, weight, _prepared(centre, norm))
 
 
-def _tuned(
-    untuned: Task, features: int, penalty: float, start: float, limit: float, groups: Groups, bias: bool
-) -> Task:
+class _Penalty:
+    """The public term, and what x may be."""
+
+    def __init__(self, features: int, penalty: float, start: float, limit: float, groups: Groups) -> None:
+        if not penalty > 0:
+            raise ValueError(f"penalty is {penalty}: it must be positive")
+        if not abs(start) <= limit:
+            raise ValueError(f"start is {start}, outside -limit to limit ({limit}): move one of them")
+        self.features, self.penalty, self.group = features, penalty, _group_numbers(groups, features)
+        self.x0 = jnp.full(int(self.group.max()) + 1, start, jnp.float32)
+        self.project = sets.box(-limit, limit)
+
+    def __call__(self, x: Tree, y: Tree) -> jax.Array:
+        squares = jnp.sum(y["weights"].reshape(self.features, -1) ** 2, axis=1)
+        return self.penalty * jnp.sum(jnp.exp(x)[self.group] * squares)
+
+
+def _tuned(untuned: Task, public: _Penalty, bias: bool, weight: float, prepared: Callable[[Any], Any]) -> Task:
     """A task's model with tuned coefficients: the same loss above and below, the penalty below."""
-    if not penalty > 0:
-        raise ValueError(f"penalty is {penalty}: it must be positive")
-    if not abs(start) <= limit:
-        raise ValueError(f"start is {start}, outside -limit to limit ({limit}): move one of them")
-    group = _group_numbers(groups, features)
     model = untuned.problem
     assert isinstance(model, Minimize)
-    loss, y0 = model.loss, dict(model.x0)
-    none = y0["bias"]
-    if not bias:
-        del y0["bias"]
-
-    def whole(y: Tree) -> Tree:
-        return {"bias": none, **y}
+    absent = {} if bias else {"bias": np.zeros(jnp.shape(model.x0["bias"]), np.float32)}
 
     def per_record(x: Tree, y: Tree, record: Any) -> jax.Array:
-        return loss(whole(y), record)
+        return weight * model.loss({**y, **absent}, {**record, "features": prepared(record["features"])})
 
-    def public_lower(x: Tree, y: Tree) -> jax.Array:
-        squares = y["weights"].reshape(features, -1) ** 2
-        return penalty * jnp.sum(jnp.exp(x)[group] * jnp.sum(squares, axis=1))
+    def predict(x: Tree, y: Tree, features: Any) -> jax.Array:
+        assert model.predict is not None
+        return model.predict({**y, **absent}, jax.vmap(prepared)(jnp.asarray(features)))
 
     def metrics(test: Any) -> Evaluate:
-        judge = untuned.metrics(test)
+        judge = untuned.metrics({**test, "features": jax.vmap(prepared)(jnp.asarray(test["features"]))})
 
         def evaluate(x: Tree, y: Tree) -> Mapping[str, jax.Array]:
-            return judge(whole(y))
+            return judge({**y, **absent})
 
         return evaluate
 
     problem = Bilevel(
         per_record,
         per_record,
-        x0=jnp.full(int(group.max()) + 1, start, jnp.float32),
-        y0=y0,
-        public_lower=public_lower,
-        project_x=sets.box(-limit, limit),
-        predict=lambda x, y, features: model.predict(whole(y), features) if model.predict else None,
+        x0=public.x0,
+        y0={name: leaf for name, leaf in model.x0.items() if name not in absent},
+        public_lower=public,
+        project_x=public.project,
+        predict=predict,
         public_constants=True,  # the absent intercepts: zeros
     )
     return Task(problem, metrics)
+
+
+def _prepared(centre: float, norm: float | None) -> Callable[[Any], Any]:
+    """A map of one record's features on its own: it needs no statistics, so it costs no privacy."""
+    if norm is not None and not norm > 0:
+        raise ValueError(f"norm is {norm}: it must be positive")
+
+    def shaped(features: Any) -> Any:
+        if centre:
+            features = features - centre
+        if norm is None:
+            return features
+        return features * jnp.minimum(1.0, norm / jnp.maximum(jnp.linalg.norm(features), 1e-12))
+
+    return shaped
 
 
 def _group_numbers(groups: Groups, features: int) -> np.ndarray:
