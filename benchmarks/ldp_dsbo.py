@@ -305,6 +305,7 @@ def private() -> None:
 def useless() -> None:
     """5 telling features among 200, 300 patients a party, epsilon 2: tuned penalties against DP-SGD without tuning."""
     table = sv.data.synthetic.patients(count=6000, informative=5, useless=195)
+    table["features"] = sv.data.bounded_norm(table["features"], 4.0) / 4  # the same for all contenders
     late = table["patient_id"] >= 3000
     train, test = ({name: column[rows] for name, column in table.items()} for rows in (~late, late))
     parts = sv.data.split(train, 10, unit="patient_id")
@@ -318,7 +319,7 @@ def useless() -> None:
         last = [got[metric][:, -1] for metric in ("accuracy", "auroc")]
         print(show(name, *(figure for values in last for figure in (values.mean(), values.std()))), flush=True)
 
-    tuned = tasks.get("tuned-logistic")(shape, penalty=0.01, start=2.0, limit=2.5, groups=40, norm=1.0)
+    tuned = tasks.get("tuned-logistic")(shape, penalty=0.01, start=2.0, limit=2.5, groups=40)
     tuning = LdpDsbo(15.0, 4.0, 2.0, sv.Release(1.0, 0.01), sv.Release(1.0, 0.02), drawn, z_radius=20.0)
     for epsilon in (1.0, 2.0, 4.0):
         measure(f"tuned by group, epsilon {epsilon:g}", tuned, tuning, epsilon)

@@ -122,7 +122,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             task.problem, [part], method, steps=self.steps, seed=seed, delta=self.delta, adjacency="zero-out",
             every=self.steps, chunk=8192, progress=False,
         )  # fmt: skip
-        weights, bias = np.asarray(result.y["weights"]), np.asarray(result.y["bias"])
+        model: Any = result.y
+        weights, bias = np.asarray(model["weights"]), np.asarray(model["bias"])
         self.coef_ = weights.reshape(X.shape[1], -1).T.astype(np.float64) / self.norm
         self.intercept_ = bias.reshape(-1).astype(np.float64)
         self.penalties_ = self.penalty * np.exp(np.asarray(result.x, np.float64))

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -156,7 +157,7 @@ def test_output_is_the_point_before_the_shortest_step() -> None:
     method = DpBilevel(2.0, Descent(3, 0.5), loud, loud, Full(), penalty=5.0, radius=5.0)
     walk = sv.run(RIDGE, PART, method, steps=5, seed=3, every=1, evaluate=lambda x, y: {"x": x})
     path = walk.history["x"]
-    shortest = int(np.argmin([np.linalg.norm(b - a) for a, b in zip(path, path[1:])]))
+    shortest = int(np.argmin([np.linalg.norm(b - a) for a, b in itertools.pairwise(path)]))
     chosen = sv.run(RIDGE, PART, dataclasses.replace(method, output="smallest step"), steps=5, seed=3)
     np.testing.assert_allclose(chosen.x, path[shortest], atol=1e-6)
 
@@ -205,7 +206,10 @@ def test_rounds_stay_in_their_balls_and_rates_restart() -> None:
 
 def test_cleaning_spoils_the_lower_level_only() -> None:
     rng = np.random.default_rng(0)
-    train = {"features": rng.normal(size=(6000, 3)).astype(np.float32), "label": rng.integers(0, 5, 6000).astype(np.int32)}
+    train = {
+        "features": rng.normal(size=(6000, 3)).astype(np.float32),
+        "label": rng.integers(0, 5, 6000).astype(np.int32),
+    }
     part = sv.data.levels(sv.data.split(train, 1), 0.1)
     task = tasks.get("cleaning")(tasks.Shape((3,), classes=5, agents=1))
     (spoilt,) = task.prepare(part)
@@ -281,7 +285,7 @@ def test_assignment_balances_the_proof() -> None:
 
 def test_radii_shrink_to_their_floor() -> None:
     radii = shrinking_radii(10.0, 8, reach=1e-4, dy=25)
-    assert all(b < a for a, b in zip(radii, radii[1:]))
+    assert all(b < a for a, b in itertools.pairwise(radii))
     assert radii[-1] < 3 * 1e-4 * 5
 
 

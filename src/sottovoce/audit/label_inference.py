@@ -8,7 +8,7 @@ protection in two-party split learning" (ICLR 2022), and one made for the printe
 - "norm": two classes of unequal size; the rarer one has the larger gradients.
 - "lines": the printed noise moves a gradient along one line a class, parallel to Cp - 1. Two copies of a use differ
   along that line, which gives its direction without knowing p; the right class is the one whose line goes through the
-  observed gradient.
+  observed gradient. Read in the first inner step, where the copies' heads are still the same.
 
 Readings of one record add up over all its messages, so noise that is drawn afresh averages out, and noise that was
 drawn once does not.
@@ -41,7 +41,7 @@ def infer(messages: Iterable[Message], party: int, labels: int, classes: int, wa
         if message.party != party or message.what != "gradients":
             continue
         copies = message.value.reshape(-1, *message.value.shape[-2:]).astype(float) * len(message.rows)
-        if way == "lines" and len(copies) < 2:
+        if way == "lines" and (message.turn != 0 or len(copies) < 2):
             continue
         evidence[message.rows] += _WAYS[way](copies, classes)
         seen[message.rows] = True
@@ -83,14 +83,14 @@ def _norm(copies: np.ndarray, classes: int) -> np.ndarray:
 
 
 def _lines(copies: np.ndarray, classes: int) -> np.ndarray:
-    """Minus the distance from each class's line, whose direction is that of the widest difference of two copies."""
+    """How close each class's line is, on a logarithmic scale; its direction is the widest difference of two copies."""
     others = copies[1:] - copies[:1]
     widest = np.take_along_axis(others, np.linalg.norm(others, axis=2).argmax(axis=0)[None, :, None], axis=0)[0]
     length = np.linalg.norm(widest, axis=1, keepdims=True)
     along = np.divide(widest, length, out=np.zeros_like(widest), where=length > 1e-6)
     gap = copies[0][:, None, :] + np.eye(classes) - 1 / classes  # p - 1/C + u (Cp - 1) for the right class
     off = gap - np.sum(gap * along[:, None, :], axis=2, keepdims=True) * along[:, None, :]
-    return -np.linalg.norm(off, axis=2)
+    return -np.log(np.linalg.norm(off, axis=2) + 1e-6)
 
 
 _WAYS = {"direction": _direction, "norm": _norm, "lines": _lines}
@@ -99,7 +99,7 @@ _WAYS = {"direction": _direction, "norm": _norm, "lines": _lines}
 def demonstrate(
     rows: int = 2000, classes: int = 10, epsilon: float = 1.0, seed: int = 0
 ) -> Sequence[tuple[str, float, Finding]]:
-    """Random labels, two parties, one outer step: for each gate its name, the share of right guesses, and the finding.
+    """Random labels, two parties, one pass over the rows: each gate, the share of right guesses, and the finding.
 
     ``python -m sottovoce.audit.label_inference`` prints it.
     """
@@ -123,8 +123,8 @@ def demonstrate(
     found = []
     for gate, way in gates:
         labels, log = Labels(truth, classes, seed=seed), list[Message]()
-        method = Bambi(inner_steps=4, batch=rows // 2, rate_x=0.1, rate_y=0.5, labels=gate, smoothing=1e-3)
-        result = run_vertical(problem, columns, labels, method, steps=1, log=log)
+        method = Bambi(inner_steps=1, batch=rows // 4, rate_x=0.1, rate_y=0.5, labels=gate, smoothing=1e-3)
+        result = run_vertical(problem, columns, labels, method, steps=4, log=log)
         guesses = infer(log, party=1, labels=rows, classes=classes, way=way)
         claimed = result.privacy.published if gate.design == "printed" else result.privacy.epsilon
         name = f"{gate}, by {way}"

@@ -88,7 +88,9 @@ class Bambi:
     def init(self, problem: Vertical, m: int) -> BambiState:
         """Where party m starts."""
         # through NumPy, for Python numbers have no type of their own, and steps would be compiled twice
-        x, y = (jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), block) for block in (problem.x0[m], problem.y0[m]))
+        x, y = (
+            jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), block) for block in (problem.x0[m], problem.y0[m])
+        )
         return BambiState(x, y, _memory(self.rate_x, x), _memory(self.rate_y, y))
 
     def step(self, problem: Vertical, state: BambiState, party: "Party") -> Generator[Any, Any, BambiState]:

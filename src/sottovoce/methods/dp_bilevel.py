@@ -170,8 +170,8 @@ class DpBilevel(Method):
 
     def init(self, problem: Bilevel, agent: "Agent") -> BilevelState:
         """Start at x0 and y0 with no gap."""
-        gap = zeros_like(problem.y0)
-        return BilevelState(problem.x0, problem.y0, problem.x0, problem.y0, gap, jnp.finfo(jnp.float32).max * jnp.ones(()))
+        x, y, none = problem.x0, problem.y0, zeros_like(problem.y0)
+        return BilevelState(x, y, x, y, none, jnp.full((), jnp.finfo(jnp.float32).max))
 
     def step(self, problem: Bilevel, state: BilevelState, agent: "Agent") -> BilevelState:
         """Solve below twice, move x by a prox step, keep the best."""
@@ -197,8 +197,8 @@ class DpBilevel(Method):
             return BilevelState(moved, y, moved, y, gap, state.least)
         length = norm(combine(lambda a, b: a - b, moved, x))
         shorter = length < state.least
-        best = combine(lambda new, old: jnp.where(shorter, new, old), (x, y), (state.x, state.y))
-        return BilevelState(*best, moved, y, gap, jnp.minimum(length, state.least))
+        best_x, best_y = combine(lambda new, old: jnp.where(shorter, new, old), (x, y), (state.x, state.y))
+        return BilevelState(best_x, best_y, moved, y, gap, jnp.minimum(length, state.least))
 
     # The directions: gradients of a scalar per record, and of the public terms beside.
 

@@ -122,7 +122,9 @@ def plan(
         if steps * (2 * inner + 1) <= budget
     ]
     if not tried:
-        raise ValueError(f"{inner_steps} inner steps do not fit a budget of {budget} passes: lower the one or raise the other")
+        raise ValueError(
+            f"{inner_steps} inner steps do not fit a budget of {budget} passes: lower the one or raise the other"
+        )
     best = min(tried, key=lambda p: p.predicted)
     others = [p for p in tried if (p.steps, p.inner_steps) != (best.steps, best.inner_steps)]
     if others:

@@ -141,6 +141,8 @@ class Poisson(_Batched):
         last = (self._threshold(sizes) - 1).astype(np.uint32)  # a coin is taken if it is at most this
         coins = jax.random.bits(key, (n_max,), jnp.uint32)
         taken = (coins <= _of(last, agent)) & (jnp.arange(n_max) < _of(sizes, agent))
+        if room == n_max:  # nothing to gain from gathering the taken rows
+            return jnp.arange(n_max), _mask(taken)
         (rows,) = jnp.nonzero(taken, size=room, fill_value=n_max)
         return rows, _mask(rows < n_max)
 

@@ -45,6 +45,10 @@ class Place:
         """`body(carry, k)` for k from 0 to times - 1."""
         raise NotImplementedError
 
+    def read(self, level: str, fn: Callable[[Tree, Rows], Tree], at: Tree, rows: Rows) -> Tree:
+        """`fn(at, rows)`, which reads these rows of the agent's records."""
+        return fn(at, rows)
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -196,19 +200,14 @@ class Agent:
         return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *means)
 
     def _level_mean(self, release: Release, level: str, fn: RecordFn, at: Tree, batch: Batch) -> Tree:
-        rows, weights = batch.rows[level]
-        denominator = batch.sampling.denominator(self.size(level), self.t)
         place = self.place
-        return gate.clipped_mean(
-            place.lift(level, fn),
-            at,
-            lambda rows: place.gather(level, rows),
-            rows,
-            weights,
-            denominator,
-            release,
-            place.chunk,
-        )
+        denominator = batch.sampling.denominator(self.size(level), self.t)
+
+        def mean(at: Tree, rows: Rows) -> Tree:
+            read = place.lift(level, fn), at, lambda rows: place.gather(level, rows)
+            return gate.clipped_mean(*read, *rows, denominator, release, place.chunk)
+
+        return place.read(level, mean, at, batch.rows[level])
 
 
 def root_key(seed: int) -> jax.Array:

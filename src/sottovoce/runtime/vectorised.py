@@ -1,5 +1,6 @@
 """All agents on one machine (or a mesh of devices) as one array: `vmap` over agents, `scan` over steps, one program."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
 
 from sottovoce.methods.base import Method, State
 from sottovoce.networks import Network
+from sottovoce.privacy.sampling import Rows
 from sottovoce.runtime import mixing
 from sottovoce.runtime.agent import Agent, Place, RecordFn, root_key, run_key, step_key
 from sottovoce.runtime.store import Layout, Store
@@ -17,6 +20,7 @@ from sottovoce.trees import Private, Tree
 
 AXIS = "agents"  # the mesh axis that agents are spread over
 NEVER = np.iinfo(np.int32).max
+_CACHE = 4 * 2**20  # bytes of records that are worked on side by side
 Array = jax.Array
 Starts = dict[str, Array]  # agents' first rows by level
 Stores = dict[str, Store]
@@ -42,9 +46,46 @@ class VectorPlace(Place):
         """A weighted sum along the array."""
         return mixing.vectorised(self.network, over, others_only, self.mesh_axis)(value, index)
 
+    def read(self, level: str, fn: Callable[[Tree, Rows], Tree], at: Tree, rows: Rows) -> Tree:
+        """Some agents after others where all at once would not fit the cache: memory does not grow with the agents."""
+        leaves = jax.tree.leaves(self.stores[level].pool)
+        width = self.stores[level].order.shape[1:]  # the rows of a unit
+        record = sum(leaf.nbytes // leaf.shape[0] for leaf in leaves) * math.prod(width)
+        return _in_blocks(fn, max(1, _CACHE // (record * rows[0].shape[0])))(at, rows)
+
     def loop(self, times: int, body: Callable[[Tree, jax.Array], Tree], carry: Tree) -> Tree:
         """Compiled once, whatever the number of turns."""
         return jax.lax.fori_loop(0, times, lambda k, c: body(c, k), carry)
+
+
+def _in_blocks(fn: Callable[..., Tree], block: int) -> Callable[..., Tree]:
+    """`fn`, of which at most `block` run side by side when it is vectorised."""
+
+    def call(*args: Tree) -> Tree:
+        flat, structure = jax.tree.flatten(args)
+        # what fn closes over may be vectorised too: make it an argument
+        closed, out = jax.make_jaxpr(lambda *flat: fn(*jax.tree.unflatten(structure, flat)), return_shape=True)(*flat)
+
+        @custom_vmap
+        def apply(*values: Array) -> list[Array]:
+            return jax.core.eval_jaxpr(closed.jaxpr, values[: len(closed.consts)], *values[len(closed.consts) :])
+
+        @apply.def_vmap
+        def over_agents(size: int, batched: list[bool], *values: Array) -> tuple[list[Array], list[bool]]:
+            whole = [value for value, many in zip(values, batched) if not many]
+
+            def one(own: list[Array]) -> list[Array]:
+                mine, shared = iter(own), iter(whole)
+                merged = [next(mine) if many else next(shared) for many in batched]
+                return jax.core.eval_jaxpr(closed.jaxpr, merged[: len(closed.consts)], *merged[len(closed.consts) :])
+
+            own = [value for value, many in zip(values, batched) if many]
+            outs = jax.vmap(one)(own) if block >= size else jax.lax.map(one, own, batch_size=block)
+            return outs, [True] * len(outs)
+
+        return jax.tree.unflatten(jax.tree.structure(out), apply(*closed.consts, *flat))
+
+    return call
 
 
 @dataclass(frozen=True)

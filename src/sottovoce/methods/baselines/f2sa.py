@@ -13,6 +13,10 @@ from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.schedules import Decay, Schedule
 
+_OPEN, _FULL = Release.open(), Full()
+_FIVE_STEPS = Descent(5, 0.3, averaged=False)
+_GROWING = Decay(10.0, -1 / 3)
+
 
 @dataclass(frozen=True)
 class F2sa(DpBilevel):
@@ -22,12 +26,12 @@ class F2sa(DpBilevel):
     'non-private'
     """
 
-    inner: Descent = Descent(5, 0.3, averaged=False)
-    y: Release = Release.open()
-    penalised: Release = Release.open()
-    sampling: Sampling = Full()
-    x: Release | None = Release.open()
-    penalty: Schedule | float = Decay(10.0, -1 / 3)
+    inner: Descent = _FIVE_STEPS
+    y: Release = _OPEN
+    penalised: Release = _OPEN
+    sampling: Sampling = _FULL
+    x: Release | None = _OPEN
+    penalty: Schedule | float = _GROWING
     solve: Literal["gap", "apart"] = "apart"
 
     @classmethod

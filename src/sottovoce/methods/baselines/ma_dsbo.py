@@ -122,5 +122,5 @@ class MaDsbo(Method):
     def examples(cls) -> Mapping[str, Method]:
         """Short inner loops, both designs."""
         free = Release.open()
-        sound = cls(0.2, 0.3, 0.5, free, free, free, Full(), inner_y=3, inner_z=12)
+        sound = cls(0.2, 0.15, 0.15, free, free, free, Full(), inner_y=4, inner_z=40)
         return {"sound": sound, "printed": replace(sound, design="printed")}

@@ -92,9 +92,7 @@ class DpGrid(Method):
             return weights @ jnp.stack(losses)
 
         at = jnp.zeros(len(models))  # the gradient in the weights is the vector of losses
-        seen = agent.release(
-            self.validation, upper=all_losses, at=at, batch=agent.sample(self.sampling, "validation")
-        )
+        seen = agent.release(self.validation, upper=all_losses, at=at, batch=agent.sample(self.sampling, "validation"))
         losses = agent.mix(self.memory * state.losses + (1 - self.memory) * seen)
         best = jnp.argmin(losses)
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *models)

@@ -171,7 +171,7 @@ def _weighted(
         x0=jnp.full(sources, start if weights == "sigmoid" else 1.0 / sources),
         y0=model.x0,
         public_lower=lambda x, y: 0.5 * penalty * inner(y, y),
-        project_x=sets.simplex() if weights == "simplex" else None,
+        project_x=sets.simplex() if weights == "simplex" else lambda x: x,
         predict=lambda x, y, features: model.predict(y, features) if model.predict else None,
     )
     return Task(problem, metrics, prepare)

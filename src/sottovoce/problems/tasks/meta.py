@@ -69,15 +69,15 @@ def meta_heads(
         return jax.nn.softmax(_scores(y, _embed(x, jnp.asarray(features))))
 
     def metrics(test: Any) -> Evaluate:
-        features, label = jnp.asarray(test["features"]), jnp.asarray(test["label"])
-        asked = classes[:, None, :] == label[None, :, None]
-        present = jnp.any(asked, axis=2)
+        features, label = jnp.asarray(test["features"]), np.asarray(test["label"])
+        asked = np.asarray(classes)[:, None, :] == label[None, :, None]
+        present, place = asked.any(axis=2), asked.argmax(axis=2)
 
         def evaluate(x: Tree, y: Tree) -> Mapping[str, jax.Array]:
             scores = _scores(y, _embed(x, features))
-            right = jnp.sum(jnp.where(asked, jax.nn.log_softmax(scores), 0.0)) / jnp.sum(present)
-            hit = (jnp.argmax(scores, axis=2) == jnp.argmax(asked, axis=2)) & present
-            return {"accuracy": jnp.sum(hit) / jnp.sum(present), "loss": -right}
+            right = jnp.take_along_axis(jax.nn.log_softmax(scores), place[..., None], axis=2)[..., 0]
+            hit = jnp.argmax(scores, axis=2) == place
+            return {name: jnp.mean(value, where=present) for name, value in (("accuracy", hit), ("loss", -right))}
 
         return evaluate
 

@@ -21,20 +21,17 @@ def hyper_representation(
     """Each party embeds its columns by a network (upper level) and has a linear head (lower level).
 
     `widths` are the parties' numbers of columns; `hidden` the layers of each network, rectified; `penalty` times |y|^2
-    is added to the lower level. Heads start at zero, networks at random.
+    is added to the lower level. All start at random: with heads at zero nothing would pull the networks at first, but
+    for the noise of the zeroth-order term.
 
     >>> problem = hyper_representation([4, 3], classes=10, hidden=(8, 5))
     >>> problem.parties, problem.y0[1]["weights"].shape
     (2, (5, 10))
     """
-    keys = jax.random.split(jax.random.key(seed), len(widths))
-
-    def layers(key: jax.Array, width: int) -> Tree:
-        sizes = [width, *hidden]
-        return [
-            {"weights": jax.random.normal(k, (m, n)) * math.sqrt(2 / m), "bias": jnp.zeros(n)}
-            for k, (m, n) in zip(jax.random.split(key, len(hidden)), pairwise(sizes))
-        ]
+    drawn = [
+        _layers(key, [width, *hidden, classes])
+        for key, width in zip(jax.random.split(jax.random.key(seed), len(widths)), widths)
+    ]
 
     def embed(x: Tree, features: jax.Array) -> jax.Array:
         for layer in x:
@@ -45,8 +42,8 @@ def hyper_representation(
         embed,
         _affine,
         cross_entropy,
-        x0=[layers(key, width) for key, width in zip(keys, widths)],
-        y0=[{"weights": jnp.zeros((hidden[-1], classes)), "bias": jnp.zeros(classes)} for _ in widths],
+        x0=[layers[:-1] for layers in drawn],
+        y0=[layers[-1] for layers in drawn],
         penalty=lambda x, y: penalty * inner(y, y),
     )
 
@@ -112,6 +109,17 @@ def judged_on(
         return {"accuracy": accuracy(jnp.argmin(losses, axis=1), label), "loss": jnp.mean(right)}
 
     return evaluate
+
+
+def _layers(key: jax.Array, sizes: Sequence[int]) -> list[Tree]:
+    """Dense layers for rectified inputs; the last is a head, whose outputs are not rectified."""
+    keys = jax.random.split(key, len(sizes) - 1)
+    layers = [
+        {"weights": jax.random.normal(k, (m, n)) * math.sqrt(2 / m), "bias": jnp.zeros(n)}
+        for k, (m, n) in zip(keys, pairwise(sizes))
+    ]
+    layers[-1]["weights"] /= math.sqrt(2)
+    return layers
 
 
 def _affine(y: Tree, embedded: Any) -> jax.Array:
