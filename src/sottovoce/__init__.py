@@ -21,9 +21,13 @@ if TYPE_CHECKING:
         Stream,
         WithReplacement,
     )
+    from sottovoce.privacy.labels import Labels
     from sottovoce.problems import Bilevel, Minimize, MinMax
+    from sottovoce.problems.columns import Columns
+    from sottovoce.problems.vertical import Vertical
     from sottovoce.runtime.result import Model, Result
     from sottovoce.runtime.run import run
+    from sottovoce.runtime.vertical import account_vertical, run_vertical
     from sottovoce.schedules import Decay
 
 _HOMES = {
@@ -32,6 +36,10 @@ _HOMES = {
     "Model": "runtime.result",
     "Result": "runtime.result",
     "run": "runtime.run",
+    "Labels": "privacy.labels",
+    "Columns": "problems.columns",
+    "Vertical": "problems.vertical",
+    **dict.fromkeys(("account_vertical", "run_vertical"), "runtime.vertical"),
     "Decay": "schedules",
     **dict.fromkeys(("Bilevel", "MinMax", "Minimize"), "problems"),
     **dict.fromkeys(("Budget", "FixedSize", "Full", "Ledger", "OnePass", "Poisson"), "privacy"),
@@ -41,9 +49,11 @@ _HOMES = {
 __all__ = [
     "Bilevel",
     "Budget",
+    "Columns",
     "Decay",
     "FixedSize",
     "Full",
+    "Labels",
     "Ledger",
     "MinMax",
     "Minimize",
@@ -54,8 +64,10 @@ __all__ = [
     "Release",
     "Result",
     "Stream",
+    "Vertical",
     "WithReplacement",
     "account",
+    "account_vertical",
     "calibrate",
     "data",
     "methods",
@@ -63,6 +75,7 @@ __all__ = [
     "privacy",
     "problems",
     "run",
+    "run_vertical",
     "schedules",
 ]
 __version__ = "0.1.0"

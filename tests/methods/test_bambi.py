@@ -11,12 +11,14 @@ import numpy as np
 import optax
 import pytest
 
+from sottovoce.experiments.bambi import Coefficients
 from sottovoce.methods.bambi import Bambi, smoothing_in_theory
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
 from sottovoce.problems.columns import Columns, split_columns
-from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation
+from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation, probabilities
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.exchange import Message, Party
+from sottovoce.runtime.stages import run_in_stages
 from sottovoce.runtime.vertical import account_vertical, run_vertical
 from sottovoce.schedules import Decay
 
@@ -315,6 +317,32 @@ def test_only_labels_of_rows_that_are_used_are_drawn() -> None:
     columns, labels = _table()
     run_vertical(_problem(columns), columns.only(np.arange(30)), labels, METHOD, steps=1)
     assert (labels.memo(2.0, rows=[0]).observed[30:] == -1).all()
+
+
+def test_stages_draw_every_label_once_and_narrow_the_candidates() -> None:
+    columns, labels = _table(rows=120)
+    method = replace(METHOD, rate_x=0.3, rate_y=1.0)
+    problems = [hyper_representation([2, 2, 2], CLASSES, hidden=(4,), seed=seed) for seed in range(2)]
+    found = run_in_stages(problems, columns, labels, method, steps=20, stages=2)
+    assert found.privacy.epsilon == 2.0
+    memo = labels.memo(2.0)
+    assert float(labels.epsilon()) == 2.0
+    assert (memo.observed >= 0).all()
+    assert np.sum(memo.candidates == CLASSES) >= 60
+    assert np.sum(memo.candidates < CLASSES) > 10
+    each = [probabilities(p, r.x, r.y or (), columns) for p, r in zip(problems, found.members)]
+    assert found.probabilities(columns) == pytest.approx((each[0] + each[1]) / 2)
+    assert np.mean(found.probabilities(columns).argmax(axis=1) == labels._label) > 0.5
+    with pytest.raises(ValueError, match="forward correction"):
+        run_in_stages(problems, columns, labels, replace(METHOD, labels=Open()), steps=1)
+
+
+@pytest.mark.slow
+@pytest.mark.data("20news")
+def test_all_columns_of_20_newsgroups_sparse_and_federated_equal_the_twin() -> None:
+    federated, twin = (Coefficients(steps=5, in_one_place=place).run() for place in (False, True))
+    assert federated.accuracy == pytest.approx(twin.accuracy, abs=0.005)
+    assert federated.accuracy > 0.92
 
 
 def test_reports_say_what_is_not_covered() -> None:

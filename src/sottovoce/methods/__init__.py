@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 from typing import Any
 
+from sottovoce.methods.bambi import Bambi
 from sottovoce.methods.base import Method, Setting, State, summary
 from sottovoce.naming import unknown
 
@@ -23,4 +24,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(unknown("method", name, available))
 
 
-__all__ = ["Method", "Setting", "State", "available", "summary"]
+__all__ = ["Bambi", "Method", "Setting", "State", "available", "summary"]

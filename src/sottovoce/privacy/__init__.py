@@ -1,6 +1,6 @@
 """Releases, the gate, the ledger and the accountants; `published` and `sound` hold the papers' and our bounds."""
 
-from sottovoce.privacy import published, sound
+from sottovoce.privacy import labels, published, sound
 from sottovoce.privacy.ledger import Budget, BudgetExceeded, Ledger
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.report import PrivacyReport
@@ -18,6 +18,7 @@ __all__ = [
     "Release",
     "Stream",
     "WithReplacement",
+    "labels",
     "published",
     "sound",
 ]

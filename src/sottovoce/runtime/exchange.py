@@ -126,15 +126,10 @@ class Exchange:
     """Moves the parties of one step together from wait to wait, and answers for the server."""
 
     def __init__(
-        self,
-        server: Server,
-        t: jax.Array,
-        active: int | None,
-        log: list[Message] | None = None,
-        turn: Any = 0,
+        self, server: Server, t: jax.Array, active: int | None, log: list[Message] | None = None, turn: Any = None
     ) -> None:
-        self.server, self.t, self.active, self.log, self.turn = server, t, active, log, turn
-        self.inside = False
+        self.server, self.t, self.active, self.log = server, t, active, log
+        self.turn = turn  # of the loop that it is in, if it is in one
         self.crossings: list[Crossing] = []
 
     def together(self, talks: Sequence[Talk]) -> list[Any]:
@@ -161,23 +156,20 @@ class Exchange:
             sums = _in_order([request.values for request in requests])
             self._note("scalars", None, None, [request.values for request in requests], sums)
             return [sums] * len(requests)
-        if any(c.level == first.level for c in self.crossings):
-            raise RuntimeError(f"level {first.level!r} was asked twice in one turn: its noise would be used twice")
-        key = self.server.key(first.level, self.t, self.turn)
+        key = self.server.key(first.level, self.t, 0 if self.turn is None else self.turn)
         scores = _in_order([request.outputs for request in requests])
         slopes = jax.grad(lambda s: self.server.loss(first.rows, s, key))(scores)
         self._note("outputs", first.level, first.rows, [request.outputs for request in requests], slopes)
         return [slopes] * len(requests)
 
     def _loop(self, loops: list[Loop]) -> list[Any]:
-        over, noted = loops[0].over, [self.crossings]
+        over, noted = loops[0].over, list[Crossing]()
 
         def turn(carries: list[Tree], item: tuple[Any, Any]) -> tuple[list[Tree], None]:
             number, rows = item
             inside = Exchange(self.server, self.t, self.active, self.log, number)
-            inside.inside = True
             carries = inside.together([loop.body(carry, rows) for loop, carry in zip(loops, carries)])
-            noted[0] = inside.crossings
+            noted[:] = inside.crossings
             return carries, None
 
         carries = [loop.carry for loop in loops]
@@ -186,14 +178,19 @@ class Exchange:
         else:
             for number, rows in enumerate(over):
                 carries, _ = turn(carries, (number, rows))
-        self.crossings += [crossing._replace(times=len(over) * crossing.times) for crossing in noted[0]]
+        for crossing in noted:
+            self._cross(crossing._replace(times=len(over) * crossing.times))
         return carries
 
+    def _cross(self, crossing: Crossing) -> None:
+        if crossing.level and any(crossing.level == earlier.level for earlier in self.crossings):
+            raise RuntimeError(f"the {crossing.level} level was asked in two places: its noise would be used twice")
+        self.crossings.append(crossing)
+
     def _note(self, what: str, level: str | None, rows: Any, up: list[jax.Array], down: jax.Array) -> None:
-        copies = math.prod(down.shape[:-2])
-        self.crossings.append(Crossing(level, copies, down.size * down.dtype.itemsize, 1))
+        self._cross(Crossing(level, math.prod(down.shape[:-2]), down.size * down.dtype.itemsize, 1))
         if self.log is not None:
-            turn = int(self.turn) if self.inside else None
+            turn = None if self.turn is None else int(self.turn)
             answer = "gradients" if what == "outputs" else what
             passive = [m for m in range(len(up)) if m != self.active]
             rows = None if rows is None else np.asarray(rows)

@@ -100,9 +100,11 @@ def run_vertical(
     began, done = time.monotonic(), 0
     with Progress(f"{type(method).__name__}, {problem.parties} parties", steps, 0, progress) as bar:
         while done < steps:
-            count = min(every, steps - done)
+            count = min(every - done % every, steps - done, made.at_once)
             states = advance(states, done, made.schedule(done, count), blocks, vectors)
             done += count
+            if done % every and done < steps:
+                continue
             figures = {} if judge is None else judge([s.x for s in states], [s.y for s in states])
             latest: dict[str, Any] = {"step": done, "seconds": time.monotonic() - began, "bytes up": done * traffic}
             latest |= {"bytes down": done * traffic, **{name: np.asarray(value) for name, value in figures.items()}}
@@ -154,6 +156,11 @@ class _Made:
     seed: int
     active: int | None
 
+    @property
+    def at_once(self) -> int:
+        """How many steps' batches are listed at a time: a few million rows."""
+        return max(1, 4_000_000 // (self.method.batch * sum(self.method.batches.values())))
+
     def schedule(self, first: int, count: int) -> dict[str, np.ndarray]:
         """The rows of every batch of `count` steps: (count, batches, rows) by level. Public: a function of the seed."""
         return {
@@ -203,6 +210,9 @@ class _Made:
                 f"the problem does not fit the columns ({error}): embed is called with x0[m] and (rows, features) of "
                 f"party m, head with y0[m] and embed's result, losses with (..., rows, outputs) for {classes} classes"
             ) from error
+        asked = {crossing.level: crossing.times for crossing in found if crossing.level}
+        if asked != self.method.batches:
+            raise RuntimeError(f"a step asks for {asked} batches, the method says {self.method.batches}")
         return found
 
     def program(self, in_one_place: bool, log: list[Message] | None) -> Callable[..., list[Any]]:
@@ -250,7 +260,7 @@ def _report(method: Bambi, labels: Labels, steps: int, delta: float, crossings: 
     epsilon = labels.epsilon(delta)
     gate = method.labels
     caveats = [FEATURES, TEST] + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
-    if labels.simulated and math.isfinite(epsilon):
+    if (labels.simulated or gate.per_use(labels.classes, 1)) and math.isfinite(epsilon):
         caveats.append(SIMULATION)
     events = tuple(
         f"{gate}, {c.times} x {c.copies} copies at the {c.level} level each step" for c in crossings if c.level
