@@ -129,3 +129,17 @@ def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tiny_file):
     code, _, err = command(capsys, monkeypatch, "run", tiny_file, "--out", "somewhere")
     assert code == 130
     assert "--out somewhere --resume" in err
+
+
+def test_audit_needs_one_thing_and_names_exhibits(cli):
+    assert "one of the three" in cli("audit", code=2)
+    assert "did you mean 'bambi-multiclass'" in cli("audit", "--exhibit", "bambi-multiclas", code=2)
+    assert "choose dlg" in cli("audit", "--attack", "nope", code=2)
+
+
+def test_an_exhibit_prints_claim_and_measurement(cli):
+    assert "the claim is false" in cli("audit", "--exhibit", "bambi-multiclass", "--quick")
+
+
+def test_ledger_show_names_a_missing_file(cli):
+    assert "there is no ledger" in cli("ledger", "show", "nowhere.jsonl", code=2)

@@ -22,6 +22,7 @@ def test_budget_is_spent_by_both_sets_and_not_exceeded(fitted) -> None:
     assert 1.99 < fitted.privacy_.epsilon <= 2.0
     assert all(1.98 < epsilon <= 2.0 for epsilon in fitted.privacy_.per_level.values())
     assert (fitted.privacy_.adjacency, fitted.privacy_.delta) == ("zero-out", 1e-5)
+    assert any("class list" in caveat for caveat in fitted.privacy_.caveats)
 
 
 def test_learns(fitted) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sottovoce import data, methods, networks, privacy, problems, schedules
     from sottovoce.accounting import account, calibrate
+    from sottovoce.audit import audit
     from sottovoce.privacy import (
         Budget,
         FixedSize,
@@ -68,6 +69,7 @@ __all__ = [
     "WithReplacement",
     "account",
     "account_vertical",
+    "audit",
     "calibrate",
     "data",
     "methods",

@@ -48,6 +48,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+ledgers = typer.Typer(help="What has been spent.", no_args_is_help=True)
+app.add_typer(ledgers, name="ledger")
 console = Console()
 notes = Console(stderr=True, highlight=False)
 
@@ -206,6 +208,91 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="what run,
     from sottovoce.experiments import comparison
 
     _show(comparison.load(folder), folder, write=True)
+
+
+@app.command()
+def audit(
+    file: Annotated[Path | None, typer.Argument(help="a run file", metavar="[FILE.toml]")] = None,
+    exhibit: Annotated[str | None, typer.Option("--exhibit", help="a published claim under attack, or all")] = None,
+    attack: Annotated[str | None, typer.Option("--attack", help="dlg: pictures out of what a neighbour sees")] = None,
+    trials: Annotated[int, typer.Option("--trials", help="runs under each hypothesis")] = 20_000,
+    adversary: Annotated[str, typer.Option("--adversary", help="canary, replay or one-run")] = "canary",
+    data: Annotated[str, typer.Option("--data", help="pictures for --attack")] = "mnist",
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where pictures of --attack go")] = Path("audit"),
+    set_: Set = None,
+    quick: Quick = False,
+) -> None:
+    """Measure what a guarantee is worth: a lower bound on epsilon from attacks, beside the claimed one.
+
+    sottovoce audit mine.toml --trials 5000
+
+    sottovoce audit --exhibit bambi-multiclass --quick
+
+    sottovoce audit --attack dlg
+    """
+    if [file is not None, exhibit is not None, attack is not None].count(True) != 1:
+        raise ValueError("give a run file, --exhibit NAME or --attack dlg: one of the three")
+    if file is not None:
+        _audit_file(file, set_, quick, adversary, trials)
+    elif exhibit is not None:
+        _exhibit(exhibit, quick)
+    elif attack == "dlg":
+        from sottovoce.audit import leakage
+
+        small = {"count": 4, "steps": 60, "batch": 0} if quick else {}
+        leakage.main(out, data, **small)  # type: ignore[arg-type]
+    else:
+        raise ValueError(f"there is no attack {attack!r}: choose dlg")
+
+
+def _audit_file(file: Path, sets: list[str] | None, quick: bool, adversary: str, trials: int) -> None:
+    from sottovoce.audit import audit as measure
+
+    failed = []
+    for name, setup in _setups(file, sets, quick):
+        finding = measure(
+            setup.method,
+            parts=setup.parts,
+            problem=setup.task.problem,
+            network=setup.network,
+            steps=setup.case.run.steps,
+            delta=setup.case.privacy.delta,
+            adjacency=setup.case.privacy.adjacency,
+            adversary=adversary,  # type: ignore[arg-type]
+            trials=trials,
+        )
+        console.print(f"{escape(name)}: {escape(str(finding))}", highlight=False, soft_wrap=True)
+        failed += [] if finding.passed else [name]
+    if failed:
+        raise ValueError(f"measured above its claim: {', '.join(failed)}")
+
+
+def _exhibit(name: str, quick: bool) -> None:
+    from sottovoce.audit import exhibits
+    from sottovoce.naming import unknown
+
+    if name != "all" and name not in exhibits.available:
+        raise ValueError(unknown("exhibit", name, exhibits.available))
+    for one in exhibits.available if name == "all" else [name]:
+        print(exhibits.table(exhibits.run(one, quick=quick)), flush=True)
+
+
+@ledgers.command("show")
+def show_ledger(
+    file: Annotated[Path, typer.Argument(metavar="LEDGER.jsonl", help="a run's ledger")],
+    delta: Annotated[float, typer.Option("--delta")] = 1e-5,
+    adjacency: Annotated[str, typer.Option("--adjacency", help="zero-out or replace-one")] = "zero-out",
+) -> None:
+    """What each agent has spent, all runs composed.
+
+    sottovoce ledger show runs/mine/DpSgd/0/ledger.jsonl
+    """
+    from sottovoce.privacy.accountant import check_adjacency
+    from sottovoce.privacy.ledger import Ledger, show
+
+    if not file.exists():
+        raise ValueError(f"there is no ledger {file}: it is called ledger.jsonl, in the folder of a run")
+    console.print(show(Ledger(file), delta, check_adjacency(adjacency)), highlight=False, soft_wrap=True)
 
 
 def _execute(runfile: "RunFile", out: Path, resume: bool) -> None:

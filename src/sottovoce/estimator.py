@@ -6,6 +6,7 @@ Training and tuning share one (epsilon, delta): there is no grid and no second l
 import math
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -33,8 +34,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
 
     Guarantee: `coef_`, `intercept_`, `penalties_` and everything computed from them are (epsilon, delta)-differentially
     private for one row of X and y under zero-out adjacency, given that the following are public: the number of rows,
-    the class list (give `classes`, or it is read from y), and the settings. Noise is drawn in floating point, so the
-    figure is that of the ideal mechanism; with `random_state` the noise is reproducible, which is for simulation only.
+    the class list (give `classes`, or it is read from y), and the settings. The figure is that of the ideal mechanism:
+    noise is drawn in floating point from a seed of 31 bits, which who holds all other rows could search for. Given
+    `random_state`, it need not even be searched for: that is for simulation only.
 
     Rows of X longer than `norm` are shortened to it, each on its own. Scale features to comparable sizes by public
     ranges beforehand (`sottovoce.data.Ranges`); statistics of the data would have to be charged. A random share
@@ -127,7 +129,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.coef_ = weights.reshape(X.shape[1], -1).T.astype(np.float64) / self.norm
         self.intercept_ = bias.reshape(-1).astype(np.float64)
         self.penalties_ = self.penalty * np.exp(np.asarray(result.x, np.float64))
-        self.privacy_ = result.privacy
+        read = () if self.classes is not None else ("the class list was read from the labels: taken as public",)
+        self.privacy_ = replace(result.privacy, caveats=(*result.privacy.caveats, *read))
         self.n_iter_ = self.steps * self.inner_steps
         return self
 

@@ -147,7 +147,7 @@ class Bambi:
 
         def upper(x: Tree, y: Tree) -> jax.Array:
             features = [party.features(rows["upper"][0]) for party in parties]
-            key = server.key("upper", t, jnp.zeros((), jnp.int32))
+            key = server.key("upper", t, 0)
             return server.loss(rows["upper"][0], problem.scores(x, y, features), key)
 
         start = _repeated((y, [s.memory_y for s in states]), self.directions + 1)

@@ -103,7 +103,7 @@ class Server:
     vectors: jax.Array
     seed: int
 
-    def key(self, level: str, t: jax.Array, turn: jax.Array) -> jax.Array:
+    def key(self, level: str, t: jax.Array, turn: jax.Array | int) -> jax.Array:
         """The key of one answer's noise."""
         return jax.random.fold_in(jax.random.fold_in(_key(self.seed, f"server/{level}"), t), turn)
 
