@@ -46,7 +46,7 @@ def test_help_needs_no_heavy_import():
 
 def test_every_public_name_is_found():
     assert all(hasattr(sottovoce, name) for name in sottovoce.__all__)
-    with pytest.raises(AttributeError, match="sottovoce has no 'nonsense'"):
+    with pytest.raises(AttributeError, match="there is no name in sottovoce 'nonsense'"):
         _ = sottovoce.nonsense
 
 
@@ -131,15 +131,31 @@ def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tiny_file):
     assert "--out somewhere --resume" in err
 
 
-def test_audit_needs_one_thing_and_names_exhibits(cli):
-    assert "one of the three" in cli("audit", code=2)
-    assert "did you mean 'bambi-multiclass'" in cli("audit", "--exhibit", "bambi-multiclas", code=2)
-    assert "choose dlg" in cli("audit", "--attack", "nope", code=2)
+def test_audit_needs_one_thing_and_names_exhibits(capsys, monkeypatch):
+    for words, message in [
+        (["audit"], "one of the three"),
+        (["audit", "--exhibit", "bambi-multiclas"], "did you mean 'bambi-multiclass'"),
+        (["audit", "--attack", "nope"], "choose dlg"),
+        (["ledger", "show", "nowhere.jsonl"], "there is no ledger"),
+    ]:
+        code, _, err = command(capsys, monkeypatch, *words)
+        assert code == 2
+        assert message in err
 
 
-def test_an_exhibit_prints_claim_and_measurement(cli):
-    assert "the claim is false" in cli("audit", "--exhibit", "bambi-multiclass", "--quick")
+def test_an_exhibit_prints_claim_and_measurement(capsys, monkeypatch):
+    code, out, _ = command(capsys, monkeypatch, "audit", "--exhibit", "bambi-multiclass", "--quick")
+    assert code == 0
+    assert "the claim is false" in out
 
 
-def test_ledger_show_names_a_missing_file(cli):
-    assert "there is no ledger" in cli("ledger", "show", "nowhere.jsonl", code=2)
+def test_a_run_can_be_audited_and_its_ledger_read(capsys, monkeypatch, tiny_file):
+    code, _, _ = command(capsys, monkeypatch, "run", tiny_file, "--set", "run.steps=2", "--out", "run")
+    assert code == 0
+    ledger = next(tiny_file.parent.glob("run/*/*/ledger.jsonl"))
+    code, out, _ = command(capsys, monkeypatch, "ledger", "show", ledger)
+    assert code == 0
+    assert "epsilon" in out
+    code, out, _ = command(capsys, monkeypatch, "audit", tiny_file, "--set", "run.steps=2", "--trials", "400")
+    assert code == 0
+    assert "claimed" in out
