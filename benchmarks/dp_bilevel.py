@@ -133,11 +133,11 @@ def rate(seeds: int = 6, epsilon: float = 1.0, budget: int = 450) -> None:
 
 
 def a9a(seeds: Sequence[int] = (0, 1, 2)) -> None:
-    """The estimator on a9a, tuned and untuned, at several epsilons."""
+    """The estimator on a9a, tuned and untuned."""
     from sklearn.metrics import roc_auc_score
 
     train, test = sv.data.load("a9a")
-    for epsilon, tuning in ((1.0, 0.05), (1.0, 0.0), (0.3, 0.05), (0.3, 0.0)):
+    for epsilon, tuning in ((1.0, 0.05), (1.0, 0.0)):
         scores, took = [], []
         for seed in seeds:
             began = time.perf_counter()

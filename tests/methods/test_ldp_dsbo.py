@@ -55,6 +55,13 @@ def test_printed_needs_declared_constants() -> None:
         assert account(unproved).epsilon == math.inf
 
 
+@pytest.mark.parametrize("design", ["sound", "printed"])
+def test_without_noise_there_is_no_figure(design: str) -> None:
+    report = account(LdpDsbo.paper(**{**WORKED, "sigma": 0.0}, design=design))
+    assert report.epsilon == math.inf
+    assert report.published is None
+
+
 exponents = st.tuples(*[st.floats(0.1, 0.95)] * 3)
 sizes = st.tuples(*[st.floats(0.05, 2.0)] * 3)
 

@@ -52,7 +52,8 @@ class Smoothness:
     """Constants of the losses, true in L1 for every record: what a proof for the printed design asks for.
 
     `c_h` and `c_l` bound the gradients of the upper and the lower loss, `L_h1` and `L_l1` are their Lipschitz
-    constants, `L_l2` that of the lower loss's Hessians, `H1` bounds its Hessian in y. Public terms count in.
+    constants, `L_l2` that of the lower loss's Hessians, `H1` bounds its Hessian in y. Public terms count in. The proof
+    is for x that is free or in a box: another projection may stretch differences in L1.
     """
 
     c_h: float

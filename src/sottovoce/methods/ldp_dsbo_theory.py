@@ -65,9 +65,9 @@ def message_noise(release: Release, step: Schedule, design: str) -> PowerLaw | N
 
 
 def is_power_law(release: Release, step: Schedule, design: str) -> bool:
-    """Whether message number t carries noise proportional to (t+1)^-s exactly, as the paper's does, for every agent."""
+    """Whether message number t carries noise that is a positive multiple of (t+1)^-s exactly, for every agent."""
     law = message_noise(release, step, design)
-    if law is None:
+    if law is None or not min(law.value) > 0:
         return False
     first = 0 if design == "printed" else 1  # the sound design's starting point is public and told without noise
     deviation = np.sqrt(2.0) if release.mechanism == "laplace" else 1.0
