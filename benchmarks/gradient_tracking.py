@@ -46,7 +46,7 @@ def convex() -> Case:
         scatter -= scatter.mean(axis=0)
         parts.append({"h": np.full(RECORDS, curvature), "c": centre + scatter})
     best = float(h @ c / h.sum())
-    problem = sv.Minimize(lambda x, r: 0.5 * r["h"] * jnp.sum((x - r["c"]) ** 2), jnp.full(COORDINATES, 3.0))
+    problem = sv.Minimize(lambda x, r: 0.5 * r["h"] * jnp.sum((x - r["c"]) ** 2), jnp.zeros(COORDINATES))
     return Case("strongly convex", problem, parts, lambda x: 0.5 * float(h.mean()) * jnp.mean((x - best) ** 2))
 
 
@@ -83,10 +83,10 @@ def within_a_run(case: Case) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     curves = {}
     for noise in (1.0, 0.1, 0.01):
         method = DpGradientTracking(rates, sv.Release(100.0, noise), sampling=sv.Full())
-        curves[f"noise {noise:g}"] = errors(case, method, 400, 5)
+        curves[f"noise {noise:g}"] = errors(case, method, 600, 10)
     tracking = DpGradientTracking(rates, sv.Release(100.0, 0.01), sampling=sv.Full())
     naive = _Naive(**{field.name: getattr(tracking, field.name) for field in fields(tracking)})
-    return {**curves, "naive, noise 0.01": errors(case, naive, 400, 5)}
+    return {**curves, "naive, noise 0.01": errors(case, naive, 600, 10)}
 
 
 EXPONENTS = {"p_alpha": 0.8, "p_beta": 0.6, "p_gamma": 0.8, "p_m": 1.0}  # theta = 1: predicted K^-0.2 at p = 0

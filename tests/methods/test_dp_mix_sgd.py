@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.experiments.execute import setup
+from sottovoce.experiments.reproduce import find
+from sottovoce.experiments.runfile import RunFile
 from sottovoce.methods.baselines.dm_hsgd import DmHsgd
 from sottovoce.methods.baselines.sgda import DpSgda, Sgda
 from sottovoce.methods.dp_mix_sgd import DpMixSgd, participations
@@ -202,3 +205,20 @@ def test_participations():
 def test_says_what_is_wrong(changes, message):
     with pytest.raises(ValueError, match=message):
         private(**changes)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "epsilon", "least"),
+    [
+        ("a9a", "epsilon 0.1", 0.85),
+        ("a8a", "epsilon 0.1", 0.83),
+        ("a9a", "epsilon 1", 0.895),
+        ("a8a", "epsilon 1", 0.895),
+    ],
+)
+def test_is_useful_at_a_sound_epsilon(name, epsilon, least):
+    runfile = RunFile.load(find("dpmixsgd/table2-epsilon"), [f"data.name={name}"])
+    made = setup(runfile.cases[epsilon])
+    assert made.run(seed=0).history["auroc"][-1] >= least

@@ -1,7 +1,5 @@
 """Networks as pytrees: shapes, that records do not mix, and that clipping without per-record gradients is right."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,10 +80,3 @@ def test_a_perceptron_learns_over_directed_graphs() -> None:
     result = sv.run(task.problem, parts, method, network=DIRECTED, steps=150, every=150, evaluate=task.metrics(test))
     assert result.history["accuracy"][-1] > 0.9
     assert result.predict(test["features"][:3]).shape == (3, 10)
-
-
-def accuracy(method: Any, network: Any, steps: int, task: Any, parts: list[Any], test: Any) -> tuple[float, float]:
-    sizes = [len(part) for part in parts]
-    method = sv.calibrate(method, epsilon=2.0, delta=1e-5, sizes=sizes, steps=steps, network=network)
-    result = sv.run(task.problem, parts, method, network=network, steps=steps, every=steps, evaluate=task.metrics(test))
-    return float(result.history["accuracy"][-1]), result.privacy.epsilon
