@@ -76,6 +76,7 @@ class TestMeasures:
         np.testing.assert_array_equal(similarity.matched(truth, truth[order]), truth)
 
 
+@pytest.mark.slow
 def test_main_prints_and_draws(tmp_path, capsys):
     cases = leakage.main(tmp_path, dataset="digits", count=2, noises=(), batch=3, steps=3)
     assert (tmp_path / "dlg-digits.png").stat().st_size > 0

@@ -19,8 +19,23 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-@pytest.mark.parametrize("example", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in EXAMPLES])
+def _cases() -> list[Any]:
+    """Every example with every check; an example's go to one worker, so that its programs are compiled once.
+
+    A baseline's second design shares its first one's code: the costly checks of it are left to `make test-all`.
+    """
+    costly = (contract.check_threads_equal_vectorised, contract.check_sharded_equals_vectorised)
+    cases = []
+    for name, method in EXAMPLES.items():
+        second = ".baselines." in type(method).__module__ and method != next(iter(type(method).examples().values()))
+        for check in contract.CHECKS:
+            marks = [pytest.mark.xdist_group(name), *([pytest.mark.slow] if second and check in costly else [])]
+            title = f"{name}-{check.__name__.removeprefix('check_')}"
+            cases.append(pytest.param(name, check, marks=marks, id=title))
+    return cases
+
+
+@pytest.mark.parametrize(("example", "check"), _cases())
 def test_contract(example: str, check: Any) -> None:
     method = EXAMPLES[example]
     check(method, contract.case_for(method))

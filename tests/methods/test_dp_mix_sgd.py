@@ -102,6 +102,7 @@ class TestAlgorithm:
         np.testing.assert_allclose(result.x, x, atol=0.05)
         np.testing.assert_allclose(result.y, y, atol=0.05)
 
+    @pytest.mark.slow
     def test_variance_falls_with_the_number_of_agents(self):
         """Linear speed-up: noise of the average over m agents has variance 1/m; the agents stay close to each other."""
 

@@ -30,7 +30,7 @@ def pictures(count: int, seed: int = 0) -> dict[str, jax.Array]:
     }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["mlp", "cnn", pytest.param("resnet18", marks=pytest.mark.slow)])
 def test_many_records_are_many_times_one(name: str) -> None:
     model = NETWORKS[name]
     apply = jax.jit(model.apply)
@@ -55,6 +55,7 @@ def test_clipped_sum_equals_explicit_gradients(name: str) -> None:
         np.testing.assert_allclose(a, jnp.tensordot(factor, b, 1), atol=2e-4 * clip)
 
 
+@pytest.mark.slow
 def test_group_norm_ignores_the_scale_of_what_it_normalises() -> None:
     model = NETWORKS["resnet18"]
     apply = jax.jit(model.apply)

@@ -36,8 +36,8 @@ class DpSgd(Method):
         sampling: how batches are drawn.
         momentum: weight of the past in the velocity (post-processing: it costs no privacy).
 
-    >>> from sottovoce.privacy.release import Release
-    >>> DpSgd(rate=0.1, gradient=Release(1.0, 0.01), sampling=Poisson(50)).gradient.name
+    >>> import sottovoce as sv
+    >>> DpSgd(rate=0.1, gradient=sv.Release(1.0, 0.01), sampling=sv.Poisson(50)).gradient.name
     'gradient'
     """
 

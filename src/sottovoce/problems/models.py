@@ -102,9 +102,9 @@ def resnet18(features: Sequence[int], classes: int, width: int = 64, groups: int
     `width` is the number of channels of the first stage: 64 is the full network, with 11 million parameters; narrower
     ones keep the depth. It must be a multiple of `groups`.
 
-    >>> size(resnet18((32, 32, 3), 10).init(jax.random.key(0)))
+    >>> size(jax.eval_shape(resnet18((32, 32, 3), 10).init, jax.random.key(0)))
     11173962
-    >>> size(resnet18((28, 28, 1), 10, width=8).init(jax.random.key(0)))
+    >>> size(jax.eval_shape(resnet18((28, 28, 1), 10, width=8).init, jax.random.key(0)))
     176258
     """
     depth = _picture(features)[2]
