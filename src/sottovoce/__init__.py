@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from sottovoce import data, methods, networks, privacy, problems, schedules
     from sottovoce.accounting import account, calibrate
     from sottovoce.audit import audit
+    from sottovoce.estimator import PrivateLogisticRegression
     from sottovoce.privacy import (
         Budget,
         FixedSize,
@@ -37,6 +38,7 @@ _HOMES = {
     "Model": "runtime.result",
     "Result": "runtime.result",
     "run": "runtime.run",
+    "PrivateLogisticRegression": "estimator",
     "Labels": "privacy.labels",
     "Columns": "problems.columns",
     "Vertical": "problems.vertical",
@@ -62,6 +64,7 @@ __all__ = [
     "OnePass",
     "Poisson",
     "PrivacyReport",
+    "PrivateLogisticRegression",
     "Release",
     "Result",
     "Stream",
