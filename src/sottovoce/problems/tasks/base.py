@@ -52,8 +52,10 @@ def task(name: str) -> Callable[[Builder], Builder]:
     """
 
     def register(builder: Builder) -> Builder:
-        if registry.setdefault(name, builder) is not builder:
-            raise ValueError(f"two tasks are called {name!r}: {registry[name].__module__} and {builder.__module__}")
+        known = registry.get(name, builder)
+        if (inspect.getfile(known), known.__qualname__) != (inspect.getfile(builder), builder.__qualname__):
+            raise ValueError(f"two tasks are called {name!r}: {known.__module__} and {builder.__module__}")
+        registry[name] = builder  # the same one again, where a module is imported twice
         return builder
 
     return register
