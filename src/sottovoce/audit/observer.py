@@ -24,7 +24,7 @@ from scipy import stats
 
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import FixedSize, Poisson, Sampling, WithReplacement
-from sottovoce.runtime.agent import Agent, Batch, Place, RecordFn, by_level
+from sottovoce.runtime.agent import Agent, Batch, Place, RecordFn
 from sottovoce.trees import Private, Tree
 
 _NOTHING = 1e-9  # squared distance, in units of the noise, that counts as none
@@ -100,28 +100,6 @@ class Observer(Agent):
         self._tally = replace(self._tally, open={**self._tally.open, number: start})
         return replace(batch, number=number)
 
-    def release(
-        self,
-        release: Release,
-        records: RecordFn | None = None,
-        *,
-        at: Tree,
-        batch: Batch,
-        upper: RecordFn | None = None,
-        lower: RecordFn | None = None,
-        public: Callable[[Tree], Any] | None = None,
-    ) -> Tree:
-        """Release as always, then weigh what came out."""
-        fns = by_level(records, upper, lower)
-        noisy = super().release(release, records, at=at, batch=batch, upper=upper, lower=lower)
-        weighed = self._weigh(release, fns, at, batch, noisy)
-        opened = self._tally.open
-        self._tally = replace(self._tally, open={**opened, batch.number: opened[batch.number] + weighed})
-        if public is None:
-            return noisy
-        slope = jax.grad(lambda where: jnp.asarray(public(where), jnp.float32))(at)
-        return jax.tree.map(jnp.add, noisy, slope)
-
     def tell(self, release: Release, value: Private) -> Tree:
         """Private state is beyond this adversary."""
         raise ValueError(
@@ -144,6 +122,14 @@ class Observer(Agent):
 
     def _inside(self, times: int, key: jax.Array) -> "Observer":
         return Observer(self.place, self.index, self.t, key, (*self.loops, times), self._watch, self._tally)
+
+    def _noisy_mean(self, release: Release, fns: Mapping[str, RecordFn], at: Tree, batch: Batch) -> Tree:
+        """Release as always, then weigh what came out."""
+        noisy = super()._noisy_mean(release, fns, at, batch)
+        weighed = self._weigh(release, fns, at, batch, noisy)
+        opened = self._tally.open
+        self._tally = replace(self._tally, open={**opened, batch.number: opened[batch.number] + weighed})
+        return noisy
 
     def _close(self, keep: tuple[int, ...]) -> None:
         scores = self._tally.scores

@@ -2,9 +2,9 @@
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,15 @@ from sottovoce.trees import Private, Tree, combine, reveal
 
 RecordFn = Callable[[Tree, Any], jax.Array]
 SINGLE = "records"  # the name of the one record set of a problem without levels
+
+
+class Read(NamedTuple):
+    """What a release or a mean reads of one record set: a function of a record, rows, and what to divide by."""
+
+    level: str
+    fn: RecordFn
+    rows: Rows
+    denominator: jax.Array
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,34 @@ class Place:
         """`fn(at, rows)`, which reads these rows of the agent's records."""
         return fn(at, rows)
 
+    # Simulated unless a place says otherwise: coins and noise are functions of a key.
+
+    def draw(self, sampling: Sampling, level: str, key: jax.Array, index: jax.Array, t: jax.Array) -> Rows:
+        """The rows of a batch."""
+        return sampling.draw(key, self.sizes[level], index, t)
+
+    def mean(self, release: Release, reads: Sequence[Read], at: Tree) -> Tree:
+        """The levels' clipped means, added up."""
+
+        def one(read: Read) -> Tree:
+            def mean(at: Tree, rows: Rows) -> Tree:
+                source = self.lift(read.level, read.fn), at, lambda rows: self.gather(read.level, rows)
+                return gate.clipped_mean(*source, *rows, read.denominator, release, self.chunk)
+
+            return self.read(read.level, mean, at, read.rows)
+
+        return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *[one(read) for read in reads])
+
+    def noised(self, value: Tree, release: Release, key: jax.Array, index: jax.Array, t: jax.Array) -> Tree:
+        """`value` with the release's noise."""
+        return gate.noised(value, release, key, t, index)
+
+    def noisy_mean(
+        self, release: Release, reads: Sequence[Read], at: Tree, key: jax.Array, index: jax.Array, t: jax.Array
+    ) -> Tree:
+        """The two in a row: what is released."""
+        return self.noised(self.mean(release, reads, at), release, key, index, t)
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -58,6 +95,16 @@ class Batch:
     sampling: Sampling
     number: int
     loops: tuple[int, ...]
+
+
+class Asked(TypedDict, total=False):
+    """Where and over what to take a gradient: `upper` and `lower` as `records`, `public` reads no record."""
+
+    at: Required[Tree]
+    batch: Required[Batch]
+    upper: RecordFn | None
+    lower: RecordFn | None
+    public: Callable[[Tree], Any] | None
 
 
 class Agent:
@@ -95,57 +142,34 @@ class Agent:
         """Draw a batch; with two levels, one from each, by the same rule."""
         key = self._named(name, "sample")
         rows = {
-            level: sampling.draw(jax.random.fold_in(key, number), sizes, self.index, self.t)
-            for number, (level, sizes) in enumerate(sorted(self.place.sizes.items()))
+            level: self.place.draw(sampling, level, jax.random.fold_in(key, number), self.index, self.t)
+            for number, level in enumerate(sorted(self.place.sizes))
         }
         return Batch(rows, sampling, number=0, loops=self.loops)
 
-    def release(
-        self,
-        release: Release,
-        records: RecordFn | None = None,
-        *,
-        at: Tree,
-        batch: Batch,
-        upper: RecordFn | None = None,
-        lower: RecordFn | None = None,
-        public: Callable[[Tree], Any] | None = None,
-    ) -> Tree:
+    def release(self, release: Release, records: RecordFn | None = None, **asked: Unpack[Asked]) -> Tree:
         """The gradient at `at`, clipped per record, averaged over the batch and noised: public from then on.
 
         Give `records(at, record)` for a problem with one record set, or `upper` and/or `lower` for a bilevel one. With
         two sets each level's records are clipped on their own; with one set for both, a record's two terms are added
         and clipped together. The gradient of `public(at)`, which reads no record, is added without clip or noise.
         """
-        if any(isinstance(leaf, Private) for leaf in jax.tree.leaves(at, is_leaf=lambda v: isinstance(v, Private))):
+        at = jax.tree.leaves(asked["at"], is_leaf=lambda leaf: isinstance(leaf, Private))
+        if any(isinstance(leaf, Private) for leaf in at):
             raise TypeError(
                 f"release {release.name!r} at a private point: its noise does not cover how the point was computed. "
                 "Release at public points, or use agent.mean and agent.tell in a printed design."
             )
-        mean = self._mean(release, by_level(records, upper, lower), at, batch)
-        noisy = gate.noised(mean, release, self._named(release.name or "release", "noise"), self.t, self.index)
-        return noisy if public is None else _add_public(noisy, public, at)
+        return self._gradient(self._noisy_mean, release, records, **asked)
 
-    def mean(
-        self,
-        release: Release,
-        records: RecordFn | None = None,
-        *,
-        at: Tree,
-        batch: Batch,
-        upper: RecordFn | None = None,
-        lower: RecordFn | None = None,
-        public: Callable[[Tree], Any] | None = None,
-    ) -> Private:
+    def mean(self, release: Release, records: RecordFn | None = None, **asked: Unpack[Asked]) -> Private:
         """As `release`, without noise: private, and allowed at private points. For printed designs."""
-        mean = self._mean(release, by_level(records, upper, lower), reveal(at), batch)
-        return Private(mean if public is None else _add_public(mean, public, reveal(at)))
+        return Private(self._gradient(self._mean, release, records, **asked))
 
     def tell(self, release: Release, value: Private) -> Tree:
         """A private value with the release's noise added: the message of a printed design."""
-        return gate.noised(
-            reveal(value), release, self._named(release.name or "release", "message"), self.t, self.index
-        )
+        key = self._named(release.name or "release", "message")
+        return self.place.noised(reveal(value), release, key, self.index, self.t)
 
     # Talking to neighbours.
 
@@ -193,21 +217,40 @@ class Agent:
         sums = np.asarray(matrix.sum(axis=axis)).reshape(-1) - matrix.diagonal()
         return jnp.asarray(sums, jnp.float32)[self.index]
 
+    def _gradient(
+        self,
+        read: Callable[[Release, Mapping[str, RecordFn], Tree, Batch], Tree],
+        release: Release,
+        records: RecordFn | None,
+        *,
+        at: Tree,
+        batch: Batch,
+        upper: RecordFn | None = None,
+        lower: RecordFn | None = None,
+        public: Callable[[Tree], Any] | None = None,
+    ) -> Tree:
+        """What `release` and `mean` share: functions by level, a point that may be private, the public term."""
+        at = reveal(at)
+        value = read(release, by_level(records, upper, lower), at, batch)
+        if public is None:
+            return value
+        slope = jax.grad(lambda where: jnp.asarray(public(where), jnp.float32))(at)
+        return jax.tree.map(jnp.add, value, slope)
+
+    def _noisy_mean(self, release: Release, fns: Mapping[str, RecordFn], at: Tree, batch: Batch) -> Tree:
+        key = self._named(release.name or "release", "noise")
+        return self.place.noisy_mean(release, self._reads(fns, batch), at, key, self.index, self.t)
+
     def _mean(self, release: Release, fns: Mapping[str, RecordFn], at: Tree, batch: Batch) -> Tree:
+        return self.place.mean(release, self._reads(fns, batch), at)
+
+    def _reads(self, fns: Mapping[str, RecordFn], batch: Batch) -> list[Read]:
         if SINGLE in self.place.sizes:
             fns = {SINGLE: _sum_of(list(fns.values()))}
-        means = [self._level_mean(release, level, fn, at, batch) for level, fn in fns.items()]
-        return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *means)
-
-    def _level_mean(self, release: Release, level: str, fn: RecordFn, at: Tree, batch: Batch) -> Tree:
-        place = self.place
-        denominator = batch.sampling.denominator(self.size(level), self.t)
-
-        def mean(at: Tree, rows: Rows) -> Tree:
-            read = place.lift(level, fn), at, lambda rows: place.gather(level, rows)
-            return gate.clipped_mean(*read, *rows, denominator, release, place.chunk)
-
-        return place.read(level, mean, at, batch.rows[level])
+        return [
+            Read(level, fn, batch.rows[level], batch.sampling.denominator(self.size(level), self.t))
+            for level, fn in fns.items()
+        ]
 
 
 def root_key(seed: int) -> jax.Array:
@@ -237,8 +280,3 @@ def _sum_of(fns: list[RecordFn]) -> RecordFn:
     if len(fns) == 1:
         return fns[0]
     return lambda at, record: sum((fn(at, record) for fn in fns[1:]), fns[0](at, record))
-
-
-def _add_public(value: Tree, public: Callable[[Tree], Any], at: Tree) -> Tree:
-    slope = jax.grad(lambda where: jnp.asarray(public(where), jnp.float32))(at)
-    return jax.tree.map(jnp.add, value, slope)
