@@ -1,6 +1,7 @@
 """The label gate: worked values, exact likelihood ratios, and that a label is drawn once."""
 
 import math
+import random
 from decimal import Decimal, getcontext
 from fractions import Fraction
 from pathlib import Path
@@ -15,8 +16,9 @@ from scipy import stats
 
 from sottovoce.privacy import sound
 from sottovoce.privacy.accountant import Mechanism
-from sottovoce.privacy.label_store import Labels, Response
+from sottovoce.privacy.label_store import Labels
 from sottovoce.privacy.labels import Fresh, Memoised, Open, Printed
+from sottovoce.privacy.response import Response, groups
 
 getcontext().prec = 60
 
@@ -31,7 +33,7 @@ def _labels(n: int = 300, classes: int = 3, seed: int | None = 0, **options: obj
 @given(st.floats(0.01, 30.0), st.integers(1, 50))
 def test_no_two_labels_are_told_apart_by_more_than_e_to_the_epsilon(epsilon: float, k: int) -> None:
     response = Response(epsilon, k)
-    chances = {response.truth, Fraction(1, k)} | ({response.other} if k > 1 else set())
+    chances = {response.truth} | ({response.other} if k > 1 else set())
     worst = max(chances) / min(chances) if k > 1 else Fraction(1)
     assert Decimal(worst.numerator) / Decimal(worst.denominator) <= Decimal(epsilon).exp()
     assert response.truth + (k - 1) * response.other == 1
@@ -42,24 +44,20 @@ def test_the_ratio_is_reached_so_no_privacy_is_given_away() -> None:
     assert math.log(response.truth / response.other) == pytest.approx(1.0, abs=1e-12)
 
 
-@pytest.mark.parametrize(("place", "told"), [(0, "truth"), (2, "truth"), (None, "blind")])
-def test_answers_have_the_stated_chances_and_the_test_would_notice_others(place: int | None, told: str) -> None:
-    import random
-
+@pytest.mark.parametrize("truth", [0, 2])
+def test_answers_have_the_stated_chances_and_the_test_would_notice_others(truth: int) -> None:
     response, coins, trials = Response(1.0, 4), random.Random(1), 20_000
-    counts = np.bincount([response.answer(place, coins) for _ in range(trials)], minlength=4)
+    counts = np.bincount([response.answer(truth, coins) for _ in range(trials)], minlength=4)
 
     def p_value(epsilon: float) -> float:
         law = Response(epsilon, 4)
-        expected = np.full(4, 0.25) if told == "blind" else np.full(4, float(law.other))
-        if place is not None:
-            expected[place] = float(law.truth)
+        expected = np.full(4, float(law.other))
+        expected[truth] = float(law.truth)
         return stats.chisquare(counts, trials * expected / expected.sum()).pvalue
 
     assert p_value(1.0) > 1e-4
-    if place is not None:
-        assert p_value(2 / 3) < 1e-6
-        assert p_value(3 / 2) < 1e-6
+    assert p_value(2 / 3) < 1e-6
+    assert p_value(3 / 2) < 1e-6
 
 
 def test_worked_values() -> None:
@@ -144,30 +142,53 @@ def test_without_a_seed_the_coins_are_secret() -> None:
 # A prior.
 
 
+def _information(likelihood: np.ndarray, prior: np.ndarray) -> float:
+    """Mutual information of class and answer from the table P(answer | class), in nats."""
+    joint = likelihood * prior
+    said = joint.sum(axis=1, keepdims=True)
+    return float(np.sum(joint * np.log(likelihood / said)))
+
+
 @given(st.integers(0, 10_000), st.floats(0.1, 6.0))
-def test_the_number_of_candidates_maximises_the_chance_of_the_truth(seed: int, epsilon: float) -> None:
-    prior = np.random.default_rng(seed).dirichlet(np.full(5, 0.3), size=4)
-    memo = Labels(np.arange(4), 5, seed=0).memo(epsilon, prior=prior)
-    for row, k in zip(prior, memo.candidates):
-        mass = np.cumsum(np.sort(row)[::-1])
-        told = [math.exp(epsilon) / (math.exp(epsilon) + j) * mass[j] for j in range(5)]
-        assert told[k - 1] == pytest.approx(max(told))
+def test_groups_tell_at_least_as_much_as_single_classes_and_as_is_said(seed: int, epsilon: float) -> None:
+    rng = np.random.default_rng(seed)
+    prior = rng.dirichlet(np.full(5, 0.3), size=3) * 0.999 + 0.0002
+    number, count = groups(prior, epsilon, rng)
+    for chances, group, k in zip(prior, number, count):
+        response = Response(epsilon, int(k))
+        honest = group == np.arange(k)[:, None]
+        table = np.where(honest, float(response.truth), float(response.other))
+        assert table.sum(axis=0) == pytest.approx(1.0)
+        weight = np.bincount(group, chances, minlength=k)
+        assert _information(table, chances) == pytest.approx(float(response.information(weight)), abs=1e-9)
+        assert _information(table, chances) >= float(Response(epsilon, 5).information(chances)) - 1e-9
+
+
+def test_equal_classes_are_grouped_at_random_and_in_threes_at_epsilon_one() -> None:
+    number, count = groups(np.full((2000, 10), 0.1), 1.0, np.random.default_rng(0))
+    assert set(count) == {3}
+    together = np.mean(number[:, :1] == number[:, 1:], axis=0)
+    assert together == pytest.approx(np.full(9, (4 * 3 + 3 * 2 + 3 * 2) / 90), abs=0.05)
+
+
+def test_a_large_epsilon_asks_for_the_class_itself() -> None:
+    memo = Labels(np.arange(40) % 4, 4, seed=0).memo(12.0, prior=np.full((40, 4), 0.25))
+    assert (memo.observed == np.arange(40) % 4).all()
+    assert memo.debiased() == pytest.approx(np.eye(4)[np.arange(40) % 4], abs=1e-4)
 
 
 def test_two_stages_cost_one_epsilon_and_likelihoods_are_those_of_the_draw() -> None:
-    labels, half, rest = _labels(n=200, classes=4), np.arange(100), np.arange(100, 200)
+    labels, half, rest = _labels(n=4000, classes=4), np.arange(2000), np.arange(2000, 4000)
     labels.memo(1.0, rows=half)
-    prior = np.tile([0.7, 0.2, 0.06, 0.04], (100, 1))
-    memo = labels.memo(1.0, rows=rest, prior=prior)
+    memo = labels.memo(1.0, rows=rest, prior=np.tile([0.7, 0.2, 0.06, 0.04], (2000, 1)))
     assert float(labels.epsilon()) == 1.0
-    assert set(memo.candidates[half]) == {4}
-    k = int(memo.candidates[150])
-    assert k < 4
-    response, told = Response(1.0, k), memo.observed[150]
-    assert told < k  # the classes are in the prior's order here
-    expected = np.where(np.arange(4) < k, float(response.other), 1 / k)
-    expected[told] = float(response.truth)
-    assert memo.likelihood[150] == pytest.approx(expected)
+    assert set(memo.answers[half]) == {4}
+    assert set(memo.answers[rest]) == {2}
+    response, seen = Response(1.0, 2), memo.likelihood[rest]
+    assert (seen[:, 1:] == seen[:, 1:2]).all()  # the likeliest class against all others
+    assert np.unique(seen) == pytest.approx([float(response.other), float(response.truth)])
+    own = seen[np.arange(2000), np.arange(2000) % 4]
+    assert np.mean(own == own.max()) == pytest.approx(float(response.truth), abs=0.05)
     assert (labels.memo(1.0).observed == memo.observed).all()
     with pytest.raises(ValueError, match="forward correction"):
         memo.debiased()

@@ -6,22 +6,21 @@ Here are Algorithm 1 and equation (5); Algorithms 2 and 3 are label gates (`sott
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
+from sottovoce import rates
 from sottovoce.privacy.labels import LabelGate
 from sottovoce.problems.vertical import Vertical
-from sottovoce.schedules import Schedule, schedule
-from sottovoce.trees import Tree, add, descend, inner
+from sottovoce.rates import Rate
+from sottovoce.trees import Tree, add, inner
 
 if TYPE_CHECKING:
     from sottovoce.runtime.exchange import Party, Server
 
-Rate: TypeAlias = "float | Schedule | optax.GradientTransformation"
 _SMALLEST = 1e-5  # below this, float32 leaves less than two digits of a perturbed parameter
 
 
@@ -45,8 +44,8 @@ class Bambi:
     Args:
         inner_steps: N, the steps of the lower level.
         batch: B, the rows of each batch, at both levels.
-        rate_x, rate_y: step sizes (numbers, or schedules of the outer step), or optax optimisers, which each party
-            applies to its own blocks.
+        rate_x, rate_y: step sizes (numbers, or schedules of the outer step), or optimisers (`Adam`, optax), which each
+            party applies to its own blocks.
         labels: the label gate: `Memoised(epsilon)`, `Fresh(scale)`, `Printed(scale)` or `Open()`.
         directions: Q. The estimate's variance falls as 1/Q and grows with the number of parameters.
         smoothing: mu. `smoothing_in_theory` is what the convergence proof asks for; in float32 it must not vanish.
@@ -91,7 +90,7 @@ class Bambi:
         x, y = (
             jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), block) for block in (problem.x0[m], problem.y0[m])
         )
-        return BambiState(x, y, _memory(self.rate_x, x), _memory(self.rate_y, y))
+        return BambiState(x, y, rates.memory(self.rate_x, x), rates.memory(self.rate_y, y))
 
     def step(self, problem: Vertical, state: BambiState, party: "Party") -> Generator[Any, Any, BambiState]:
         """Algorithm 1 on one party. Where it says ``yield from``, it waits for the server."""
@@ -118,7 +117,7 @@ class Bambi:
         through_heads = _along(heads, y, slope_y, mu)
         if self.cross_terms:
             through_heads = yield from party.total(through_heads)
-        x, memory_x = _update(self.rate_x, x, state.memory_x, add(slope_x, _weighted(through_heads, u)), party.t)
+        x, memory_x = rates.update(self.rate_x, x, state.memory_x, add(slope_x, _weighted(through_heads, u)), party.t)
         return BambiState(x, y, memory_x, memory)
 
     def step_in_one_place(
@@ -158,11 +157,11 @@ class Bambi:
         if self.cross_terms:
             along = [sum(along[1:], along[0])] * len(along)
         slope_x = add(slope_x, [_weighted(a, d) for a, d in zip(along, u, strict=True)])
-        moved = [_update(self.rate_x, s.x, s.memory_x, slope, t) for s, slope in zip(states, slope_x, strict=True)]
+        moved = [rates.update(self.rate_x, s.x, s.memory_x, slope, t) for s, slope in zip(states, slope_x, strict=True)]
         return [BambiState(x, y, mx, my) for (x, mx), y, my in zip(moved, y, memory, strict=True)]
 
     def _update_y(self, at: Tree, memory: Any, slope: Tree, t: jax.Array) -> tuple[Tree, Any]:
-        return _update(self.rate_y, at, memory, slope, t)
+        return rates.update(self.rate_y, at, memory, slope, t)
 
 
 def smoothing_in_theory(directions: int, q: int, p: int, steps: int) -> float:
@@ -172,17 +171,6 @@ def smoothing_in_theory(directions: int, q: int, p: int, steps: int) -> float:
     0.00625
     """
     return float((directions / (q * p**3 * steps)) ** 0.5)
-
-
-def _memory(rate: Rate, block: Tree) -> Any:
-    return rate.init(block) if isinstance(rate, optax.GradientTransformation) else ()
-
-
-def _update(rate: Rate, at: Tree, memory: Any, slope: Tree, t: jax.Array) -> tuple[Tree, Any]:
-    if isinstance(rate, optax.GradientTransformation):
-        change, memory = rate.update(slope, memory, at)
-        return optax.apply_updates(at, change), memory
-    return descend(at, schedule(rate)(t), slope), memory
 
 
 def _repeated(tree: Tree, times: int) -> Tree:

@@ -10,7 +10,6 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,66 +18,21 @@ import numpy as np
 
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Epsilon, Mechanism
+from sottovoce.privacy.response import ONE, Response, groups
 from sottovoce.runtime.checkpoint import write_atomically
-
-_ONE = 2**60  # coins are whole numbers below this: no rounding, no leak through the last bits
-
-
-@dataclass(frozen=True)
-class Response:
-    """Randomised response among so many candidates: the truth with probability `truth`, each other with `other`.
-
-    Guarantee: for any two true labels, inside or outside the candidates, the probabilities of any answer differ by a
-    factor of at most e^epsilon. A label outside is answered by a uniform candidate, and
-    ``truth / (1/k) = k e^eps / (e^eps + k - 1)`` and ``(1/k) / other`` are both at most e^eps.
-
-    >>> response = Response(1.0, candidates=10)
-    >>> round(float(response.truth), 4), round(float(response.other), 4), round(response.noise, 11)
-    (0.232, 0.0853, 0.85336742591)
-    """
-
-    epsilon: float
-    candidates: int
-
-    @property
-    def truth(self) -> Fraction:
-        """The chance of a true answer, rounded down to a whole number of coins."""
-        exact = 1 / (1 + (self.candidates - 1) * math.exp(-self.epsilon))
-        return Fraction(math.floor(exact * (1 - 2**-50) * _ONE), _ONE) if self.candidates > 1 else Fraction(1)
-
-    @property
-    def other(self) -> Fraction:
-        """The chance of each untrue answer."""
-        return (1 - self.truth) / (self.candidates - 1) if self.candidates > 1 else Fraction(0)
-
-    @property
-    def noise(self) -> float:
-        """The chance that the answer is replaced by a uniform one: how accounting libraries parametrise it."""
-        return self.candidates * float(self.other)
-
-    def answer(self, place: int | None, coins: random.Random) -> int:
-        """The place of the answer among the candidates, for a truth at `place` (None: it is not among them).
-
-        The same coins are tossed whatever the truth is.
-        """
-        honest = coins.randrange(_ONE) < self.truth.numerator * (_ONE // self.truth.denominator)
-        lie = coins.randrange(max(self.candidates - 1, 1))
-        blind = coins.randrange(self.candidates)
-        if place is None:
-            return blind
-        return place if honest or self.candidates == 1 else lie + (lie >= place)
 
 
 @dataclass(frozen=True, eq=False)
 class Memo:
-    """Labels as they were drawn: `observed` (-1 where a row has not been drawn), among `candidates` many classes each.
+    """Labels as they were drawn: what was `observed` of each (-1: it has not been drawn), out of `answers` many.
 
-    `likelihood[i, b]` is the probability of row i's observed label if b were true; 1 for all b where nothing is known.
+    It is a class, or the number of a group of classes where a prior was given. `likelihood[i, b]` is the probability of
+    what was observed of row i if b were true; 1 for all b where nothing is known.
     """
 
     epsilon: float
     observed: np.ndarray
-    candidates: np.ndarray
+    answers: np.ndarray
     likelihood: np.ndarray
 
     def debiased(self) -> np.ndarray:
@@ -90,7 +44,7 @@ class Memo:
         True
         """
         classes = self.likelihood.shape[1]
-        if not np.isin(self.candidates, (0, classes)).all():
+        if not np.isin(self.answers, (0, classes)).all():
             raise ValueError("labels drawn with a prior have no unbiased form: use the forward correction")
         response = Response(self.epsilon, classes)
         low, high = float(response.other), float(response.truth)
@@ -140,9 +94,9 @@ class Labels:
     def memo(self, epsilon: float, rows: Any = None, prior: np.ndarray | None = None) -> Memo:
         """The labels drawn at this epsilon; `rows` (default: all) that have not been drawn are drawn now, and charged.
 
-        `prior` (a row each of `rows`, class probabilities) lets a label be randomised among fewer classes: the top k of
-        its prior, for the k with the largest chance that the truth is told, e^eps / (e^eps + k - 1) times their mass.
-        It may come from public features and from labels drawn earlier, never from true ones.
+        `prior` (a row each of `rows`, class probabilities) lets a label be randomised among groups of classes, made so
+        that the answer tells most (`sottovoce.privacy.response`). It may come from public features and from labels
+        drawn earlier, never from true ones.
         """
         n, chosen = len(self), np.arange(len(self)) if rows is None else np.asarray(rows)
         if prior is not None and np.shape(prior) != (len(chosen), self.classes):
@@ -154,21 +108,23 @@ class Labels:
         if not missing.any():
             return memo
         new = chosen[missing]
-        ranked, kept = _ranking(prior[missing] if prior is not None else None, epsilon, len(new), self.classes)
-        observed, likelihood = memo.observed.copy(), memo.likelihood.copy()
-        candidates = memo.candidates.copy()
-        candidates[new] = kept
-        for k in np.unique(kept):
-            response = Response(epsilon, int(k))
-            for at in np.flatnonzero(kept == k):
-                row, among = new[at], ranked[at, :k]
-                inside = np.flatnonzero(among == self._label[row])
-                told = among[response.answer(int(inside[0]) if inside.size else None, self._coins)]
-                observed[row] = told
-                likelihood[row] = 1 / k
-                likelihood[row, among] = float(response.other)
-                likelihood[row, told] = float(response.truth)
-        self._memos[epsilon] = Memo(epsilon, observed, candidates, likelihood)
+        if prior is None:
+            number, count = np.tile(np.arange(self.classes), (len(new), 1)), np.full(len(new), self.classes)
+        else:
+            number, count = groups(
+                np.asarray(prior)[missing], epsilon, np.random.default_rng(self._coins.getrandbits(64))
+            )
+        responses = {int(k): Response(epsilon, int(k)) for k in np.unique(count)}
+        truth = number[np.arange(len(new)), self._label[new]].tolist()
+        told = np.array([responses[k].answer(place, self._coins) for k, place in zip(count.tolist(), truth)])
+        honest, lie = (
+            np.array([float(getattr(responses[k], chance)) for k in count.tolist()])[:, None]
+            for chance in ("truth", "other")
+        )
+        observed, answers, likelihood = memo.observed.copy(), memo.answers.copy(), memo.likelihood.copy()
+        observed[new], answers[new] = told, count
+        likelihood[new] = np.where(number == told[:, None], honest, lie)
+        self._memos[epsilon] = Memo(epsilon, observed, answers, likelihood)
         self.charge(Mechanism(pure=epsilon), np.bincount(new, minlength=n))
         return self._memos[epsilon]
 
@@ -177,7 +133,7 @@ class Labels:
         if epsilon in self._memos:
             old = self._memos[epsilon]
             forgotten = np.ones(len(self), bool) if rows is None else np.isin(np.arange(len(self)), rows)
-            self._memos[epsilon] = Memo(epsilon, np.where(forgotten, -1, old.observed), old.candidates, old.likelihood)
+            self._memos[epsilon] = Memo(epsilon, np.where(forgotten, -1, old.observed), old.answers, old.likelihood)
         return self.memo(epsilon, rows)
 
     def charge(self, mechanism: Mechanism, counts: Any) -> None:
@@ -217,7 +173,7 @@ class Labels:
     def _write(self, path: Path) -> None:
         arrays: dict[str, np.ndarray] = {}
         for number, memo in enumerate(self._memos.values()):
-            for name in ("observed", "candidates", "likelihood"):
+            for name in ("observed", "answers", "likelihood"):
                 arrays[f"{name}{number}"] = getattr(memo, name)
         for number, counts in enumerate(self._costs.values()):
             arrays[f"counts{number}"] = counts
@@ -236,30 +192,20 @@ class Labels:
             if facts["rows"] != self._rows.hexdigest():
                 raise ValueError(f"{path} belongs to other rows, or to these in another order: give the right file")
             for number, epsilon in enumerate(facts["memos"]):
-                parts = [file[f"{name}{number}"] for name in ("observed", "candidates", "likelihood")]
+                parts = [file[f"{name}{number}"] for name in ("observed", "answers", "likelihood")]
                 self._memos[epsilon] = Memo(epsilon, *parts)
             for number, cost in enumerate(facts["costs"]):
                 mechanism = Mechanism(pure=cost["pure"], laplace=tuple(cost["laplace"]))
                 self._costs[mechanism] = file[f"counts{number}"]
 
 
-def _ranking(prior: np.ndarray | None, epsilon: float, rows: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Classes by falling prior, and how many of them are kept as candidates."""
-    if prior is None:
-        return np.broadcast_to(np.arange(classes), (rows, classes)), np.full(rows, classes)
-    ranked = np.argsort(-np.asarray(prior), axis=1, kind="stable")
-    mass = np.cumsum(np.take_along_axis(np.asarray(prior), ranked, axis=1), axis=1)
-    told = mass / (1 + np.arange(classes) * math.exp(-epsilon))
-    return ranked, told.argmax(axis=1) + 1
-
-
 def _whole_laplace(epsilon: float, coins: random.Random) -> int:
     """Discrete Laplace noise for a count: the difference of two geometric numbers, by whole coins rounded upwards."""
-    going_on = math.ceil(math.exp(-epsilon) * (1 + 2**-50) * _ONE)
+    going_on = math.ceil(math.exp(-epsilon) * (1 + 2**-50) * ONE)
 
     def geometric() -> int:
         turns = 0
-        while coins.randrange(_ONE) < going_on:
+        while coins.randrange(ONE) < going_on:
             turns += 1
         return turns
 

@@ -29,6 +29,8 @@ class Vertical:
             log-likelihood where the forward correction is used: `cross_entropy`, `logistic`.
         x0, y0: where the parties' blocks start, one a party.
         penalty: ``penalty(x_m, y_m)``, added to the lower level by each party for its own blocks; it reads no record.
+        alter: ``alter(key, features)``: what each party does to its features of a training batch, such as shifting
+            pictures. All get the same key, which is public, so that a record is altered alike everywhere.
 
     >>> problem = Vertical(
     ...     embed=lambda x, a: jnp.tanh(a @ x), head=lambda y, e: e @ y, losses=cross_entropy,
@@ -44,6 +46,7 @@ class Vertical:
     x0: Sequence[Tree]
     y0: Sequence[Tree]
     penalty: Callable[[Tree, Tree], jax.Array] | None = None
+    alter: Callable[[jax.Array, Any], Any] | None = None
 
     def __post_init__(self) -> None:
         if not len(self.x0) or len(self.x0) != len(self.y0):

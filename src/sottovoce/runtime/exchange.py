@@ -68,10 +68,15 @@ class Party:
     block: Any
     rows: Mapping[str, jax.Array]  # the rows of this step's batches by level: (batches, rows)
     seed: int
+    alter: Callable[[jax.Array, Any], Any] | None = None
 
     def features(self, rows: jax.Array) -> Any:
-        """The party's features of some rows."""
-        return gather(self.block, rows)
+        """The party's features of some rows, altered as all parties agreed to: they share the key of a batch."""
+        found = gather(self.block, rows)
+        if self.alter is None:
+            return found
+        key = jax.random.fold_in(_key(self.seed, "alter"), self.t)
+        return self.alter(jax.random.fold_in(key, rows[0]), found)
 
     def normal(self, name: str, like: Tree, count: int) -> Tree:
         """So many independent standard normal copies of a tree."""

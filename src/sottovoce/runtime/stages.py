@@ -1,10 +1,11 @@
-"""Labels drawn in stages: what is learned from the first part narrows what the next is randomised among.
+"""Labels drawn in stages: what is learned from the first part says what to ask about the next.
 
-Stage 1 randomises a part of the labels among all classes and trains. The model's probabilities for the next part, which
-need its features only, are a prior: each of those labels is randomised once among its likeliest few classes. Then a
-model is trained on all parts so far, each record with the likelihood of what was observed. Every label is drawn once,
-in the part that chance put it in, so the whole costs one epsilon (Ghazi et al., "Deep learning with label differential
-privacy", NeurIPS 2021, for two stages).
+Stage 1 asks of a part of the labels in which of a few random groups of classes they are, and trains on the randomised
+answers. The model's probabilities for the next part, which need its features only, are a prior: each of those labels is
+asked the question that tells most (`sottovoce.privacy.response`). Then a model is trained on all parts so far, each
+record with the likelihood of what was answered. Every label is asked once, in the part that chance put it in, so the
+whole costs one epsilon (after Ghazi et al., "Deep learning with label differential privacy", NeurIPS 2021, who
+randomise within the likeliest classes).
 """
 
 from collections.abc import Sequence
@@ -76,7 +77,8 @@ def run_in_stages(
     parts = np.array_split(np.random.default_rng([seed, stages]).permutation(used), stages)
     found: Staged | None = None
     for number, part in enumerate(parts):
-        prior = None if found is None else found.probabilities(columns, part)
+        uniform = np.full((len(part), labels.classes), 1 / labels.classes)
+        prior = uniform if found is None else found.probabilities(columns, part)
         labels.memo(gate.epsilon, part, prior)
         known = columns.only(np.concatenate(parts[: number + 1]))
         models = [

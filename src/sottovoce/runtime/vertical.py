@@ -181,7 +181,7 @@ class _Made:
         return counts
 
     def parties(self, t: jax.Array, rows: Mapping[str, jax.Array], blocks: Sequence[Any]) -> list[Party]:
-        return [Party(m, t, block, rows, self.seed) for m, block in enumerate(blocks)]
+        return [Party(m, t, block, rows, self.seed, self.problem.alter) for m, block in enumerate(blocks)]
 
     def step(
         self, states: list[Any], t: Any, rows: Any, blocks: Any, vectors: Any, log: list[Message] | None = None

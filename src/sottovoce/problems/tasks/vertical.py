@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,18 +17,27 @@ from sottovoce.trees import Tree, inner
 
 
 def hyper_representation(
-    widths: Sequence[int], classes: int, hidden: Sequence[int] = (128, 64, 32), penalty: float = 1e-4, seed: int = 0
+    widths: Sequence[int],
+    classes: int,
+    hidden: Sequence[int] = (128, 64, 32),
+    penalty: float = 1e-4,
+    seed: int = 0,
+    shift: int = 0,
+    line: int = 28,
 ) -> Vertical:
     """Each party embeds its columns by a network (upper level) and has a linear head (lower level).
 
     `widths` are the parties' numbers of columns; `hidden` the layers of each network, rectified; `penalty` times |y|^2
     is added to the lower level. All start at random: with heads at zero nothing would pull the networks at first, but
-    for the noise of the zeroth-order term.
+    for the noise of the zeroth-order term. For parties with lines of a picture, `line` pixels each, `shift` moves each
+    picture sideways in training, by up to so many pixels.
 
     >>> problem = hyper_representation([4, 3], classes=10, hidden=(8, 5))
     >>> problem.parties, problem.y0[1]["weights"].shape
     (2, (5, 10))
     """
+    if shift and any(width % line for width in widths):
+        raise ValueError(f"shift needs whole lines of {line} pixels, but the parties have {list(widths)} columns")
     drawn = [
         _layers(key, [width, *hidden, classes])
         for key, width in zip(jax.random.split(jax.random.key(seed), len(widths)), widths)
@@ -45,6 +55,7 @@ def hyper_representation(
         x0=[layers[:-1] for layers in drawn],
         y0=[layers[-1] for layers in drawn],
         penalty=lambda x, y: penalty * inner(y, y),
+        alter=partial(_shifted, shift, line) if shift else None,
     )
 
 
@@ -109,6 +120,13 @@ def judged_on(
         return {"accuracy": accuracy(jnp.argmin(losses, axis=1), label), "loss": jnp.mean(right)}
 
     return evaluate
+
+
+def _shifted(most: int, line: int, key: jax.Array, features: jax.Array) -> jax.Array:
+    """Each row's lines, moved sideways by its own random number of pixels; zeros come in."""
+    lines = jnp.pad(features.reshape(len(features), -1, line), ((0, 0), (0, 0), (most, most)))
+    start = jax.random.randint(key, (len(features), 1, 1), 0, 2 * most + 1)
+    return jnp.take_along_axis(lines, start + jnp.arange(line), axis=2).reshape(features.shape)
 
 
 def _layers(key: jax.Array, sizes: Sequence[int]) -> list[Tree]:
