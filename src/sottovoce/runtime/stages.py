@@ -10,6 +10,7 @@ randomise within the likeliest classes).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,20 +27,25 @@ from sottovoce.runtime.vertical import run_vertical
 
 @dataclass(frozen=True)
 class Staged:
-    """The models of the last stage; their privacy statement covers all stages."""
+    """The models of every stage; the last stage's, averaged, are the result."""
 
     problems: Sequence[Vertical]
-    members: Sequence[Result]
+    stages: Sequence[Sequence[Result]]
+
+    @property
+    def members(self) -> Sequence[Result]:
+        """The models of the last stage."""
+        return self.stages[-1]
 
     @property
     def privacy(self) -> PrivacyReport:
         """Of everything, labels of all stages included."""
         return self.members[-1].privacy
 
-    def probabilities(self, columns: Columns, rows: Any = None) -> np.ndarray:
-        """Class probabilities of some rows, the mean over the members."""
-        each = [probabilities(p, r.x, r.y or (), columns, rows) for p, r in zip(self.problems, self.members)]
-        return np.mean(each, axis=0)
+    def probabilities(self, columns: Columns, rows: Any = None, stage: int = -1) -> np.ndarray:
+        """Class probabilities of some rows, the mean over the members of a stage."""
+        members = zip(self.problems, self.stages[stage], strict=True)
+        return np.mean([probabilities(p, r.x, r.y or (), columns, rows) for p, r in members], axis=0)
 
 
 def run_in_stages(
@@ -51,9 +57,10 @@ def run_in_stages(
     steps: int,
     stages: int = 2,
     seed: int = 0,
+    out: str | Path | None = None,
     **options: Any,
 ) -> Staged:
-    """Train in stages, `steps` outer steps each. Further options are those of `run_vertical`.
+    """Train in stages, `steps` outer steps each. Further options are those of `run_vertical`, one folder a model.
 
     A list of problems, which differ in where they start, gives an ensemble: their probabilities are averaged, for the
     prior and in the end. It costs time and no privacy.
@@ -75,16 +82,15 @@ def run_in_stages(
     problems = [problem] if isinstance(problem, Vertical) else list(problem)
     used = np.union1d(columns.upper, columns.lower)
     parts = np.array_split(np.random.default_rng([seed, stages]).permutation(used), stages)
-    found: Staged | None = None
+    done: list[list[Result]] = []
     for number, part in enumerate(parts):
         uniform = np.full((len(part), labels.classes), 1 / labels.classes)
-        prior = uniform if found is None else found.probabilities(columns, part)
+        prior = Staged(problems, done).probabilities(columns, part) if done else uniform
         labels.memo(gate.epsilon, part, prior)
         known = columns.only(np.concatenate(parts[: number + 1]))
-        models = [
-            run_vertical(p, known, labels, method, steps=steps, seed=seed + 1000 * number + member, **options)
-            for member, p in enumerate(problems)
-        ]
-        found = Staged(problems, models)
-    assert found is not None
-    return found
+        done.append([])
+        for member, start in enumerate(problems):
+            folder = None if out is None else Path(out) / f"stage-{number + 1}-model-{member + 1}"
+            own = seed + 1000 * number + member
+            done[-1].append(run_vertical(start, known, labels, method, steps=steps, seed=own, out=folder, **options))
+    return Staged(problems, done)

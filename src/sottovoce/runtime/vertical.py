@@ -1,15 +1,19 @@
 """`run_vertical`: a problem, a table split by columns, labels behind their gate, a method; out comes a model."""
 
+import hashlib
 import math
+import re
+import sys
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse as sp
 
 from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.accountant import library
@@ -17,16 +21,19 @@ from sottovoce.privacy.labels import Labels
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems.columns import Columns, device_block
 from sottovoce.problems.vertical import Vertical
-from sottovoce.runtime.exchange import Crossing, Exchange, Message, Party, Server
+from sottovoce.runtime import checkpoint
+from sottovoce.runtime.exchange import Crossing, Message
 from sottovoce.runtime.progress import Progress
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import SIMULATION
+from sottovoce.runtime.vertical_plan import Plan
 from sottovoce.trees import Tree
 
 FEATURES = "features are not covered: each party's head outputs travel in the clear to the server"
 TEST = (
     "figures of `evaluate` come from records that it brings along, public by declaration: no label of the run is read"
 )
+_CHECKPOINT = "checkpoint.npz"
 REVEALED = "the printed noise for more than two classes reveals every label: see docs/bambi.md"
 
 
@@ -45,6 +52,8 @@ def run_vertical(
     in_one_place: bool = False,
     log: list[Message] | None = None,
     progress: bool | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
 ) -> Result:
     """Run a method on a table that is split by columns, compiled as one program.
 
@@ -63,6 +72,8 @@ def run_vertical(
             than the others: its gradients come through the same gate.
         in_one_place: the non-federated twin.
         log: a list that receives every message that crosses a boundary. Slow: nothing is compiled.
+        out: folder for the checkpoint and the result; `resume` continues what is there, to the same bytes. What a
+            resumed run uses of the labels is charged anew.
 
     The result's x and y are lists of the parties' blocks; its history has, beside the figures of `evaluate`, `bytes up`
     and `bytes down`, sent and received by all passive parties since the start. The privacy statement covers everything
@@ -83,37 +94,108 @@ def run_vertical(
     """
     _check(problem, columns, labels, method, steps, active)
     every = every or max(1, math.ceil(steps / 10))
-    made = _Made(problem, columns, method, seed, active)
-    crossings = made.crossings(labels.classes)
+    folder = _ready(out, resume)
+    plan = Plan(problem, columns, method, seed, active)
+    crossings = plan.crossings(labels.classes)
     rows = np.union1d(columns.upper, columns.lower)
     vectors = jnp.asarray(method.labels.vectors(labels, rows))
-    charge(method, labels, crossings, made.uses(steps))
+    charge(method, labels, crossings, plan.uses(steps))
     report = _report(method, labels, steps, delta, crossings)
-    advance = made.program(in_one_place, log)
+    advance = plan.program(in_one_place, log)
     passive = problem.parties - (active is not None)
     traffic = float(passive * sum(c.size * c.times for c in crossings))
 
     blocks = [device_block(block, method.batch) for block in columns.blocks]
-    states = [method.init(problem, m) for m in range(problem.parties)]
+    journey = _Journey([method.init(problem, m) for m in range(problem.parties)])
+    if folder is not None:
+        facts = {"method": _plainly(method), "steps": steps, "every": every, "seed": seed, "twin": in_one_place}
+        arrays = {"start": [problem.x0, problem.y0], "columns": [columns.blocks, columns.upper, columns.lower]}
+        journey.identity = facts | {name: _digest(tree) for name, tree in {**arrays, "labels": vectors}.items()}
+        if resume and (folder / _CHECKPOINT).exists():
+            journey.restore(folder / _CHECKPOINT)
     judge = jax.jit(evaluate) if evaluate is not None else None
-    history: dict[str, list[Any]] = {"step": [], "seconds": [], "bytes up": [], "bytes down": []}
-    began, done = time.monotonic(), 0
-    with Progress(f"{type(method).__name__}, {problem.parties} parties", steps, 0, progress) as bar:
-        while done < steps:
-            count = min(every - done % every, steps - done, made.at_once)
-            states = advance(states, done, made.schedule(done, count), blocks, vectors)
-            done += count
-            if done % every and done < steps:
-                continue
-            figures = {} if judge is None else judge([s.x for s in states], [s.y for s in states])
-            latest: dict[str, Any] = {"step": done, "seconds": time.monotonic() - began, "bytes up": done * traffic}
-            latest |= {"bytes down": done * traffic, **{name: np.asarray(value) for name, value in figures.items()}}
-            for name, value in latest.items():
-                history.setdefault(name, []).append(value)
-            bar.show(done, {name: float(value) for name, value in figures.items() if np.ndim(value) == 0})
+    with Progress(f"{type(method).__name__}, {problem.parties} parties", steps, journey.step, progress) as bar:
+        try:
+            while journey.step < steps:
+                began = time.monotonic()
+                count = min(every - journey.step % every, steps - journey.step, plan.at_once)
+                schedule = plan.schedule(journey.step, count)
+                states = jax.block_until_ready(advance(journey.states, journey.step, schedule, blocks, vectors))
+                journey.move(states, count, time.monotonic() - began)
+                if journey.step % every and journey.step < steps:
+                    continue
+                figures = {} if judge is None else judge([s.x for s in states], [s.y for s in states])
+                sent = journey.step * traffic
+                journey.note({"bytes up": sent, "bytes down": sent, **figures})
+                bar.show(journey.step, {name: float(value) for name, value in figures.items() if np.ndim(value) == 0})
+                if folder is not None:
+                    journey.save(folder / _CHECKPOINT)
+        except KeyboardInterrupt:
+            if folder is not None:
+                print(f"stopped at step {journey.step}; resume=True (--resume) goes on from there", file=sys.stderr)
+            raise
+    states = journey.states
     x, y = ([jax.tree.map(np.asarray, getattr(s, name)) for s in states] for name in ("x", "y"))
-    told = {name: np.asarray(values) for name, values in history.items()}
-    return Result(x, y, states, told, report, report.private, problem.predict)
+    history = {name: np.asarray(values) for name, values in journey.history.items()}
+    result = Result(x, y, states, history, report, report.private, problem.predict)
+    if folder is not None:
+        result.save(folder)
+    return result
+
+
+@dataclass
+class _Journey:
+    """Where a run is."""
+
+    states: list[Any]
+    step: int = 0
+    seconds: float = 0.0
+    history: dict[str, list[Any]] = field(default_factory=dict)
+    identity: dict[str, Any] = field(default_factory=dict)
+
+    def move(self, states: list[Any], count: int, seconds: float) -> None:
+        self.states, self.step, self.seconds = states, self.step + count, self.seconds + seconds
+
+    def note(self, figures: Mapping[str, Any]) -> None:
+        for name, value in {"step": self.step, "seconds": self.seconds, **figures}.items():
+            self.history.setdefault(name, []).append(np.asarray(value))
+
+    def save(self, path: Path) -> None:
+        history = {name: np.stack(values).tolist() for name, values in self.history.items()}
+        facts = {"identity": self.identity, "step": self.step, "seconds": self.seconds, "history": history}
+        checkpoint.save(path, self.states, facts)
+
+    def restore(self, path: Path) -> None:
+        stored = checkpoint.read_meta(path)["identity"]
+        differing = [key for key, value in self.identity.items() if stored.get(key) != value]
+        if differing:
+            raise ValueError(
+                f"{path} belongs to another run: {', '.join(differing)} changed. Run into another folder, or undo it."
+            )
+        self.states, facts = checkpoint.load(path, like=self.states)
+        self.step, self.seconds = facts["step"], facts["seconds"]
+        self.history = {name: [np.asarray(v) for v in values] for name, values in facts["history"].items()}
+
+
+def _ready(out: str | Path | None, resume: bool) -> Path | None:
+    folder = None if out is None else Path(out)
+    if folder is not None and (folder / _CHECKPOINT).exists() and not resume:
+        raise ValueError(f"{folder} holds a run already: choose another folder, or go on with resume=True (--resume)")
+    return folder
+
+
+def _plainly(method: Bambi) -> str:
+    """The method in words; optimisers of optax show addresses, which another process would not repeat."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(method))
+
+
+def _digest(tree: Any) -> str:
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree, is_leaf=sp.issparse):
+        parts = (leaf.data, leaf.indices, leaf.indptr) if sp.issparse(leaf) else (leaf,)
+        for part in parts:
+            sha.update(np.ascontiguousarray(part).tobytes())
+    return sha.hexdigest()[:16]
 
 
 def account_vertical(
@@ -131,10 +213,10 @@ def account_vertical(
     """
     blank = Labels(np.zeros(len(columns), int), classes, seed=0)
     _check(problem, columns, blank, method, steps, None)
-    made = _Made(problem, columns, method, 0, None)
-    crossings = made.crossings(classes)
+    plan = Plan(problem, columns, method, 0, None)
+    crossings = plan.crossings(classes)
     method.labels.vectors(blank, np.union1d(columns.upper, columns.lower))
-    charge(method, blank, crossings, made.uses(steps))
+    charge(method, blank, crossings, plan.uses(steps))
     return _report(method, blank, steps, delta, crossings)
 
 
@@ -144,116 +226,6 @@ def charge(method: Bambi, labels: Labels, crossings: Sequence[Crossing], uses: M
         cost = method.labels.per_use(labels.classes, crossing.copies) if crossing.level else None
         if cost is not None:
             labels.charge(cost[0], cost[1] * uses[str(crossing.level)])
-
-
-@dataclass(frozen=True)
-class _Made:
-    """What a run is made of, before anything is computed."""
-
-    problem: Vertical
-    columns: Columns
-    method: Bambi
-    seed: int
-    active: int | None
-
-    @property
-    def at_once(self) -> int:
-        """How many steps' batches are listed at a time: a few million rows."""
-        return max(1, 4_000_000 // (self.method.batch * sum(self.method.batches.values())))
-
-    def schedule(self, first: int, count: int) -> dict[str, np.ndarray]:
-        """The rows of every batch of `count` steps: (count, batches, rows) by level. Public: a function of the seed."""
-        return {
-            level: _batches(
-                getattr(self.columns, level), self.method.batch, first * each, count * each, self.seed, level
-            ).reshape(count, each, -1)
-            for level, each in self.method.batches.items()
-        }
-
-    def uses(self, steps: int) -> dict[str, np.ndarray]:
-        """In how many batches each row is, over the whole run."""
-        if self.method.labels.per_use(2, 1) is None:
-            return {}
-        counts = {level: np.zeros(len(self.columns), np.int64) for level in self.method.batches}
-        for step in range(steps):
-            for level, rows in self.schedule(step, 1).items():
-                counts[level] += np.bincount(rows.ravel(), minlength=len(self.columns))
-        return counts
-
-    def parties(self, t: jax.Array, rows: Mapping[str, jax.Array], blocks: Sequence[Any]) -> list[Party]:
-        return [Party(m, t, block, rows, self.seed, self.problem.alter) for m, block in enumerate(blocks)]
-
-    def step(
-        self, states: list[Any], t: Any, rows: Any, blocks: Any, vectors: Any, log: list[Message] | None = None
-    ) -> tuple[list[Any], list[Crossing]]:
-        exchange = Exchange(Server(self.problem, self.method.labels, vectors, self.seed), t, self.active, log)
-        parties = self.parties(t, rows, blocks)
-        talks = [self.method.step(self.problem, s, party) for s, party in zip(states, parties)]
-        return exchange.together(talks), exchange.crossings
-
-    def crossings(self, classes: int) -> list[Crossing]:
-        """Trace one step to see what it sends; nothing is computed."""
-        found: list[Crossing] = []
-
-        def trace(rows: Any, vectors: Any, blocks: Any) -> Any:
-            states = [self.method.init(self.problem, m) for m in range(self.problem.parties)]
-            states, crossings = self.step(states, jnp.zeros((), jnp.int32), rows, blocks, vectors)
-            found[:] = crossings
-            return states
-
-        rows = {level: jnp.asarray(r[0]) for level, r in self.schedule(0, 1).items()}
-        blocks = [device_block(block[:1], 1) for block in self.columns.blocks]
-        try:
-            jax.eval_shape(trace, rows, jnp.zeros((1, classes)), blocks)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"the problem does not fit the columns ({error}): embed is called with x0[m] and (rows, features) of "
-                f"party m, head with y0[m] and embed's result, losses with (..., rows, outputs) for {classes} classes"
-            ) from error
-        asked = {crossing.level: crossing.times for crossing in found if crossing.level}
-        if asked != self.method.batches:
-            raise RuntimeError(f"a step asks for {asked} batches, the method says {self.method.batches}")
-        return found
-
-    def program(self, in_one_place: bool, log: list[Message] | None) -> Callable[..., list[Any]]:
-        """The steps of a schedule, compiled; or one after the other, logged."""
-
-        def one(states: list[Any], t: Any, rows: Any, blocks: Any, vectors: Any) -> list[Any]:
-            if in_one_place:
-                server = Server(self.problem, self.method.labels, vectors, self.seed)
-                return self.method.step_in_one_place(self.problem, states, self.parties(t, rows, blocks), server)
-            return self.step(states, t, rows, blocks, vectors, log)[0]
-
-        @jax.jit
-        def compiled(states: list[Any], first: Any, schedule: Any, blocks: Any, vectors: Any) -> list[Any]:
-            def body(carry: Any, rows: Any) -> tuple[Any, None]:
-                states, t = carry
-                return (one(states, t, rows, blocks, vectors), t + 1), None
-
-            return jax.lax.scan(body, (states, first), schedule)[0][0]
-
-        def advance(states: list[Any], first: int, schedule: Any, blocks: Any, vectors: Any) -> list[Any]:
-            if log is None:
-                return compiled(states, jnp.asarray(first, jnp.int32), schedule, blocks, vectors)
-            for number in range(len(schedule["upper"])):
-                rows = {level: jnp.asarray(batches[number]) for level, batches in schedule.items()}
-                states = one(states, jnp.asarray(first + number, jnp.int32), rows, blocks, vectors)
-            return states
-
-        return advance
-
-
-def _batches(rows: np.ndarray, batch: int, first: int, count: int, seed: int, level: str) -> np.ndarray:
-    """Batches number `first` to `first + count` - 1: slices of a new random order of the rows in each pass."""
-    a_pass = len(rows) // batch
-    found, order, at = [], np.empty(0, int), -1
-    for number in range(first, first + count):
-        if number // a_pass != at:
-            at = number // a_pass
-            order = np.random.default_rng([seed, zlib.crc32(level.encode()), at]).permutation(rows)
-        start = number % a_pass * batch
-        found.append(order[start : start + batch])
-    return np.stack(found).astype(np.int32)
 
 
 def _report(method: Bambi, labels: Labels, steps: int, delta: float, crossings: Sequence[Crossing]) -> PrivacyReport:
