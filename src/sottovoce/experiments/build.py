@@ -72,12 +72,32 @@ def records(table: Data) -> tuple[list[Any], Records, tasks.Shape]:
 
 def _load(table: Data) -> tuple[list[Any], Records, int]:
     _check_combination(table)
-    classes = _CLASSES.get(table.name, 2)
     if table.name == "heterogeneous":
         parts, test = construct(
             synthetic.heterogeneous, table.options, "[data]", {"agents": table.agents, "seed": table.seed}
         )
-        return _finished(table, parts), test, classes
+        return _finished(table, parts), test, 2
+    train, test, classes = whole(table)
+    parts = datasets.split(
+        train,
+        table.agents,
+        table.by,
+        skew=table.skew,
+        alpha=table.alpha,
+        sizes=table.sizes,
+        seed=table.seed,
+        unit=table.unit,
+    )
+    return _finished(table, parts), test, classes
+
+
+def whole(table: Data) -> tuple[Records, Records, int]:
+    """Training records and test records, each in one place, and the number of classes.
+
+    >>> len(whole(Data(name="digits", positive=[0], limit=100))[0]["label"])
+    100
+    """
+    classes = _CLASSES.get(table.name, 2)
     if table.name in _TABLES_OF_RECORDS:
         train, test = _hold_out(
             construct(_TABLES_OF_RECORDS[table.name], table.options, "[data]", {"seed": table.seed})
@@ -92,17 +112,7 @@ def _load(table: Data) -> tuple[list[Any], Records, int]:
         classes = 2
         for held in (train, test):
             held["label"] = np.isin(held["label"], table.positive).astype(np.int32)
-    parts = datasets.split(
-        train,
-        table.agents,
-        table.by,
-        skew=table.skew,
-        alpha=table.alpha,
-        sizes=table.sizes,
-        seed=table.seed,
-        unit=table.unit,
-    )
-    return _finished(table, parts), test, classes
+    return train, test, classes
 
 
 def _check_combination(table: Data) -> None:

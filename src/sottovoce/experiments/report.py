@@ -130,7 +130,7 @@ def row_figure(row: Row, metric: str | None) -> str:
 def _networks(made: Comparison) -> str:
     if not made.text:
         return ""
-    cases = RunFile.parse(made.text).cases.values()
+    cases = [case for case in RunFile.parse(made.text).cases.values() if case.columns is None]
     networks: dict[Network, None] = dict.fromkeys(build.network(case.network, case.data.agents) for case in cases)
     drawn = "".join(pictures.network_picture(network) for network in networks if network.size > 1)
     return f'<div class="network">{drawn}</div>' if drawn else ""

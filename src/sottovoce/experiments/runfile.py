@@ -43,6 +43,14 @@
     budget = 2.0            # refuse to run when an agent would spend more
     enabled = true          # false: the non-private twin
 
+    [columns]               # a table split by columns: no [network], method
+    parties = 4             # Bambi, a vertical task; epsilon is of labels
+    stages = 2              # labels are drawn in so many parts
+    models = 3              # so many are averaged
+    test = 0.2              # hold out a share of all records
+    log = true              # log(1 + count), then
+    unit = true             # each party's part of a record at norm 1
+
     [compare]
     alone = true            # each party alone at the same epsilon
     pooled = true           # all records in one place, without privacy
@@ -151,6 +159,17 @@ class Privacy(_Closed):
     enabled: bool = True
 
 
+class ColumnsTable(_Closed):
+    """How a table is split by columns, and its labels drawn."""
+
+    parties: Count = 4
+    stages: Count = 1
+    models: Count = 1
+    test: Annotated[float, Field(gt=0, lt=1)] | None = None
+    log: bool = False
+    unit: bool = False
+
+
 class Compare(_Closed):
     """What every user asks for besides."""
 
@@ -164,6 +183,7 @@ class Case(_Closed):
     data: Data
     task: TaskTable
     network: NetworkTable | None = None
+    columns: ColumnsTable | None = None
     method: MethodTable
     run: Run
     privacy: Privacy = Privacy()

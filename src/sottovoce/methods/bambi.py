@@ -14,6 +14,7 @@ import numpy as np
 
 from sottovoce import rates
 from sottovoce.privacy.labels import LabelGate
+from sottovoce.privacy.release import Release
 from sottovoce.problems.vertical import Vertical
 from sottovoce.rates import Rate
 from sottovoce.trees import Tree, add, inner
@@ -83,6 +84,10 @@ class Bambi:
     def batches(self) -> dict[str, int]:
         """How many batches a step reads at each level."""
         return {"lower": self.inner_steps, "upper": 1}
+
+    def releases(self) -> list[Release]:
+        """There are none: what is noised are labels, and nothing about that needs calibration."""
+        raise ValueError("the epsilon of memoised labels is that of the whole run: there is no noise to calibrate")
 
     def init(self, problem: Vertical, m: int) -> BambiState:
         """Where party m starts."""

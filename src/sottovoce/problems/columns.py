@@ -67,11 +67,32 @@ def split_columns(features: Any, parties: int) -> list[Any]:
     [(5, 3), (5, 2), (5, 2)]
     """
     flat = sp.csc_array(features) if sp.issparse(features) else np.reshape(features, (len(features), -1))
-    if not 1 <= parties <= flat.shape[1]:
-        raise ValueError(f"{parties} parties for {flat.shape[1]} columns: give each at least one")
-    ends = np.cumsum([0, *(len(part) for part in np.array_split(np.arange(flat.shape[1]), parties))])
+    ends = np.cumsum([0, *widths(flat.shape[1], parties)])
     blocks = [flat[:, start:stop] for start, stop in pairwise(ends)]
     return [sp.csr_array(block) if sp.issparse(block) else block for block in blocks]
+
+
+def widths(columns: int, parties: int) -> list[int]:
+    """How many columns `split_columns` gives to each party.
+
+    >>> widths(7, parties=3)
+    [3, 2, 2]
+    """
+    if not 1 <= parties <= columns:
+        raise ValueError(f"{parties} parties for {columns} columns: give each at least one")
+    return [len(part) for part in np.array_split(np.arange(columns), parties)]
+
+
+def unit_rows(block: Any) -> Any:
+    """Each record's part of a block, scaled to norm 1: a map of one record at one party.
+
+    >>> unit_rows(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
+    [[0.6, 0.8], [0.0, 0.0]]
+    """
+    if sp.issparse(block):
+        norms = np.sqrt(block.multiply(block).sum(axis=1))
+        return sp.csr_array(sp.diags_array(1 / np.maximum(norms, 1e-9)) @ block)
+    return block / np.maximum(np.linalg.norm(block, axis=1, keepdims=True), 1e-9)
 
 
 @dataclass(frozen=True)

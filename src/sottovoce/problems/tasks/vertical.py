@@ -11,9 +11,46 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.problems.columns import Columns, device_block, dot, gather
+from sottovoce.problems.columns import widths as of_parties
+from sottovoce.problems.tasks.base import Shape, Task, task
 from sottovoce.problems.tasks.metrics import accuracy
 from sottovoce.problems.vertical import Vertical, cross_entropy, logistic
 from sottovoce.trees import Tree, inner
+
+
+@task("vertical-representation")
+def vertical_representation(
+    shape: Shape,
+    hidden: Sequence[int] = (128, 64, 32),
+    penalty: float = 0.0,
+    shift: int = 0,
+    line: int = 28,
+    seed: int = 0,
+) -> Task:
+    """For parties with columns: each embeds its own by a network, and has a linear head (see `hyper_representation`).
+
+    >>> vertical_representation(Shape((6,), classes=3, agents=2), hidden=[4]).problem.y0[0]["weights"].shape
+    (4, 3)
+    """
+    columns = of_parties(math.prod(shape.features), shape.agents)
+    return _judged(hyper_representation(columns, shape.classes, hidden, penalty, seed, shift, line))
+
+
+@task("vertical-coefficients")
+def vertical_coefficients(shape: Shape, start: float = -8.0) -> Task:
+    """For parties with columns: logistic regression with a tuned penalty for each party (see `hyper_parameters`).
+
+    >>> vertical_coefficients(Shape((6,), classes=2, agents=2)).problem.parties
+    2
+    """
+    if shape.classes != 2:
+        raise ValueError(f"vertical-coefficients is for two classes, not {shape.classes}: set data.positive")
+    return _judged(hyper_parameters(of_parties(math.prod(shape.features), shape.agents), start))
+
+
+def _judged(problem: Vertical) -> Task:
+    # test records are a block a party; the other methods, which do not solve vertical problems, say so
+    return Task(problem, lambda test: judged_on(problem, test["blocks"], test["label"]))  # type: ignore[arg-type]
 
 
 def hyper_representation(

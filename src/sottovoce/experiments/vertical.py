@@ -1,0 +1,214 @@
+"""Run files with [columns]: a table split by columns, its labels behind their gate."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from sottovoce.experiments import build
+from sottovoce.experiments.runfile import Case, ColumnsTable, Data
+from sottovoce.methods.bambi import Bambi
+from sottovoce.naming import unknown
+from sottovoce.privacy.labels import Labels, Memoised, Open
+from sottovoce.privacy.report import PrivacyReport
+from sottovoce.problems import tasks
+from sottovoce.problems.columns import Columns, split_columns, unit_rows
+from sottovoce.problems.vertical import Vertical
+from sottovoce.runtime.result import Result
+from sottovoce.runtime.stages import Staged, run_in_stages
+from sottovoce.runtime.vertical import account_vertical, run_vertical
+
+_OF_ROWS = ("agents", "by", "skew", "alpha", "sizes", "unit")  # keys of [data] that hand out rows
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Training and test records, a block a party."""
+
+    columns: Columns
+    label: np.ndarray
+    classes: int
+    test: Mapping[str, Any]
+
+    @property
+    def shape(self) -> tasks.Shape:
+        """What a task may know of them."""
+        blocks = self.columns.blocks
+        return tasks.Shape((sum(block.shape[1] for block in blocks),), self.classes, len(blocks))
+
+
+@dataclass(frozen=True)
+class VerticalSetup:
+    """A case with everything built: what `run_vertical` takes."""
+
+    case: Case
+    held: Held
+    method: Bambi
+    in_one_place: bool = False
+
+    @property
+    def asked(self) -> ColumnsTable:
+        """The table [columns]."""
+        assert self.case.columns is not None
+        return self.case.columns
+
+    @property
+    def delta(self) -> float:
+        """Memoised labels need none, so it is zero unless the file says otherwise."""
+        return self.case.privacy.delta if "delta" in self.case.privacy.model_fields_set else 0.0
+
+    @cached_property
+    def account(self) -> PrivacyReport:
+        """The privacy statement, without running."""
+        how = {"steps": self.case.run.steps, "classes": self.held.classes, "delta": self.delta}
+        return account_vertical(self.task(0).problem, self.held.columns, self.method, **how)  # type: ignore[arg-type]
+
+    @property
+    def parts(self) -> Any:
+        """Rows of parties, of which there are none here."""
+        raise ValueError(
+            "parties with columns have no records of their own to audit: see `sottovoce audit --exhibit bambi-controls`"
+        )
+
+    def task(self, seed: int) -> tasks.Task:
+        """The task, started with a seed where it has one."""
+        given = {"shape": self.held.shape, "seed": seed}
+        return build.construct(tasks.get(self.case.task.name), self.case.task.options, "[task]", given)
+
+    def alone(self) -> "VerticalSetup":
+        """No party can be alone: only one has the labels."""
+        raise ValueError("compare.alone is for parties with records: with [columns] only one has the labels; remove it")
+
+    def pooled(self) -> "VerticalSetup":
+        """The non-federated twin, without privacy: all columns in one place."""
+        return replace(self, method=replace(self.method, labels=Open()), in_one_place=True)
+
+    def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
+        """Run it once."""
+        how, asked = self.case.run, self.asked
+        staged = isinstance(self.method.labels, Memoised) and self.method.labels.mixture
+        made = [self.task(seed * asked.models + number) for number in range(asked.models if staged else 1)]
+        options: dict[str, Any] = {
+            "steps": how.steps,
+            "seed": seed,
+            "every": how.every,
+            "evaluate": made[0].metrics(self.held.test),
+            "delta": self.delta,
+            "in_one_place": self.in_one_place,
+            "out": out,
+            "resume": resume,
+        }
+        table = (self.held.columns, Labels(self.held.label, self.held.classes, seed=seed), self.method)
+        if not staged:
+            return run_vertical(made[0].problem, *table, **options)  # type: ignore[arg-type]
+        found = run_in_stages([task.problem for task in made], *table, stages=asked.stages, **options)  # type: ignore[misc]
+        result = found.members[0] if asked.stages == asked.models == 1 else averaged(found, self.held.test)
+        if out is not None:
+            result.save(out)
+        return result
+
+
+def setup(case: Case) -> VerticalSetup:
+    """Build a case with [columns]; nothing is run.
+
+    >>> case = Case.model_validate({
+    ...     "data": {"name": "digits"}, "columns": {"parties": 2}, "task": {"name": "vertical-representation"},
+    ...     "method": {"name": "Bambi", "inner_steps": 1, "batch": 50, "rate_x": 0.1, "rate_y": 0.1},
+    ...     "run": {"steps": 5}, "privacy": {"epsilon": 1.0},
+    ... })
+    >>> setup(case).account.epsilon
+    1.0
+    """
+    _check(case)
+    assert case.columns is not None
+    split = case.columns.model_dump_json(exclude={"stages", "models"})
+    made = VerticalSetup(case, _held(case.data.model_dump_json(exclude_unset=True), split), _method(case))
+    if not isinstance(made.task(0).problem, Vertical):
+        fitting = ", ".join(name for name in tasks.available if name.startswith("vertical-"))
+        raise ValueError(f"the task {case.task.name!r} is not for parties with columns: choose one of {fitting}")
+    if case.privacy.budget is not None and made.account.epsilon > case.privacy.budget:
+        raise ValueError(
+            f"the run would spend epsilon {made.account.epsilon:g}, more than privacy.budget {case.privacy.budget:g}"
+        )
+    return made
+
+
+def averaged(found: Staged, test: Mapping[str, Any]) -> Result:
+    """The models of the last stage as one: its history has a line a stage, and counts what all models took."""
+    history: dict[str, list[float]] = {}
+    taken = {"step": 0.0, "seconds": 0.0, "bytes up": 0.0, "bytes down": 0.0}
+    for stage, members in enumerate(found.stages):
+        for member in members:
+            taken = {name: value + float(member.history[name][-1]) for name, value in taken.items()}
+        chances = found.probabilities(Columns(test["blocks"]), stage=stage)
+        right = chances[np.arange(len(chances)), test["label"]]
+        figures = {"accuracy": np.mean(chances.argmax(axis=1) == test["label"]), "loss": -np.mean(np.log(right))}
+        for name, value in {**taken, **figures}.items():
+            history.setdefault(name, []).append(float(value))
+
+    def predict(x: Any, y: Any, features: Any) -> Any:
+        each = [problem.predict(a, b, features) for problem, a, b in zip(found.problems, x, y, strict=True)]
+        return sum(each[1:], each[0]) / len(each)
+
+    x, y = [member.x for member in found.members], [member.y for member in found.members]
+    told = {name: np.asarray(values) for name, values in history.items()}
+    return Result(x, y, found.members, told, found.privacy, found.privacy.private, predict)
+
+
+def _check(case: Case) -> None:
+    useless = [f"data.{key}" for key in _OF_ROWS if key in case.data.model_fields_set]
+    useless += [f"run.{key}" for key in ("chunk", "devices") if key in case.run.model_fields_set]
+    useless += ["network"] * (case.network is not None) + ["privacy.adjacency"] * (case.privacy.adjacency is not None)
+    if useless:
+        raise ValueError(f"{', '.join(useless)} has no use with [columns], which splits a table by columns: remove it")
+    if case.method.name != "Bambi":
+        raise ValueError(unknown("method for [columns]", case.method.name, ["Bambi"]))
+    if case.data.name == "heterogeneous":
+        raise ValueError("heterogeneous makes one data set a party, not a table with [columns]: choose other data")
+
+
+def _method(case: Case) -> Bambi:
+    options, wanted = case.method.options, case.privacy
+    if "labels" in options:
+        if wanted.epsilon is not None or not wanted.enabled:
+            raise ValueError("method.labels and [privacy] both say how labels are hidden: leave one of them out")
+        return build.construct(Bambi, options, "[method]")
+    if wanted.enabled and wanted.epsilon is None:
+        raise ValueError("nothing says how labels are hidden: set privacy.epsilon, or privacy.enabled = false")
+    gate = Open() if wanted.epsilon is None or not wanted.enabled else Memoised(wanted.epsilon)
+    return build.construct(Bambi, options, "[method]", {"labels": gate})
+
+
+@lru_cache(maxsize=2)
+def _held(data: str, columns: str) -> Held:
+    """Cached by content: variants mostly share their data."""
+    table, split = Data.model_validate_json(data), ColumnsTable.model_validate_json(columns)
+    train, test, classes = build.whole(table)
+    if split.test is not None:
+        train, test = _held_out([train, test], split.test, table.seed)
+    blocks, own = (_blocks(records["features"], split) for records in (train, test))
+    held = Columns(blocks)
+    held = held if table.upper is None else held.levels(table.upper, table.seed)
+    return Held(held, train["label"], classes, {"blocks": own, "label": test["label"]})
+
+
+def _held_out(both: list[build.Records], share: float, seed: int) -> list[build.Records]:
+    """All records in one, and a random share of them for the test."""
+    label = np.concatenate([records["label"] for records in both])
+    each = [records["features"] for records in both]
+    features = sp.csr_array(sp.vstack(each)) if sp.issparse(each[0]) else np.concatenate(each)
+    order = np.random.default_rng(seed).permutation(len(label))
+    cut = len(label) - math.floor(share * len(label))
+    return [{"features": features[rows], "label": label[rows]} for rows in (order[:cut], order[cut:])]
+
+
+def _blocks(features: Any, split: ColumnsTable) -> list[Any]:
+    if split.log:
+        features = features.astype(np.float32).log1p() if sp.issparse(features) else np.log1p(features)
+    blocks = split_columns(features, split.parties)
+    return [unit_rows(block) for block in blocks] if split.unit else blocks
