@@ -27,7 +27,7 @@ TABLE: dict[str, list[tuple[float, float, float]]] = {
     "dp-bilevel-replacement": [(1e-5, 5.56e-4, 5.84e-4)],
 }
 POWERLESS = {("ldp-dsbo-constant", 1)}  # false, but not by enough for so many trials
-OTHERS = {"dp-bilevel-sensitivity", "last-bit", "float32-normal"}
+OTHERS = {"dp-bilevel-sensitivity", "last-bit", "float32-normal", "runtime", "sound-designs"}
 
 
 def test_the_table_is_complete():
@@ -76,6 +76,21 @@ def test_float32_normals_are_few():
     drawn = np.asarray(jax.random.normal(jax.random.key(3), (5000,), jnp.float32))
     assert np.isin(drawn, every).all()
     assert every.max() < 5.5
+
+
+def test_what_leaves_the_runtime_betrays_nothing_by_its_last_bits():
+    floats, wholes, best = exhibits.run("runtime", quick=True)
+    assert floats.refuted
+    assert wholes.measured == 0
+    assert not best.refuted
+
+
+@pytest.mark.slow
+def test_twenty_repetitions_never_exceed_the_claim():
+    rows = exhibits.run("sound-designs")
+    assert len(rows) == 2 * 5
+    for row in rows:
+        assert 0.5 * row.claimed <= row.measured <= row.claimed, row
 
 
 def test_rows_read_as_sentences():

@@ -19,7 +19,7 @@ import pytest
 from sottovoce import accounting
 from sottovoce.privacy import accountant, bookkeeping, discrete, gate, ledger, mechanisms
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.runtime import agent
+from sottovoce.runtime import agent, threads
 
 TESTS = Path(__file__).parents[1]
 
@@ -136,10 +136,34 @@ MUTATIONS = [
     Mutation(
         "whole numbers not checked after rounding",
         discrete.GridRelease.whole,
-        "while np.any(over := ~self._within(steps)):",
-        "steps += np.sign(gradients).astype(np.int64)\n    while np.any(over := np.zeros(len(steps), bool)):",
+        "while not self._within(steps):",
+        "steps += np.sign(gradient).astype(np.int64)\n    while False:",
         "privacy/test_discrete.py",
         "test_no_record_ever_exceeds_the_clip_in_whole_numbers",
+    ),
+    Mutation(
+        "discrete noise charged as if it were ideal",
+        discrete.on_grid,
+        "ideal + Fraction(1, 4 * clip)",
+        "ideal",
+        "privacy/test_discrete.py",
+        "test_on_the_grid_a_release_is_charged_at_most_what_is_stated",
+    ),
+    Mutation(
+        "deployed noise of a sixth of its scale",
+        discrete.GridRelease.noise,
+        "draw(self.scale, source)",
+        "draw(self.scale // 6, source)",
+        "audit/test_audit.py",
+        "test_deployed_noise_is_audited_in_one_run",
+    ),
+    Mutation(
+        "levels added without a common grid",
+        threads.DiscretePlace.noisy_mean,
+        " * (common // int(read.denominator))",
+        "",
+        "runtime/test_threads.py",
+        "test_two_levels_meet_on_a_common_grid",
     ),
     Mutation(
         "a ledger that does not check its chain",

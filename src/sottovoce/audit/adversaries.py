@@ -15,8 +15,9 @@ from sottovoce.methods.base import Method
 from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.problems import Bilevel, Minimize, MinMax
-from sottovoce.runtime.agent import root_key, run_key, step_key
+from sottovoce.runtime.agent import Agent, root_key, run_key, step_key
 from sottovoce.runtime.store import Layout, Store, as_part, lay_out
+from sottovoce.runtime.threads import Noise, ThreadPlace, agent_of, live, places
 from sottovoce.runtime.vectorised import VectorPlace
 from sottovoce.trees import Tree
 
@@ -165,3 +166,46 @@ def scores(
         return total[target.agent]
 
     return jax.jit(lambda seeds, data: jax.vmap(partial(trial, data))(seeds))
+
+
+def thread_scores(
+    instance: Instance, method: Method, network: Network, steps: int, noise: Noise, chunk: int = 1024, each: int = 0
+) -> Callable[[jax.Array, Stores], np.ndarray]:
+    """As `scores`, of runs in which every agent lives on a thread: one after the other, slowly.
+
+    With discrete noise a seed fixes nothing: coins and noise are the operating system's.
+    """
+    layout, target = instance.layout, instance.target
+
+    def alone(data: Stores, me: int) -> Stores:
+        return {level: _own(store, me, int(layout.sizes[level][me])) for level, store in data.items()}
+
+    hypotheses = [alone(data, target.agent) for data in (instance.under_d, instance.under_other)]
+
+    def trial(data: Stores, seed: int) -> np.ndarray:
+        where = places([alone(data, me) for me in range(layout.agents)], layout.sizes, network, steps, chunk, noise)
+        d, other = (replace(where[target.agent], stores=stores) for stores in hypotheses)
+        watched: list[Observer] = []
+
+        def handle(place: ThreadPlace, phase: str, t: int) -> Agent:
+            plain = agent_of(place, phase, t, root_key(seed))
+            if place.me != target.agent:
+                return plain
+            watch = Watch(target.level, target.row, (d, other), each)
+            watched.append(Observer(place, plain.index, plain.t, plain._key, (), watch))
+            return watched[-1]
+
+        live(instance.problem, method, where, handle)
+        return np.sum([np.asarray(observer.settled()) for observer in watched], axis=0)
+
+    return lambda seeds, data: np.stack([trial(data, int(seed)) for seed in np.asarray(seeds)])
+
+
+def _own(store: Store, agent: int, size: int) -> Store:
+    """One agent's records out of a store that all share."""
+    entries = slice(int(store.starts[agent]), int(store.starts[agent]) + size)
+    rows = store.order[entries]
+    filled = None if store.filled is None else store.filled[entries]
+    pool = jax.tree.map(lambda leaf: leaf[rows.reshape(-1)], store.pool)
+    order = jnp.arange(rows.size, dtype=jnp.int32).reshape(rows.shape)
+    return Store(pool, order, filled, jnp.zeros(1, jnp.int32))

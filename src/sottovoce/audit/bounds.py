@@ -30,6 +30,7 @@ class Finding:
     trials: int  # runs whose guesses were counted, both hypotheses together; canaries for a one-run audit
     adversary: str
     what: str = ""
+    each: tuple[float, ...] = ()  # the bounds of repeated audits, of which `lower` is the largest
 
     @property
     def passed(self) -> bool:

@@ -1,35 +1,53 @@
 """Noise that is safe on real machines: whole numbers, exact distributions, the operating system's entropy.
 
 Floating-point noise is no differentially private mechanism bit for bit: some outputs are possible under one data set
-and impossible under its neighbour (the exhibits "last-bit" and "float32-normal" attack exactly this). Here every number
-that depends on a record is a whole number of grid steps, from the clipped gradient to the noisy sum.
+and impossible under its neighbour (the exhibits "last-bit" and "runtime" attack exactly this). Here every number that
+depends on a record is a whole number of grid steps, from the clipped gradient to the noisy sum.
 
-**Which path, and its proof.** Rounding is done per record, before summation, toward zero. A record's clipped gradient
-becomes a vector of whole numbers whose norm is *checked in whole numbers* to be at most `clip` grid steps; a record
-that is not finite becomes zero. Whole numbers add without error, so removing a record moves the sum by at most `clip`
-in that norm, exactly: rounding adds nothing to the sensitivity. (Rounding a floating-point sum instead would add the
-grid step times d in L1, or sqrt(d) in L2, and the error of the summation.) The noise is drawn from the exact discrete
-distribution by integer arithmetic alone, and the noisy sum is divided last, which is post-processing. The price is one
-gradient per record in memory: book-keeping, which never forms them, cannot be used.
+**Sensitivity.** Rounding is done per record, before summation, toward zero. Each record's gradient is computed on its
+own by one program, so it depends on no other record; it becomes a vector of whole numbers whose norm is *checked in
+whole numbers* to be at most `clip` grid steps; a record that is not finite becomes zero. Whole numbers add without
+error, so removing a record moves the sum by at most `clip` in that norm, exactly: rounding adds nothing to the
+sensitivity. (Rounding a floating-point sum instead would add the grid step times d in L1, or sqrt(d) in L2, and the
+error of the summation.) The noise is drawn by integer arithmetic alone, and the noisy sum is divided last, which is
+post-processing. The price is one gradient per record: book-keeping, which never forms them, cannot be used.
+
+**Charge.** Discrete noise has a charge of its own, `GridRelease.inverse_multiplier`: that of an ideal release which is
+at least as revealing. Whatever holds for the ideal one (Poisson batches, several releases on one batch, composition
+with anything else) then holds for the discrete one, which can be computed from the other's output without the data.
+`on_grid` rounds the noise up until the charge is at most that of the stated release.
+
+- Gaussian of whole scale s, any dimension: sigma^2 = s^2 - r^2 with r = 3. Take x = v + N(0, s^2 - r^2), and draw a
+  whole number k from the discrete Gaussian of scale r around x: P[k] is the integral over x of
+  phi(x - v) exp(-(k-x)^2 / 2r^2) / R(x), where R(x) = sum_j exp(-(j-x)^2 / 2r^2), by Poisson summation
+  r sqrt(2 pi) (1 + 2 sum_i exp(-2 pi^2 r^2 i^2) cos(2 pi i x)), is constant up to factors 1 +- 2.1 exp(-18 pi^2), or
+  1 +- 1e-76. Were it constant, P[k] would be proportional to exp(-(k-v)^2 / 2s^2): the discrete Gaussian around v. So
+  probabilities differ by factors within 1 +- 1e-75 a coordinate, and by 1e-63 in a run of 10^12 draws: far below what
+  the accountant charges for its own rounding.
+- Laplace of whole scale s: 1/z = clip/s + 2 ln cosh(1/2s). In one coordinate, with a = e^(-1/s), the hockey-stick
+  divergence at epsilon = (clip - 2j)/s is 1 - a^j, the value of the ideal one; between these points it is linear in
+  E = e^epsilon where the ideal one is 1 - e^(-clip/2s) sqrt(E). For w = e^(1/s) the chord of the square root over
+  [1, w^2] is (w + E)/(w + 1) >= sqrt(E) / cosh(1/2s), as w + E >= 2 sqrt(wE): so ideal noise with a shift larger by
+  2s ln cosh(1/2s) dominates. Several coordinates are no worse than the sum of their shifts in one: threshold tests,
+  randomised at one point, are most powerful for all shifts at once, so trade-off functions of shifts chain exactly.
 """
 
 import math
 import random
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
-from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution
-from scipy.special import gammaln, logsumexp
 
-from sottovoce.privacy.mechanisms import Adjacency, Epsilon, clips_moved
 from sottovoce.privacy.release import Noise, Release
+from sottovoce.privacy.sampling import FixedSize, Poisson, Sampling, WithReplacement
 
 _LARGEST = 2**62  # of any sum of whole numbers, so that 64 bits hold it
+_BLUR = 3  # r above
+_SLACK = 1 + Fraction(1, 2**40)  # a schedule's last digits may differ between a number and an array
 
 
 @dataclass(frozen=True)
@@ -40,11 +58,16 @@ class GridRelease:
     (L1 for Laplace, L2 for Gaussian noise) and Z has independent coordinates, discrete Laplace with P[z] proportional
     to exp(-|z| / scale), or discrete Gaussian with P[z] proportional to exp(-z^2 / (2 scale^2)).
 
+    `denominator` is what a sum is divided by. Where two sets of records have two, it is a multiple of both, and S
+    counts steps of the common grid.
+
     >>> grid = on_grid(Release(clip=1.0, noise=0.125), denominator=8)
     >>> grid.clip, grid.scale
-    (65536, 65536)
-    >>> made = grid.release(np.ones((8, 3)) / 8, random.Random(0))
-    >>> bool(np.all(np.abs(made - 0.125) < 0.6))
+    (65536, 65537)
+    >>> grid.inverse_multiplier <= 1.0 / 8 / 0.125
+    True
+    >>> total = sum(grid.whole(gradient) for gradient in np.ones((8, 3)) / 8)
+    >>> bool(np.all(np.abs(grid.noised(total, random.Random(0)) - 0.125) < 0.6))
     True
     """
 
@@ -60,27 +83,35 @@ class GridRelease:
         if math.frexp(self.step)[0] != 0.5:
             raise ValueError(f"the grid step is {self.step}: it must be a power of two, so that scaling is exact")
 
-    def whole(self, gradients: np.ndarray) -> np.ndarray:
-        """Each record's gradient, clipped and cut toward zero to whole numbers of steps: shape (records, d)."""
-        gradients = np.asarray(gradients, np.float64)
-        gradients = np.where(np.all(np.isfinite(gradients), axis=1, keepdims=True), gradients, 0.0)
-        if gradients.shape[1] * self.clip**2 > _LARGEST or len(gradients) * self.clip > _LARGEST:
-            raise ValueError(f"{gradients.shape} gradients of {self.clip} steps overflow 64 bits: use a coarser grid")
-        largest = np.max(np.abs(gradients), axis=1, keepdims=True)
-        unit = gradients / np.where(largest > 0, largest, 1.0)  # so that squares neither overflow nor vanish
-        length = np.abs(unit).sum(1, keepdims=True) if self._l1 else np.linalg.norm(unit, axis=1, keepdims=True)
-        kept = np.minimum(largest, self.clip * self.step / np.maximum(length, 1.0))
+    @property
+    def inverse_multiplier(self) -> float:
+        """1/z of an ideal release that is at least as revealing (zero-out, one set of records): what it is charged."""
+        if self._l1:
+            return self.clip / self.scale + 2 * math.log(math.cosh(0.5 / self.scale))
+        return self.clip / math.sqrt(self.scale**2 - _BLUR**2) if self.scale > _BLUR else math.inf
+
+    def whole(self, gradient: np.ndarray) -> np.ndarray:
+        """One record's gradient, clipped and cut toward zero to whole numbers of steps."""
+        gradient = np.asarray(gradient, np.float64)
+        if gradient.size * self.clip**2 > _LARGEST:
+            raise ValueError(f"{gradient.size} numbers of {self.clip} steps overflow 64 bits: use a coarser grid")
+        largest = np.max(np.abs(gradient), initial=0.0)
+        if largest == 0 or not np.all(np.isfinite(gradient)):
+            return np.zeros(gradient.shape, np.int64)
+        unit = gradient / largest  # so that squares neither overflow nor vanish
+        length = np.abs(unit).sum() if self._l1 else np.sqrt(np.sum(unit * unit))
+        kept = min(largest, self.clip * self.step / length)
         steps = np.clip(np.trunc(unit * (kept / self.step)), -self.clip, self.clip).astype(np.int64)
-        while np.any(over := ~self._within(steps)):  # floating-point norms may be off in the last digits
-            steps[over] = np.trunc(steps[over] * (1 - 2.0**-20)).astype(np.int64)
+        while not self._within(steps):  # floating-point norms may be off in the last digits
+            steps = np.trunc(steps * (1 - 2.0**-20)).astype(np.int64)
         return steps
 
     @property
     def _l1(self) -> bool:
         return self.mechanism == "laplace"
 
-    def _within(self, steps: np.ndarray) -> np.ndarray:
-        return np.abs(steps).sum(1) <= self.clip if self._l1 else (steps**2).sum(1) <= self.clip**2
+    def _within(self, steps: np.ndarray) -> bool:
+        return bool(np.abs(steps).sum() <= self.clip if self._l1 else (steps**2).sum() <= self.clip**2)
 
     def noise(self, size: int, source: random.Random | None = None) -> np.ndarray:
         """Exact noise in steps; `source` is for tests, the operating system's entropy by default."""
@@ -88,14 +119,23 @@ class GridRelease:
         draw = discrete_laplace if self._l1 else discrete_gaussian
         return np.array([draw(self.scale, source) for _ in range(size)], dtype=object)
 
-    def release(self, gradients: np.ndarray, source: random.Random | None = None) -> np.ndarray:
-        """The noised mean of a batch's gradients, shape (records, d)."""
-        total = self.whole(gradients).sum(axis=0).astype(object) + self.noise(gradients.shape[1], source)
-        return (total.astype(np.float64) * self.step) / self.denominator
+    def noised(self, total: np.ndarray, source: random.Random | None = None) -> np.ndarray:
+        """The mean to hand out, from a whole-number sum of steps."""
+        noisy = np.asarray(total).astype(object) + self.noise(np.size(total), source)
+        return noisy.astype(np.float64) * self.step / self.denominator
+
+    def __str__(self) -> str:
+        norm = "l1" if self._l1 else "l2"
+        return (
+            f"discrete {self.mechanism} noise of scale {self.scale} on whole-number sums of records clipped to "
+            f"{self.clip} ({norm}), in steps of {self.step:g} / {self.denominator}"
+        )
 
 
 def on_grid(release: Release, denominator: int, t: int = 0, agent: int = 0, bits: int = 16) -> GridRelease:
     """A release at step t in whole numbers: a record's clip is at least 2**bits steps, and noise is rounded up.
+
+    Guarantee: it is charged at most what the stated release is, so the stated account covers it.
 
     >>> on_grid(Release(clip=1.5, noise=0.01, mechanism="laplace"), denominator=100).mechanism
     'laplace'
@@ -103,8 +143,32 @@ def on_grid(release: Release, denominator: int, t: int = 0, agent: int = 0, bits
     if not release.private:
         raise ValueError(f"release {release.name!r} has no clip or no noise: there is nothing to make exact")
     step = 2.0 ** (math.frexp(release.clip)[1] - 1 - bits)
-    scale = Fraction(float(release.scale(t, agent))) * denominator / Fraction(step)
-    return GridRelease(int(release.clip / step), math.ceil(scale), step, int(denominator), release.mechanism)
+    clip = int(release.clip / step)
+    ideal = Fraction(float(release.scale(t, agent))) * _SLACK * denominator / Fraction(step)
+    if release.mechanism == "laplace":  # clip/s + 1/(4 s^2) <= clip/ideal
+        scale = math.ceil(ideal + Fraction(1, 4 * clip))
+    else:
+        scale = math.isqrt(math.ceil(ideal**2 + _BLUR**2) - 1) + 1
+    return GridRelease(clip, scale, step, int(denominator), release.mechanism)
+
+
+def draw(sampling: Sampling, n: int, t: int) -> np.ndarray:
+    """The rows of a batch out of n records, by the operating system's coins where the sampling has any.
+
+    >>> draw(Poisson(10), n=10, t=0).tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    source = secrets.SystemRandom()
+    if isinstance(sampling, Poisson):
+        return np.flatnonzero(poisson_coins(n, sampling.event(n).rate))  # type: ignore[union-attr]
+    if isinstance(sampling, FixedSize):
+        return np.array(source.sample(range(n), sampling.batch))
+    if isinstance(sampling, WithReplacement):
+        return np.array([source.randrange(n) for _ in range(sampling.batch)])
+    if sampling.amplifies:
+        raise TypeError(f"{type(sampling).__name__} has no exact coins: use Poisson, FixedSize or WithReplacement")
+    rows, present = sampling.draw(jax.random.key(0), np.array([n]), jnp.int32(0), jnp.int32(t))  # uses no coin
+    return np.asarray(rows)[np.asarray(present) > 0]
 
 
 def poisson_coins(n: int, rate: float) -> np.ndarray:
@@ -166,73 +230,3 @@ def _flip_exp_below_one(top: int, bottom: int, source: random.Random) -> bool:
     while source.randrange(bottom * k) < top:
         k += 1
     return k % 2 == 1
-
-
-# The account.
-
-
-def epsilon(
-    releases: Iterable[tuple[GridRelease, int]], delta: float, adjacency: Adjacency, rate: float | None = None
-) -> Epsilon:
-    """Epsilon of whole-number releases, each so often; with `rate`, each from a fresh Poisson batch of its own.
-
-    Laplace: the exact privacy loss distribution of the scalar discrete Laplace mechanism, which dominates the
-    vector one (all pairs of shifts share their most powerful tests, thresholds, so shifts in several coordinates are no
-    worse than their sum in one). Gaussian: concentrated DP, rho = sum (clip / scale)^2 / 2 in any dimension, and under
-    Poisson sampling the Rényi bound of Zhu and Wang (ICML 2019) for general mechanisms. With a rate only zero-out
-    is proved.
-
-    >>> grid = GridRelease(clip=1, scale=1, step=1.0, denominator=1, mechanism="laplace")
-    >>> round(epsilon([(grid, 20)], 1e-5, "zero-out"), 2)
-    19.99
-    """
-    items = [(grid, count) for grid, count in releases if count]
-    moved = int(clips_moved(adjacency))
-    if rate is not None and adjacency != "zero-out":
-        raise ValueError("sampled whole-number releases are accounted under zero-out only: use adjacency='zero-out'")
-    if rate is not None and not 0 < rate <= 1:
-        raise ValueError(f"sampling rate is {rate}: give a probability in (0, 1]")
-    kinds = {grid.mechanism for grid, _ in items}
-    if kinds == {"laplace"}:
-        losses = [_laplace(grid, moved, rate).self_compose(count) for grid, count in items]
-        value = reduce(lambda a, b: a.compose(b), losses).get_epsilon_for_delta(delta)
-        return Epsilon(value, delta=delta, adjacency=adjacency, accountant="PLD, discrete Laplace")
-    if kinds == {"gaussian"}:
-        if not delta > 0:
-            raise ValueError("delta is 0, where Gaussian releases have no finite epsilon: give delta > 0")
-        value = _gaussian(items, moved, rate, delta)
-        return Epsilon(value, delta=delta, adjacency=adjacency, accountant="zCDP, discrete Gaussian")
-    if not kinds:
-        return Epsilon(0.0, delta=delta, adjacency=adjacency, accountant="nothing released")
-    raise ValueError("Laplace and Gaussian whole-number releases are not composed together: use one mechanism")
-
-
-def _laplace(grid: GridRelease, moved: int, rate: float | None) -> Any:
-    return privacy_loss_distribution.from_discrete_laplace_mechanism(
-        1 / grid.scale, sensitivity=moved * grid.clip, sampling_prob=1.0 if rate is None else rate
-    )
-
-
-def _gaussian(items: list[tuple[GridRelease, int]], moved: int, rate: float | None, delta: float) -> float:
-    rhos = [(count, (moved * grid.clip / grid.scale) ** 2 / 2) for grid, count in items]
-    if rate is None or rate == 1:  # every real order is at hand
-        orders = 1 + np.geomspace(1e-4, 1e6, 20_000)
-        divergence = sum(count * rho for count, rho in rhos) * orders
-    else:
-        orders = np.arange(2.0, 513.0)
-        divergence = np.sum([count * _sampled(orders, rho * orders, rate) for count, rho in rhos], axis=0)
-    found = divergence + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
-    return max(float(np.min(found)), 0.0)
-
-
-def _sampled(orders: np.ndarray, plain: np.ndarray, rate: float) -> np.ndarray:
-    """Rényi divergences under Poisson sampling from those without, at whole orders 2, 3, ..."""
-    out = []
-    for order in orders:
-        j = np.arange(2, int(order) + 1)
-        choose = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
-        factor = np.where(j == 2, 0.0, math.log(3))
-        terms = factor + choose + (order - j) * math.log1p(-rate) + j * math.log(rate) + (j - 1) * plain[j - 2]
-        first = (order - 1) * math.log1p(-rate) + math.log(order * rate - rate + 1)
-        out.append(float(logsumexp(np.append(terms, first))) / (order - 1))
-    return np.array(out)

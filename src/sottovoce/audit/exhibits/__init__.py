@@ -4,7 +4,7 @@
 ['bambi-controls', 'bambi-multiclass', 'bambi-reuse']
 """
 
-from sottovoce.audit.exhibits import bambi, dp_bilevel, dpmixsgd, gradient_tracking, ldp_dsbo, machine
+from sottovoce.audit.exhibits import bambi, dp_bilevel, dpmixsgd, gradient_tracking, ldp_dsbo, machine, sound_designs
 from sottovoce.audit.exhibits.base import Exhibit, Row, available, run, table
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "ldp_dsbo",
     "machine",
     "run",
+    "sound_designs",
     "table",
 ]

@@ -78,17 +78,20 @@ def table(rows: list[Row]) -> str:
     """Rows as text.
 
     >>> print(table([Row("a case", 1.0, 2.5, 3.0, 1000)]))
-    case        claimed  measured >=      exact   trials  verdict
-    a case            1          2.5          3     1000  the claim is false
+    case        claimed  measured >=  share      exact   trials  verdict
+    a case            1          2.5   2.50          3     1000  the claim is false
     """
     width = max(10, *(len(row.case) for row in rows))
-    lines = [f"{'case':{width}}  claimed  measured >=      exact   trials  verdict"]
+    lines = [f"{'case':{width}}  claimed  measured >=  share      exact   trials  verdict"]
     for row in rows:
         claimed, measured, exact = (f"{value:.3g}" for value in (row.claimed, row.measured, row.exact))
         verdict = (
             row.verdict + (" (control)" if row.control else "") + ("" if row.quantity == "epsilon" else " (delta)")
         )
-        lines.append(f"{row.case:{width}}  {claimed:>7}  {measured:>11}  {exact:>9}  {row.trials:>7}  {verdict}")
+        share = f"{row.measured / row.claimed:.2f}"
+        lines.append(
+            f"{row.case:{width}}  {claimed:>7}  {measured:>11}  {share:>5}  {exact:>9}  {row.trials:>7}  {verdict}"
+        )
     return "\n".join(lines)
 
 

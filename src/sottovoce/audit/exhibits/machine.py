@@ -10,8 +10,14 @@ import numpy as np
 
 from sottovoce.audit import bounds
 from sottovoce.audit.exhibits.base import CONFIDENCE, Row, attack, exhibit, sized
-from sottovoce.privacy.discrete import GridRelease
+from sottovoce.methods.dp_sgd import DpSgd
+from sottovoce.networks import single
+from sottovoce.privacy.discrete import GridRelease, on_grid
 from sottovoce.privacy.gdp import gdp_epsilon
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import Full
+from sottovoce.problems import Minimize
+from sottovoce.runtime.threads import run_discrete, run_threads
 
 PAPER = "implementation"
 DEPLOYED = GridRelease(clip=2048, scale=2048, step=2.0**-10, denominator=1, mechanism="laplace")
@@ -52,7 +58,9 @@ def _floats(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
 
 def _wholes(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
     """The same of exact discrete noise: a ratio of whole numbers, so the event is exactly what it says."""
-    labels = DEPLOYED.whole(np.eye(3)[:2])  # one-hot vectors are 2 apart in L1, which is the clip
+    labels = np.stack(
+        [DEPLOYED.whole(label) for label in np.eye(3)[:2]]
+    )  # one-hot vectors are 2 apart in L1, which is the clip
     source = random.Random(int(rng.integers(2**62)))
     seen = labels[0 if truth else 1] + DEPLOYED.noise(3 * trials, source).reshape(trials, 3).astype(np.int64)
     return np.sum(np.abs(seen - labels[1]) - np.abs(seen - labels[0]), axis=1) / DEPLOYED.scale
@@ -73,14 +81,59 @@ def float32_normal(rng: np.random.Generator, quick: bool) -> list[Row]:
 
     def impossible(center: float, number: int) -> np.ndarray:
         drawn = jax.random.normal(jax.random.fold_in(key, number), (trials,), jnp.float32)
-        seen = np.asarray(jnp.float32(center) + jnp.float32(scale) * drawn)
-        place = np.minimum(np.searchsorted(without, seen), without.size - 1)
-        return (without[place] != seen).astype(float)
+        return _missing(without, np.asarray(jnp.float32(center) + jnp.float32(scale) * drawn))
 
     event = bounds.Event(0.5, above=True)
     ideal = gdp_epsilon(shift / scale, 1e-5)
     measured = bounds.measure(event, impossible(shift, 0), impossible(0.0, 1), 1e-5, CONFIDENCE)
     return [Row("one float32 release", ideal, measured, math.inf, trials)]
+
+
+def _missing(support: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """1 for a value that is not in a sorted support."""
+    place = np.minimum(np.searchsorted(support, seen), support.size - 1)
+    return (support[place] != seen).astype(float)
+
+
+@exhibit(
+    "runtime",
+    PAPER,
+    "the noise of a release hides a record: a real release, out of the runtime with one thread an agent, by simulated "
+    "float32 noise and by discrete noise as deployed; the event is {the neighbour cannot have sent this}",
+)
+def runtime(rng: np.random.Generator, quick: bool) -> list[Row]:
+    """Every other record is there, alone in its coordinate: each coordinate of the one release is a trial."""
+    count, delta, shift = (600 if quick else 4000), 1e-2, 0.7
+    there = np.arange(count) % 2 == 0
+    release = Release(clip=1.0, noise=1 / (shift * count), name="gradient")
+    method = DpSgd(rate=1.0, gradient=release, sampling=Full())
+    problem = Minimize(lambda x, r: 1e3 * jnp.sum(r * x), jnp.zeros(count))
+    parts = [np.diag(there).astype(np.float32)]
+    floats = run_threads(problem, parts, method, single(), steps=1, seed=int(rng.integers(2**31))).velocity[0]
+    wholes = run_discrete(problem, parts, method, steps=1).agents.velocity[0]
+
+    support = np.sort(np.asarray(jnp.float32(float(release.scale(0, 0))) * _all_normals()))
+    grid = on_grid(release, count)
+    steps = np.round(np.asarray(wholes, np.float64) * count / grid.step)
+    off_grid = (np.float32(steps * grid.step / count) != np.asarray(wholes)).astype(float)
+    ideal, trials = gdp_epsilon(shift, delta), count // 2
+
+    def measured(scores: np.ndarray, event: bounds.Event) -> float:
+        return bounds.measure(event, scores[there], scores[~there], delta, CONFIDENCE)
+
+    empty = bounds.Event(0.5, above=True)
+    best = bounds.halves(np.asarray(wholes)[there], np.asarray(wholes)[~there], delta, CONFIDENCE)
+    return [
+        Row(
+            "float32 noise, impossible values",
+            ideal,
+            measured(_missing(support, np.asarray(floats)), empty),
+            math.inf,
+            trials,
+        ),
+        Row("discrete noise, impossible values", ideal, measured(off_grid, empty), ideal, trials, control=True),
+        Row("discrete noise, best event", ideal, best, ideal, trials, control=True),
+    ]
 
 
 @cache
