@@ -202,10 +202,19 @@ def test_several_epsilons_make_a_curve(done):
     assert "printed in the paper" in page
 
 
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("epsilon 2", ""), ("tuned, epsilon 0.5", "tuned"), ("tuned, epsilon 2, alone", "tuned, alone"), ("ring", "ring")],
+)
+def test_rows_of_a_family_differ_in_epsilon(done, name, family):
+    _, made = done
+    assert dataclasses.replace(made.rows[0], name=name).family == family
+
+
 def test_findings_speak_of_what_was_compared(done):
     _, made = done
     (line,) = findings(made)
-    assert line.startswith("At epsilon 3 a party, accuracy is ")
+    assert line.startswith("At epsilon 3 a party, accuracy: ")
     assert "alone" in line
     assert "pooled" in line
     assert findings(Comparison("one", made.rows[:1])) == []
@@ -231,7 +240,7 @@ def test_demo_in_miniature(tmp_path, monkeypatch):
     monkeypatch.setattr("sottovoce.experiments.demo.DEMO", tmp_path / "demo.toml")
     small = ["data.count=300", "run.steps=2", "run.every=2", "data.agents=2"]
     made = demo(tmp_path / "demo", small)
-    assert {row.kind for row in made.rows} == {"together", "alone", "pooled"}
+    assert {row.kind for row in made.rows} == {"together"}
     assert (tmp_path / "demo" / "report.html").is_file()
 
     def begins_anew(runfile, out, **_):
@@ -241,3 +250,15 @@ def test_demo_in_miniature(tmp_path, monkeypatch):
     monkeypatch.setattr("sottovoce.experiments.demo.execute", begins_anew)
     with pytest.raises(InterruptedError):
         demo(tmp_path / "demo", small)
+
+
+def test_the_training_loss_is_of_some_records_of_every_party(tiny):
+    made = execute.setup(case(tiny, "run.train=30"))
+    some = execute._some(made.parts, 30)
+    share = -(-30 // len(made.parts))
+    expected = np.concatenate([part.gather()["label"][[0, -1]] for part in made.parts])
+    assert len(some["label"]) == share * len(made.parts)
+    np.testing.assert_array_equal(some["label"].reshape(-1, share)[:, [0, -1]].ravel(), expected)
+    history = made.run(0).history
+    untrained = made.task.metrics(some)(made.task.problem.x0)["loss"]
+    assert history["train loss"][0] == pytest.approx(float(untrained), rel=1e-5)

@@ -53,11 +53,12 @@ class Source:
         return any(form and all((folder / name).is_file() for name in form) for form in forms)
 
 
-def load(name: str, root: str | Path | None = None, image: bool = False) -> Pair:
+def load(name: str, root: str | Path | None = None, image: bool = False, pool: int = 1) -> Pair:
     """Load `name` as (train, test), each `{"features": float32 (n, ...), "label": int32 (n,)}` in numpy.
 
     Looks in `root` (or the folder that SOTTOVOCE_DATA names), then in the user's cache, then downloads the official
-    files there and checks their SHA-256. `image=True` keeps the shape of pictures, (n, height, width, channels).
+    files there and checks their SHA-256. `image=True` keeps the shape of pictures, (n, height, width, channels);
+    `pool` averages blocks of pool x pool pixels.
     The features of 20news are word counts, a scipy CSR matrix. digits, breast-cancer and synthetic need no files.
 
     >>> train, test = load("digits")
@@ -67,12 +68,19 @@ def load(name: str, root: str | Path | None = None, image: bool = False) -> Pair
     if name not in names():
         raise ValueError(f"no data set is called {name!r}; there are {', '.join(names())}")
     shape = (8, 8, 1) if name == "digits" else _SOURCES[name].image if name in _SOURCES else None
-    if image and shape is None:
-        raise ValueError(f"{name} has no pictures: leave image=True out")
+    if (image or pool != 1) and shape is None:
+        raise ValueError(f"{name} has no pictures: leave image and pool out")
+    if shape is not None and (pool < 1 or shape[0] % pool or shape[1] % pool):
+        raise ValueError(f"pool is {pool}: it must divide the pictures' {shape[0]} x {shape[1]} pixels")
     pair = _MADE[name]() if name in _MADE else _SOURCES[name].read(_locate(name, root))
-    if image:
+    if shape is not None:
+        height, width, channels = shape[0] // pool, shape[1] // pool, shape[2]
         for records in pair:
-            records["features"] = records["features"].reshape(-1, *shape)  # type: ignore[misc]
+            if pool > 1:
+                blocks = records["features"].reshape(-1, height, pool, width, pool, channels)
+                records["features"] = blocks.mean(axis=(2, 4)).reshape(-1, height * width * channels)
+            if image:
+                records["features"] = records["features"].reshape(-1, height, width, channels)
     return pair
 
 

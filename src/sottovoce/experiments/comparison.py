@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import checkpoint
 
 Kind = Literal["together", "alone", "pooled"]
+TRAIN_LOSS = "train loss"  # of private records, without noise
 ALONE = ", alone"  # what is added to a variant's name for its parties alone
 _NOT_METRICS = ("step", "seconds", "consensus")
 _LOWER_IS_BETTER = ("loss", "error", "gap", "norm")
@@ -48,6 +50,11 @@ class Row:
     kind: Kind
     runs: tuple[Outcome, ...]
     metric: str | None = None
+
+    @property
+    def family(self) -> str:
+        """The name without its epsilon: rows that differ in nothing else are points of one curve."""
+        return re.sub(r"(, )?\bepsilon [\d.]+(, )?", r"\1", self.name).removesuffix(", ")
 
     @property
     def privacy(self) -> PrivacyReport:

@@ -9,19 +9,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from sottovoce import accounting
 from sottovoce.data.parts import Levels, Part
 from sottovoce.experiments import build, comparison, vertical
-from sottovoce.experiments.comparison import ALONE, Comparison, Kind
+from sottovoce.experiments.comparison import ALONE, TRAIN_LOSS, Comparison, Kind
 from sottovoce.experiments.runfile import Case, RunFile
 from sottovoce.methods import Method
 from sottovoce.networks import Network, isolated
 from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.sampling import Sampling
-from sottovoce.problems.tasks import Task
+from sottovoce.problems.tasks.base import Evaluate, Task
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.runtime.store import lay_out
@@ -86,6 +87,14 @@ class Setup:
         method = _with_batches(self.method.without_privacy(), agents)
         return replace(self, parts=[everything], network=network, method=method)
 
+    def _judge(self) -> Evaluate:
+        """The task's metrics on test records and, if wished, its loss on some training records of every party."""
+        on_test, count = self.task.metrics(self.test), self.case.run.train
+        if count is None:
+            return on_test
+        on_train = self.task.metrics(_some(self.parts, count))
+        return lambda *variables: {**on_test(*variables), TRAIN_LOSS: on_train(*variables)["loss"]}
+
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""
         how, privacy = self.case.run, self.case.privacy
@@ -96,7 +105,7 @@ class Setup:
             steps=how.steps,
             network=self.network,
             seed=seed,
-            evaluate=self.task.metrics(self.test),
+            evaluate=self._judge(),
             every=how.every,
             out=out,
             resume=resume,
@@ -205,6 +214,15 @@ def execute(
             say(f"{begun} of {total}: {row.name}, seed {seed}")
             row.setup.run(seed, out / row.folder(seed), resume)
     return comparison.load(out)
+
+
+def _some(parts: Sequence[Any], count: int) -> Any:
+    """About `count` training records, as many of every party."""
+    each = math.ceil(count / len(parts))
+    held = [part.lower if isinstance(part, Levels) else part for part in parts]
+    spread = [np.linspace(0, len(part) - 1, min(each, len(part))).astype(int) for part in held]
+    some = [replace(part, rows=part.rows[rows]).gather() for part, rows in zip(held, spread)]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *some)
 
 
 def _joined(parts: Sequence[Part]) -> Part:

@@ -12,54 +12,75 @@ from sottovoce.experiments.comparison import ALONE, Comparison, Row
 from sottovoce.networks import Network, draw
 
 _INK = "#010203"  # stands for the page's own colour of text
-_COLOURS = ("#2a6f97", "#d1495b", "#66a182", "#edae49", "#8d6a9f", "#a0623f", "#c77dba", "#7f8c8d")
+_COLOURS = (
+    "#2a6f97",
+    "#d1495b",
+    "#66a182",
+    "#edae49",
+    "#8d6a9f",
+    "#a0623f",
+    "#c77dba",
+    "#7f8c8d",
+    "#1b998b",
+    "#b5651d",
+    "#5f6caf",
+    "#9aa33b",
+)
 _STYLES = {"together": "-", "alone": "--", "pooled": ":"}
-_WORDS = {"together": "together, over the network", "alone": "each party alone", "pooled": "pooled, no privacy"}
 _MOST = 12  # curves in one picture
+_PANELS = 3
 
 
 def curves(comparison: Comparison) -> str | None:
-    """The main metric over the steps, with a band from the lowest to the highest seed."""
-    metric = comparison.metric
-    rows = [row for row in comparison.rows if metric in row.metrics][:_MOST]
-    if metric is None or not rows:
+    """Up to three metrics over the steps, the main one first, with a band from the lowest to the highest seed."""
+    rows = comparison.rows[:_MOST]
+    metrics = comparison.metrics[:_PANELS]
+    if not metrics:
         return None
+    lengths = {int(row.runs[0].history["step"][-1]) for row in rows}
+    bases = list(dict.fromkeys(_base(row) for row in rows if row.kind != "pooled"))
 
-    def paint(ax: Any) -> None:
-        bases = list(dict.fromkeys(_base(row) for row in rows if row.kind != "pooled"))
-        for row in rows:
-            steps, values = row.runs[0].history["step"], row.values(metric)
-            colour = _INK if row.kind == "pooled" else _COLOURS[bases.index(_base(row)) % len(_COLOURS)]
-            ax.plot(steps, values.mean(axis=0), _STYLES[row.kind], color=colour, label=row.name, lw=1.6)
-            if len(values) > 1:
-                ax.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, lw=0)
-        _focus(ax, rows, metric)
-        ax.set_xlabel("step")
-        ax.set_ylabel(metric)
-        ax.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    def paint(figure: Any) -> None:
+        panels = figure.subplots(1, len(metrics), squeeze=False)[0]
+        for ax, metric in zip(panels, metrics):
+            told = [row for row in rows if metric in row.metrics]
+            for row in told:
+                steps, values = row.runs[0].history["step"], row.values(metric)
+                if len(lengths) > 1:  # methods with inner steps take fewer outer ones
+                    steps = 100 * steps / steps[-1]
+                colour = _INK if row.kind == "pooled" else _COLOURS[bases.index(_base(row)) % len(_COLOURS)]
+                ax.plot(steps, values.mean(axis=0), _STYLES[row.kind], color=colour, label=row.name, lw=1.6)
+                if len(values) > 1:
+                    ax.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, lw=0)
+            _focus(ax, told, metric)
+            ax.set_xlabel("per cent of the run" if len(lengths) > 1 else "step")
+            ax.set_ylabel(metric)
+        lines, names = panels[0].get_legend_handles_labels()
+        figure.legend(lines, names, fontsize=8, frameon=False, loc="outside lower center", ncols=3)
 
-    return _svg(paint, (8.4, 3.6))
+    return _svg(paint, (3.6 + 2.4 * len(metrics), 3.2 + 0.18 * math.ceil(len(rows) / 3)))
 
 
 def tradeoff(comparison: Comparison) -> str | None:
-    """The main metric against epsilon, where at least three private rows differ in it."""
+    """The main metric against epsilon, where at least three private rows differ in it: a line for each family."""
     metric = comparison.metric
     rows = [row for row in comparison.rows if metric in row.metrics]
     private = [row for row in rows if row.privacy.private]
     if metric is None or len({round(row.privacy.epsilon, 6) for row in private if row.kind == "together"}) < 3:
         return None
+    families = list(dict.fromkeys(row.family for row in private))
 
-    def paint(ax: Any) -> None:
-        for kind, colour in (("together", _COLOURS[0]), ("alone", _COLOURS[1])):
-            line = sorted((row.privacy.epsilon, *row.final(metric)) for row in private if row.kind == kind)
-            if line:
-                epsilon, mean, deviation = np.array(line).T
-                ax.plot(epsilon, mean, "o" + _STYLES[kind], color=colour, label=_WORDS[kind], lw=1.6, ms=4)
-                band = np.nan_to_num(deviation)
-                ax.fill_between(epsilon, mean - band, mean + band, color=colour, alpha=0.15, lw=0)
-        for row in rows:
-            if row.kind == "pooled":
-                ax.axhline(row.final(metric)[0], ls=":", color=_INK, lw=1.2, label=row.name)
+    def paint(figure: Any) -> None:
+        ax = figure.subplots()
+        for number, family in enumerate(families):
+            members = [row for row in private if row.family == family]
+            epsilon, mean, deviation = np.array(sorted((row.privacy.epsilon, *row.final(metric)) for row in members)).T
+            style, colour = _STYLES[members[0].kind], _COLOURS[number % len(_COLOURS)]
+            ax.plot(epsilon, mean, "o" + style, color=colour, label=family or "together", lw=1.6, ms=4)
+            band = np.nan_to_num(deviation)
+            ax.fill_between(epsilon, mean - band, mean + band, color=colour, alpha=0.15, lw=0)
+        for row, style in zip([row for row in rows if not row.privacy.private], (":", "-.", "--")):
+            ax.axhline(row.final(metric)[0], ls=style, color=_INK, lw=1.2, label=row.name)
         paper = [(entry.epsilon, entry.value) for entry in comparison.printed if entry.epsilon]
         if paper:
             ax.scatter(*zip(*paper), marker="D", s=18, color=_COLOURS[3], label="printed in the paper", zorder=3)
@@ -76,7 +97,7 @@ def tradeoff(comparison: Comparison) -> str | None:
 
 def network_picture(network: Network) -> str:
     """Who talks to whom."""
-    return _svg(lambda ax: draw(network, ax), (3.4, 3.4))
+    return _svg(lambda figure: draw(network, figure.subplots()), (3.4, 3.4))
 
 
 def _base(row: Row) -> str:
@@ -106,7 +127,7 @@ def _svg(paint: Callable[[Any], Any], size: tuple[float, float]) -> str:
     }
     with rc_context(style):
         figure = Figure(figsize=size, layout="constrained")
-        paint(figure.subplots())
+        paint(figure)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()

@@ -1,11 +1,12 @@
 """A report that stands alone: one HTML file with tables, pictures, the privacy statements and the run file."""
 
+from collections import Counter
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
 from sottovoce.experiments import build, comparison, pictures
-from sottovoce.experiments.comparison import ALONE, Comparison, Row, figure, upward
+from sottovoce.experiments.comparison import TRAIN_LOSS, Comparison, Row, figure, upward
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.networks import Network
 from sottovoce.runtime import checkpoint
@@ -71,21 +72,19 @@ def render(made: Comparison) -> str:
 
 
 def findings(made: Comparison) -> list[str]:
-    """What the figures say: for each variant that was compared, together against alone and pooled."""
+    """What the figures say, in a sentence: all that was compared at the epsilon that most variants share."""
     metric = made.metric
-    if metric is None:
+    rows = [row for row in made.rows if metric in row.metrics]
+    shared = Counter(upward(row.privacy.epsilon) for row in rows if row.privacy.private)
+    if metric is None or not shared:
         return []
-    pooled = [row.final(metric)[0] for row in made.rows if row.kind == "pooled"]
-    lines = []
-    for row in made.rows:
-        alone = [other for other in made.rows if other.name == row.name + ALONE]
-        if row.kind != "together" or not (alone or pooled) or metric not in row.metrics or not row.privacy.private:
-            continue
-        line = f"At epsilon {upward(row.privacy.epsilon)} a party, {metric} is {row.final(metric)[0]:.3f} together"
-        line += "".join(f", {other.final(metric)[0]:.3f} when each party stays alone" for other in alone)
-        line += f", {pooled[0]:.3f} with all records pooled and no privacy" if pooled else ""
-        lines.append(line + ".")
-    return lines if len(lines) <= 2 else lines[len(lines) // 2 : len(lines) // 2 + 1]
+    common = [epsilon for epsilon, count in shared.items() if count == max(shared.values())]
+    epsilon = sorted(common, key=float)[len(common) // 2]
+    told = [row for row in rows if not row.privacy.private or upward(row.privacy.epsilon) == epsilon]
+    if len(told) < 2:
+        return []
+    figures = "; ".join(f"{row.family or 'together'} {row.final(metric)[0]:.3f}" for row in told)
+    return [f"At epsilon {epsilon} a party, {metric}: {figures}."]
 
 
 def _section(title: str, body: str) -> str:
@@ -161,6 +160,9 @@ def _releasable(made: Comparison) -> str:
             f"<p>Releasable, {released}: {escape('; '.join(fine))}.</p>" if fine else "",
             f'<p><span class="no">For the owner’s eyes only</span>, {kept}: {escape("; ".join(own))}.</p>'
             if own
+            else "",
+            f"<p>Each {TRAIN_LOSS} is of private records, without noise: no statement covers it.</p>"
+            if any(TRAIN_LOSS in row.metrics for row in made.rows)
             else "",
             '<p class="faint">Never to be released: the seed (who knows it can subtract the noise) and the '
             "checkpoints. Metrics are of test records, which are taken as public; choosing among variants by metrics "

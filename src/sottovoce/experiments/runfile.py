@@ -34,7 +34,9 @@
     seeds = [0, 1, 2]
     chunk = 1024            # records treated at once: bounds the memory
     devices = 1
-    metric = "accuracy"     # the one that pictures show
+    metric = "accuracy"     # the one that pictures show first
+    train = 2000            # also the loss on so many training records:
+                            # un-noised, for simulations only
 
     [privacy]
     epsilon = 1.0           # scales the noise; releases keep their ratios
@@ -147,6 +149,7 @@ class Run(_Closed):
     chunk: Count = 1024
     devices: Count = 1
     metric: str | None = None
+    train: Count | None = None
 
 
 class Privacy(_Closed):
