@@ -187,6 +187,22 @@ def test_the_account_is_that_of_the_actual_discrete_distribution_and_a_little(ki
     assert actual(pessimistic=False) <= charged <= actual(pessimistic=True) * 1.005
 
 
+@pytest.mark.parametrize("kind", ["laplace", "gaussian"])
+def test_releases_that_share_a_poisson_batch_are_one_mechanism(kind):
+    """Two releases of one batch against their exact joint distribution: a record is in both or in neither."""
+    clip, scale, rate, delta = 16, 25, 0.3, 1e-3
+    inverse = GridRelease(clip, scale, 1.0, 1, kind).inverse_multiplier
+    one = masses(kind, scale, 20 * scale)
+    moved = np.roll(one, clip)
+    here = np.outer(one, one).ravel()
+    mixed = (1 - rate) * here + rate * np.outer(moved, moved).ravel()
+    terms = {"gaussian": 2 * inverse**2} if kind == "gaussian" else {"laplace": (inverse, inverse)}
+    joint = Mechanism(**terms, sampling=accountant.Poisson(rate))
+    charged = float(accountant.epsilon([(joint, 1)], delta, "zero-out"))
+    assert exact_delta(mixed, here, charged) <= delta
+    assert exact_delta(mixed, here, 0.97 * charged) > delta
+
+
 def test_twenty_coarse_laplace_releases():
     """At epsilon 1 each the truth is 19.99, not the 19.11 of ideal noise of the same scale."""
     coarse = GridRelease(1, 1, 1.0, 1, "laplace")

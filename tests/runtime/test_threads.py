@@ -163,6 +163,16 @@ def test_the_report_names_what_is_drawn():
     assert report.epsilon == simulated.epsilon
 
 
+def test_results_and_ledger_are_kept(tmp_path):
+    options = {"network": RING, "steps": 1, "evaluate": lambda x: {"size": jnp.sum(x**2)}}
+    result = run_discrete(PROBLEM, list(RECORDS), sgd(), out=tmp_path / "run", **options)
+    assert result.history["size"].shape == (1,)
+    assert result.history["size/agents"].shape == (1, 2)
+    assert (tmp_path / "run" / "result.json").exists()
+    kept = sv.Ledger(tmp_path / "run" / "ledger.jsonl")
+    assert kept.epsilon(0, 1e-5, "zero-out") == pytest.approx(result.privacy.epsilon, rel=1e-3)
+
+
 def test_coins_are_the_operating_systems(monkeypatch):
     asked = []
     honest = discrete.poisson_coins

@@ -10,6 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -196,6 +197,8 @@ def run_discrete(
     *,
     steps: int,
     network: Network | None = None,
+    evaluate: Callable[..., Mapping[str, Any]] | None = None,
+    out: str | Path | None = None,
     delta: float = 1e-5,
     adjacency: Adjacency | None = None,
     budget: Budget | None = None,
@@ -204,9 +207,9 @@ def run_discrete(
 ) -> Result:
     """Run a method as it is deployed: exact discrete noise and the operating system's coins, nothing from a seed.
 
-    Takes the arguments of `sv.run` that apply. The whole run is charged to `ledger` before its first release, and anew
-    each time: no two runs draw the same noise. Each charge is that of the stated release, which the discrete noise is
-    rounded up to deserve (see `privacy.discrete`).
+    Takes the arguments of `sv.run` that apply; `evaluate` is asked once, at the end. The whole run is charged to
+    `ledger` before its first release, and anew each time: no two runs draw the same noise. Each charge is that of the
+    stated release, which the discrete noise is rounded up to deserve (see `privacy.discrete`).
 
     >>> import sottovoce as sv
     >>> problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(2))
@@ -239,6 +242,9 @@ def run_discrete(
         problem=problem,
     )
     report = _as_drawn(report, notes, layout.sizes, steps)
+    folder = Path(out) if out is not None else None
+    if folder is not None and run._ready(folder, resume=False) and ledger is None:
+        ledger = Ledger(folder / "ledger.jsonl")
     books = run._Books(ledger or Ledger(), secrets.token_hex(8), method, problem, layout, network, steps, report)
     if budget is not None:
         books.require(budget)
@@ -247,7 +253,11 @@ def run_discrete(
     roots = [jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32))) for _ in stores]
     where = places(stores, layout.sizes, network, steps, chunk, "discrete")
     state = live(problem, method, where, lambda place, phase, t: agent_of(place, phase, t, roots[place.me]))
-    return Result.of(problem, state, {"step": np.array([steps])}, report)
+    measured = {"step": steps, **run._measure(state, problem, evaluate)}
+    result = Result.of(problem, state, {name: np.asarray(value)[None] for name, value in measured.items()}, report)
+    if folder is not None:
+        result.save(folder)
+    return result
 
 
 def _as_drawn(
