@@ -12,7 +12,6 @@ import numpy as np
 import optax
 import pytest
 
-from sottovoce.experiments.bambi import Coefficients
 from sottovoce.methods.bambi import Bambi, smoothing_in_theory
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
 from sottovoce.problems.columns import Columns, split_columns
@@ -74,25 +73,11 @@ def test_the_federated_run_is_the_non_federated_one_step_by_step(method: Bambi) 
     assert np.abs(np.diff(federated, axis=0)).max() > 1e-3
 
 
-def test_adam_is_that_of_optax() -> None:
-    ours, theirs = (
-        _path(replace(METHOD, rate_x=rate, rate_y=rate))
-        for rate in (Adam(1e-2, 0.1), optax.adamw(1e-2, weight_decay=0.1))
-    )
-    assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
-
-
-def test_pictures_are_shifted_alike_at_all_parties_and_in_the_twin() -> None:
-    columns, labels = _table()
-    problem = hyper_representation([2, 2, 2], CLASSES, hidden=(4,), shift=1, line=2)
-    paths = [
-        run_vertical(problem, columns, labels, METHOD, steps=4, evaluate=_flat, in_one_place=place).history["all"]
-        for place in (False, True)
-    ]
-    assert paths[0] == pytest.approx(paths[1], rel=2e-3, abs=2e-4)
+def test_pictures_are_shifted_alike_at_all_parties() -> None:
+    alter = hyper_representation([2, 2], CLASSES, shift=1, line=2).alter
     rows = {"lower": jnp.arange(8)[None], "upper": jnp.arange(8)[None]}
     pictures = jnp.asarray(np.random.default_rng(0).uniform(1, 2, size=(8, 2)))
-    parties = [Party(m, jnp.asarray(3), pictures, rows, 0, problem.alter) for m in range(2)]
+    parties = [Party(m, jnp.asarray(3), pictures, rows, 0, alter) for m in range(2)]
     one, other = (np.asarray(party.features(jnp.arange(8))) for party in parties)
     assert (one == other).all()
     moved = [{(0, 0): "not", (1, 0): "right", (0, 1): "left"}[tuple((row == 0).astype(int))] for row in one]
@@ -273,15 +258,14 @@ def _ridge() -> tuple[Vertical, Columns, Labels, Any, Any]:
     jacobian = jax.jacobian(heads)(x)  # (heads, x)
     own_blocks = np.kron(np.eye(2), np.ones((2, 2)))
     printed = direct + (jacobian * own_blocks).T @ slope_y
-    return problem, columns, Labels(label, 2, seed=0), exact, printed
+    solved = replace(problem, y0=list(heads(x).reshape(2, 2, 1)))
+    return solved, columns, Labels(label, 2, seed=0), exact, printed
 
 
 def _estimates(directions: int, cross_terms: bool, steps: int, smoothing: float = 1e-3) -> tuple[Any, Any]:
     """Mean and variance of the hypergradient's estimate at x0."""
     problem, columns, labels, _, _ = _ridge()
     method = Bambi(60, 12, _remember(), 0.6, Open(), directions, smoothing, cross_terms)
-    warm = run_vertical(problem, columns, labels, method, steps=5)  # the heads are solved
-    problem = replace(problem, y0=warm.y)
     result = run_vertical(problem, columns, labels, method, steps=steps, every=steps, seed=1)
     sums, squares = (jnp.concatenate([s.memory_x[part] for s in result.agents]) for part in (0, 1))
     mean = sums / steps
@@ -298,6 +282,14 @@ def test_the_estimate_is_unbiased_with_cross_terms_and_biased_as_printed() -> No
         if not cross_terms:
             assert np.abs(mean - np.asarray(exact)).max() > 5 * error.max() + 1e-3
     assert np.linalg.norm(printed - exact) > 0.2 * np.linalg.norm(exact)
+
+
+def test_what_smoothing_adds_is_in_proportion_to_it() -> None:
+    """The same directions at several mu: what remains beside sampling error shrinks at least as fast as mu."""
+    finest, fine, coarse = (_estimates(50, True, 4, smoothing)[0] for smoothing in (0.005, 0.05, 0.1))
+    left, right = np.linalg.norm(coarse - finest), np.linalg.norm(fine - finest)
+    assert left > 1e-3  # float32 rounds at about 1e-5 here
+    assert right < 0.55 * left
 
 
 def test_the_variance_falls_as_one_over_q() -> None:
@@ -393,14 +385,6 @@ def test_stages_draw_every_label_once_and_ask_what_tells_most() -> None:
     assert np.mean(found.probabilities(columns).argmax(axis=1) == labels._label) > 0.5
     with pytest.raises(ValueError, match="forward correction"):
         run_in_stages(problems, columns, labels, replace(METHOD, labels=Open()), steps=1)
-
-
-@pytest.mark.slow
-@pytest.mark.data("20news")
-def test_all_columns_of_20_newsgroups_sparse_and_federated_equal_the_twin() -> None:
-    federated, twin = (Coefficients(steps=5, in_one_place=place).run() for place in (False, True))
-    assert federated.accuracy == pytest.approx(twin.accuracy, abs=0.005)
-    assert federated.accuracy > 0.92
 
 
 def test_reports_say_what_is_not_covered() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 from pydantic import TypeAdapter, ValidationError
 
 from sottovoce import data as datasets
@@ -230,7 +231,8 @@ def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
         return construct(kinds[value], {}, where, calibrated=calibrated)
     if Schedule in choices and isinstance(value, (int, float, list)):
         return schedule(tuple(value) if isinstance(value, list) else value)
-    plain = tuple(choice for choice in choices if not _concrete(choice) and choice is not types.NoneType)
+    coded = (types.NoneType, optax.GradientTransformation)  # what TOML cannot say
+    plain = tuple(choice for choice in choices if not _concrete(choice) and choice not in coded)
     if not plain:
         raise ValueError(f"{where} is {value!r}: write a table such as {_example(next(iter(kinds.values())))}")
     try:

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -89,26 +89,28 @@ class Plan:
     def program(self, in_one_place: bool, log: list[Message] | None) -> Callable[..., list[Any]]:
         """The steps of a schedule, compiled; or one after the other, logged."""
 
-        def one(states: list[Any], t: Any, rows: Any, blocks: Any, vectors: Any) -> list[Any]:
+        def one(plan: "Plan", states: list[Any], t: Any, rows: Any, blocks: Any, vectors: Any) -> list[Any]:
             if in_one_place:
-                server = Server(self.problem, self.method.labels, vectors, self.seed)
-                return self.method.step_in_one_place(self.problem, states, self.parties(t, rows, blocks), server)
-            return self.step(states, t, rows, blocks, vectors, log)[0]
+                server = Server(plan.problem, plan.method.labels, vectors, plan.seed)
+                return plan.method.step_in_one_place(plan.problem, states, plan.parties(t, rows, blocks), server)
+            return plan.step(states, t, rows, blocks, vectors, log)[0]
 
         @jax.jit
-        def compiled(states: list[Any], first: Any, schedule: Any, blocks: Any, vectors: Any) -> list[Any]:
+        def compiled(states: list[Any], first: Any, seed: Any, schedule: Any, blocks: Any, vectors: Any) -> list[Any]:
+            plan = replace(self, seed=seed)  # an argument, so that the models of an ensemble are one program
+
             def body(carry: Any, rows: Any) -> tuple[Any, None]:
                 states, t = carry
-                return (one(states, t, rows, blocks, vectors), t + 1), None
+                return (one(plan, states, t, rows, blocks, vectors), t + 1), None
 
             return jax.lax.scan(body, (states, first), schedule)[0][0]
 
         def advance(states: list[Any], first: int, schedule: Any, blocks: Any, vectors: Any) -> list[Any]:
             if log is None:
-                return compiled(states, jnp.asarray(first, jnp.int32), schedule, blocks, vectors)
+                return compiled(states, jnp.asarray(first, jnp.int32), self.seed, schedule, blocks, vectors)
             for number in range(len(schedule["upper"])):
                 rows = {level: jnp.asarray(batches[number]) for level, batches in schedule.items()}
-                states = one(states, jnp.asarray(first + number, jnp.int32), rows, blocks, vectors)
+                states = one(self, states, jnp.asarray(first + number, jnp.int32), rows, blocks, vectors)
             return states
 
         return advance

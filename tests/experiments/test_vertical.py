@@ -1,0 +1,165 @@
+"""Run files for tables split by columns."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from sottovoce.experiments import comparison, reproduce
+from sottovoce.experiments.execute import execute, plan, setup
+from sottovoce.experiments.report import render
+from sottovoce.experiments.runfile import Case, RunFile
+from sottovoce.privacy.labels import Fresh, Memoised, Open
+from sottovoce.rates import Adam
+from sottovoce.runtime import checkpoint
+from sottovoce.schedules import Linear
+
+TINY = """
+title = "columns"
+
+[data]
+name = "digits"
+limit = 300
+
+[columns]
+parties = 2
+
+[task]
+name = "vertical-representation"
+hidden = [4]
+shift = 1
+line = 8
+
+[method]
+name = "Bambi"
+inner_steps = 1
+batch = 50
+rate_x = {rate = {start = 0.1, stop = 0.0, steps = 4}, decay = 0.1}
+rate_y = 0.1
+
+[run]
+steps = 4
+every = 2
+
+[privacy]
+epsilon = 2.0
+"""
+
+
+def _case(*sets: str) -> Case:
+    return RunFile.parse(TINY, sets).cases["Bambi"]
+
+
+def test_tables_become_what_they_name() -> None:
+    made: Any = setup(_case())
+    assert made.method.labels == Memoised(2.0)
+    assert made.method.rate_x == Adam(Linear(0.1, 0.0, steps=4), 0.1)
+    assert [block.shape for block in made.held.columns.blocks] == [(300, 32), (300, 32)]
+    assert made.account.epsilon == 2.0
+    assert made.account.unit == "label"
+    assert setup(_case("privacy.enabled=false")).method.labels == Open()
+    text = TINY.replace("[privacy]\nepsilon = 2.0", "") + '\n[method.labels]\nkind = "fresh"\nscale = 3.0\n'
+    assert setup(RunFile.parse(text).cases["Bambi"]).method.labels == Fresh(3.0)
+
+
+def test_levels_held_out_records_and_scaling() -> None:
+    made: Any = setup(_case("columns.test=0.25", "columns.unit=true", "data.upper=0.5"))
+    columns, test = made.held.columns, made.held.test
+    assert len(columns) + len(test["label"]) == 300 + 359
+    assert len(test["label"]) == 659 // 4
+    assert not set(columns.upper) & set(columns.lower)
+    norms = np.linalg.norm(columns.blocks[0], axis=1)
+    assert norms[norms > 0] == pytest.approx(1.0, rel=1e-5)
+
+
+def test_stages_and_the_twin_side_by_side(tmp_path: Path) -> None:
+    text = TINY.replace("[privacy]\nepsilon = 2.0", "") + (
+        '[[variant]]\nname = "private"\nprivacy.epsilon = 2.0\ncolumns = {stages = 2, models = 1}\n'
+        '[[variant]]\nname = "open"\nprivacy.enabled = false\ncompare.pooled = true\n'
+    )
+    runfile = RunFile.parse(text)
+    found = execute(runfile, tmp_path / "all")
+    assert [(row.name, row.kind) for row in found.rows] == [
+        ("private", "together"),
+        ("open", "together"),
+        ("pooled, no privacy", "pooled"),
+    ]
+    private, federated, twin = (row.runs[0] for row in found.rows)
+    assert private.privacy.epsilon == 2.0
+    assert private.history["step"].tolist() == [4, 8]
+    assert private.history["bytes up"][-1] == 2 * federated.history["bytes up"][-1]
+    assert federated.history["loss"] == pytest.approx(twin.history["loss"], rel=1e-3)
+    page = render(found)
+    assert "bytes up" in page
+    assert "features are not covered" in page
+    again = execute(runfile, tmp_path / "all", resume=True)
+    assert (again.rows[0].runs[0].history["accuracy"] == private.history["accuracy"]).all()
+
+
+def test_a_stopped_experiment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save_and_stop(*given: Any) -> None:
+        save(*given)
+        raise KeyboardInterrupt
+
+    save = checkpoint.save
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            execute(RunFile.parse(TINY), tmp_path)
+    with pytest.raises(ValueError, match="is finished"):
+        comparison.load(tmp_path)
+    assert execute(RunFile.parse(TINY), tmp_path, resume=True).rows[0].runs[0].history["step"].tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["columns.partys=2"], r"no key of \[columns\] 'partys'; did you mean 'parties'"),
+        (["task.hiden=[3]"], "did you mean 'hidden'"),
+        (["task.seed=3"], r"no key of \[task\] 'seed'"),
+        (["method.bach=3"], "did you mean 'batch'"),
+        (["method.rate_x=fast"], r"\[method\].rate_x is 'fast'"),
+        (["data.agents=3"], "data.agents has no use"),
+        (["run.devices=2"], "run.devices has no use"),
+        (["network.kind=ring"], "network has no use"),
+        (["method.name=DpSgd"], "no method for"),
+        (["task.name=softmax", "task.hidden=[]"], "hidden"),
+        (["data.name=heterogeneous"], "one data set a party"),
+        (["method.labels=open"], "both say how labels"),
+        (["privacy.budget=1"], "more than privacy.budget"),
+        (["columns.parties=65"], "65 parties for 64 columns"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(sets: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(RunFile.parse(TINY, sets))
+
+
+def test_what_does_not_go_together() -> None:
+    with pytest.raises(ValueError, match="nothing says how labels are hidden"):
+        setup(RunFile.parse(TINY.replace("epsilon = 2.0", "")).cases["Bambi"])
+    rows = TINY.replace('name = "vertical-representation"\nhidden = [4]\nshift = 1\nline = 8', 'name = "softmax"')
+    with pytest.raises(ValueError, match="choose one of vertical-coefficients, vertical-representation"):
+        setup(RunFile.parse(rows).cases["Bambi"])
+    with pytest.raises(ValueError, match=r"compare\.alone"):
+        plan(RunFile.parse(TINY, ["compare.alone=true"]))
+    with pytest.raises(ValueError, match="no noise to calibrate"):
+        setup(_case()).method.releases()
+    with pytest.raises(ValueError, match="bambi-controls"):
+        _ = setup(_case()).parts
+    with pytest.raises(ValueError, match="two classes, not 10"):
+        setup(RunFile.parse(rows.replace("softmax", "vertical-coefficients")).cases["Bambi"])
+
+
+@pytest.mark.slow
+@pytest.mark.data("20news")
+def test_all_columns_of_20_newsgroups_sparse_and_federated_equal_the_twin(tmp_path: Path) -> None:
+    file = RunFile.load(reproduce.find("bambi/20news"), sets=["run.steps=5"])
+    federated: Any = setup(file.cases["no privacy"])
+    assert all(sp.issparse(block) for block in federated.held.columns.blocks)
+    assert sum(block.shape[1] for block in federated.held.columns.blocks) == 130_107
+    one, other = (made.run(0).history["accuracy"][-1] for made in (federated, federated.pooled()))
+    assert one == pytest.approx(other, abs=0.005)
+    assert one > 0.92
