@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from sottovoce.audit import bounds
 from sottovoce.privacy import sound
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.label_store import Labels
@@ -169,6 +170,18 @@ def test_equal_classes_are_grouped_at_random_and_in_threes_at_epsilon_one() -> N
     assert set(count) == {3}
     together = np.mean(number[:, :1] == number[:, 1:], axis=0)
     assert together == pytest.approx(np.full(9, (4 * 3 + 3 * 2 + 3 * 2) / 90), abs=0.05)
+
+
+def test_an_attacker_on_groups_measures_epsilon_and_no_more() -> None:
+    def scores(label: int) -> np.ndarray:
+        memo = Labels(np.full(12_000, label), 10, seed=label).memo(1.0, prior=np.full((12_000, 10), 0.1))
+        seen = np.log(memo.likelihood[:, :2].astype(np.float64))
+        return np.round(seen[:, 0] - seen[:, 1], 6)
+
+    one, other = scores(0), scores(1)
+    event = bounds.choose(one[:2000], other[:2000], 0.0, 0.95)
+    lower = bounds.measure(event, one[2000:], other[2000:], 0.0, 0.95)
+    assert 0.85 < lower <= 1.0
 
 
 def test_a_large_epsilon_asks_for_the_class_itself() -> None:
