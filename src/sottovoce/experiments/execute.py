@@ -131,6 +131,8 @@ def setup(case: Case) -> Setup:
     """
     if case.columns is not None:
         return vertical.setup(case)  # type: ignore[return-value]  # it answers to the same names
+    if case.method.name == "Bambi":
+        raise ValueError("Bambi is for a table split by columns: add [columns], for example parties = 4")
     wanted = case.privacy
     network = build.network(case.network, case.data.agents)
     method = build.method(case.method, calibrated=wanted.epsilon is not None or not wanted.enabled)
