@@ -2,6 +2,12 @@
 
 Every feature, or every group of features, has a penalty exp(x) of its own; y are the weights. The penalty is a public
 term, so that no record ever meets x: `LdpDsbo` without a release for x tunes it without spending anything on x.
+
+>>> tuned = tuned_softmax(Shape((4,), classes=3, agents=1), groups=2)
+>>> tuned.problem.x0.shape, tuned.problem.y0["weights"].shape
+((2,), (4, 3))
+>>> tuned_logistic(Shape((4,), classes=2, agents=1)).problem.x0.shape
+(4,)
 """
 
 import math
@@ -14,69 +20,46 @@ import numpy as np
 
 from sottovoce.problems import sets
 from sottovoce.problems.objectives import Bilevel, Minimize
-from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
+from sottovoce.problems.tasks.base import Builder, Evaluate, Shape, Task, task
 from sottovoce.problems.tasks.linear import logistic, softmax
 from sottovoce.trees import Tree
 
 Groups = int | list[int] | None
 
 
-@task("tuned-softmax")
-def tuned_softmax(
-    shape: Shape,
-    penalty: float | None = None,
-    start: float = 0.0,
-    limit: float = 10.0,
-    groups: Groups = None,
-    bias: bool = True,
-    weight: float = 1.0,
-    centre: float = 0.0,
-    norm: float | None = None,
-) -> Task:
-    """Softmax regression with a tuned penalty for each feature or group: ``penalty * exp(x_s) * sum_r y_sr^2``.
+def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape], int]) -> Builder:
+    """A tuned form of a linear task; `rows` is how many classes' weights share the default penalty."""
 
-    Args:
-        penalty: what exp(x) is multiplied with; 1 / (classes * features) by default.
-        start: where every x starts: exp(start) times `penalty` is the untuned regularisation.
-        limit: x stays between -limit and limit. Descent on y needs 2 * penalty * exp(limit) * step size below 2.
-        groups: how many blocks of neighbouring features share a coefficient, or each feature's group number from 0 on;
-            one coefficient a feature by default.
-        bias: whether the model has intercepts (not regularised).
-        weight: how much a record's loss counts, at both levels.
-        centre: a public constant that is taken from every feature.
-        norm: a record's features are then shrunk to at most this norm, which is all a clip needs to know of them.
+    @task(name)
+    def tuned(
+        shape: Shape,
+        penalty: float | None = None,
+        start: float = 0.0,
+        limit: float = 10.0,
+        groups: Groups = None,
+        bias: bool = True,
+        weight: float = 1.0,
+        centre: float = 0.0,
+        norm: float | None = None,
+    ) -> Task:
+        """A linear model with a tuned penalty for each feature or group: ``penalty * exp(x_s) * sum_r y_sr^2``.
 
-    >>> tuned = tuned_softmax(Shape((4,), classes=3, agents=1), groups=2)
-    >>> tuned.problem.x0.shape, tuned.problem.y0["weights"].shape
-    ((2,), (4, 3))
-    """
-    features = math.prod(shape.features)
-    public = _Penalty(features, penalty or 1 / (shape.classes * features), start, limit, groups)
-    return _tuned(softmax(shape), public, bias, weight, _prepared(centre, norm))
+        Args:
+            penalty: what exp(x) is multiplied with; 1 / (classes * features) by default.
+            start: where every x starts: exp(start) times `penalty` is the untuned regularisation.
+            limit: x stays between -limit and limit. Descent on y needs 2 * penalty * exp(limit) * step size below 2.
+            groups: how many blocks of neighbouring features share a coefficient, or each feature's group number from 0
+                on; one coefficient a feature by default.
+            bias: whether the model has intercepts (not regularised).
+            weight: how much a record's loss counts, at both levels.
+            centre: a public constant that is taken from every feature.
+            norm: a record's features are then shrunk to at most this norm, which is all a clip needs to know of them.
+        """
+        features = math.prod(shape.features)
+        public = _Penalty(features, penalty or 1 / (rows(shape) * features), start, limit, groups)
+        return _tuned(untuned(shape), public, bias, weight, _prepared(centre, norm))
 
-
-@task("tuned-logistic")
-def tuned_logistic(
-    shape: Shape,
-    penalty: float | None = None,
-    start: float = 0.0,
-    limit: float = 10.0,
-    groups: Groups = None,
-    bias: bool = True,
-    weight: float = 1.0,
-    centre: float = 0.0,
-    norm: float | None = None,
-) -> Task:
-    """Logistic regression with a tuned penalty for each feature or group: ``penalty * exp(x_s) * y_s^2``.
-
-    Arguments as for `tuned_softmax`; `penalty` is 1 / (2 * features) by default.
-
-    >>> tuned_logistic(Shape((4,), classes=2, agents=1)).problem.x0.shape
-    (4,)
-    """
-    features = math.prod(shape.features)
-    public = _Penalty(features, penalty or 1 / (2 * features), start, limit, groups)
-    return _tuned(logistic(shape), public, bias, weight, _prepared(centre, norm))
+    return tuned
 
 
 class _Penalty:
@@ -156,3 +139,7 @@ def _group_numbers(groups: Groups, features: int) -> np.ndarray:
     if numbers.shape != (features,) or set(numbers.tolist()) != set(range(int(numbers.max()) + 1)):
         raise ValueError(f"groups lists {numbers.size} numbers: give one a feature ({features}), counted from 0 on")
     return numbers
+
+
+tuned_softmax = _register("tuned-softmax", softmax, lambda shape: shape.classes)
+tuned_logistic = _register("tuned-logistic", logistic, lambda shape: 2)
