@@ -262,3 +262,12 @@ def test_the_training_loss_is_of_some_records_of_every_party(tiny):
     history = made.run(0).history
     untrained = made.task.metrics(some)(made.task.problem.x0)["loss"]
     assert history["train loss"][0] == pytest.approx(float(untrained), rel=1e-5)
+
+
+def test_a_run_that_diverges_is_left_out_and_said(tiny, tmp_path):
+    explosive = "method.rate = 1e38\ntask.penalty = 1e38\nprivacy.enabled = false"
+    wild = f'{tiny}[[variant]]\nname = "wild"\n{explosive}\n[[variant]]\nname = "tame"\n'
+    said = []
+    made = execute.execute(RunFile.parse(wild), tmp_path / "out", say=said.append)
+    assert [row.name for row in made.rows] == ["tame"]
+    assert any(line.startswith("left out: ") for line in said)
