@@ -150,12 +150,13 @@ MUTATIONS = [
         "test_on_the_grid_a_release_is_charged_at_most_what_is_stated",
     ),
     Mutation(
-        "deployed noise of a sixth of its scale",
+        "two thirds of the deployed noise",
         discrete.GridRelease.noise,
         "draw(self.scale, source)",
-        "draw(self.scale // 6, source)",
-        "audit/test_audit.py",
-        "test_deployed_noise_is_audited_in_one_run",
+        "draw(self.scale * 2 // 3, source)",
+        "runtime/test_threads.py",
+        "test_what_is_released_has_the_stated_noise_and_lies_on_the_grid",
+        ("gaussian",),
     ),
     Mutation(
         "levels added without a common grid",

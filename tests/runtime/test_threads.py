@@ -133,7 +133,7 @@ def test_a_unit_is_clipped_as_a_whole():
 
 
 def test_every_run_is_new_and_paid_for_before_it_begins(monkeypatch):
-    ledger, setting = sv.Ledger(), {"network": RING, "steps": 2}
+    ledger, setting = sv.Ledger(), {"network": RING, "steps": 1}
     budget = sv.Budget(epsilon=1.9 * sv.account(sgd(), sizes=[12, 12], **setting).epsilon, delta=1e-5)
     charged_before = []
     honest = discrete.on_grid
