@@ -159,3 +159,7 @@ def test_a_run_can_be_audited_and_its_ledger_read(capsys, monkeypatch, tiny_file
     code, out, _ = command(capsys, monkeypatch, "audit", tiny_file, "--set", "run.steps=2", "--trials", "400")
     assert code == 0
     assert "claimed" in out
+    options = ["--adversary", "one-run", "--runtime", "threads", "--noise", "discrete"]
+    code, out, _ = command(capsys, monkeypatch, "audit", tiny_file, "--set", "run.steps=1", *options)
+    assert code == 0
+    assert "discrete noise" in out

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -219,6 +219,9 @@ def audit(
     attack: Annotated[str | None, typer.Option("--attack", help="dlg: pictures out of what a neighbour sees")] = None,
     trials: Annotated[int, typer.Option("--trials", help="runs under each hypothesis")] = 20_000,
     adversary: Annotated[str, typer.Option("--adversary", help="canary, replay or one-run")] = "canary",
+    repeat: Annotated[int, typer.Option("--repeat", help="so many audits; the largest bound counts")] = 1,
+    runtime: Annotated[str, typer.Option("--runtime", help="vectorised or threads")] = "vectorised",
+    noise: Annotated[str, typer.Option("--noise", help="simulated, or discrete on threads")] = "simulated",
     data: Annotated[str, typer.Option("--data", help="pictures for --attack")] = "mnist",
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where pictures of --attack go")] = Path("audit"),
     set_: Set = None,
@@ -228,14 +231,19 @@ def audit(
 
     sottovoce audit mine.toml --trials 5000
 
+    sottovoce audit mine.toml --adversary one-run --runtime threads --noise discrete
+
     sottovoce audit --exhibit bambi-multiclass --quick
+
+    sottovoce audit --exhibit sound-designs
 
     sottovoce audit --attack dlg
     """
     if [file is not None, exhibit is not None, attack is not None].count(True) != 1:
         raise ValueError("give a run file, --exhibit NAME or --attack dlg: one of the three")
     if file is not None:
-        _audit_file(file, set_, quick, adversary, trials)
+        how = {"adversary": adversary, "trials": trials, "repeat": repeat, "runtime": runtime, "noise": noise}
+        _audit_file(file, set_, quick, how)
     elif exhibit is not None:
         _exhibit(exhibit, quick)
     elif attack == "dlg":
@@ -247,7 +255,7 @@ def audit(
         raise ValueError(f"there is no attack {attack!r}: choose dlg")
 
 
-def _audit_file(file: Path, sets: list[str] | None, quick: bool, adversary: str, trials: int) -> None:
+def _audit_file(file: Path, sets: list[str] | None, quick: bool, how: dict[str, Any]) -> None:
     from sottovoce.audit import audit as measure
 
     failed = []
@@ -260,8 +268,7 @@ def _audit_file(file: Path, sets: list[str] | None, quick: bool, adversary: str,
             steps=setup.case.run.steps,
             delta=setup.case.privacy.delta,
             adjacency=setup.case.privacy.adjacency,
-            adversary=adversary,  # type: ignore[arg-type]
-            trials=trials,
+            **how,
         )
         console.print(f"{escape(name)}: {escape(str(finding))}", highlight=False, soft_wrap=True)
         failed += [] if finding.passed else [name]

@@ -1,4 +1,3 @@
-
 import matplotlib
 import networkx as nx
 import numpy as np

@@ -173,6 +173,17 @@ def test_results_and_ledger_are_kept(tmp_path):
     assert kept.epsilon(0, 1e-5, "zero-out") == pytest.approx(result.privacy.epsilon, rel=1e-3)
 
 
+def test_run_takes_the_noise_as_an_option():
+    result = sv.run(PROBLEM, list(RECORDS), sgd(), network=RING, steps=1, noise="discrete")
+    assert "discrete gaussian" in result.privacy.events[0]
+    for wrong, message in (
+        ({"noise": "quiet"}, "'simulated' or 'discrete'"),
+        ({"noise": "discrete", "resume": True}, "resume="),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sv.run(PROBLEM, list(RECORDS), sgd(), network=RING, steps=1, **wrong)
+
+
 def test_coins_are_the_operating_systems(monkeypatch):
     asked = []
     honest = discrete.poisson_coins

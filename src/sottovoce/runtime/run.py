@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,8 @@ from sottovoce.runtime.store import Layout, lay_out
 from sottovoce.runtime.vectorised import NEVER, Program, program, public_leaves
 
 SIMULATION = (
-    "simulated: noise comes from a seed and a floating-point sampler, so this is the epsilon of the ideal mechanism; "
-    "who knows the seed can subtract the noise"
+    "simulated noise, do not deploy: it comes from a seed and a floating-point sampler, so this is the epsilon of the "
+    "ideal mechanism, and who knows the seed can subtract the noise (noise='discrete' is exact)"
 )
 _EACH = 64  # agents up to which metrics are computed for each of them
 _SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend their time on the disk
@@ -44,6 +44,7 @@ def run(
     steps: int,
     network: Network | None = None,
     seed: int = 0,
+    noise: Literal["simulated", "discrete"] = "simulated",
     evaluate: Callable[..., Mapping[str, Any]] | None = None,
     every: int | None = None,
     out: str | Path | None = None,
@@ -65,6 +66,8 @@ def run(
         steps: how many steps.
         network: who talks to whom; needed as soon as there is more than one agent.
         seed: same seed, same bytes. For simulation: a seed is no secret.
+        noise: "simulated", or "discrete" as deployed: exact noise and coins from the operating system, one thread an
+            agent (see `runtime.threads.run_discrete`). Slow; `seed`, `every` and `progress` then say nothing.
         evaluate: ``evaluate(x)`` or ``evaluate(x, y)`` giving named numbers, in JAX; recorded for the agents' average
             and, with up to 64 agents, for each agent (``name/agents``).
         every: evaluate (and checkpoint) each so many steps; a tenth of the run by default.
@@ -82,6 +85,16 @@ def run(
     >>> np.round(result.x, 1).tolist()
     [1.5, 1.5]
     """
+    if noise == "discrete":
+        from sottovoce.runtime.threads import run_discrete
+
+        if resume or devices > 1:
+            raise ValueError("discrete noise runs on threads and from the beginning: leave out resume= and devices=")
+        given: dict[str, Any] = {"delta": delta, "adjacency": adjacency, "budget": budget, "ledger": ledger}
+        given |= {"steps": steps, "network": network, "evaluate": evaluate, "out": out, "chunk": chunk}
+        return run_discrete(problem, parts, method, **given)
+    if noise != "simulated":
+        raise ValueError(f"noise is {noise!r}: choose 'simulated' or 'discrete'")
     layout = lay_out(parts)
     network = _check(problem, method, network, layout, steps)
     objectives.check(problem, layout.example())

@@ -28,9 +28,7 @@ def mlp(shape: Shape, hidden: Sequence[int] = (64,), centre: float = 0.0, seed: 
 
 
 @task("cnn")
-def cnn(
-    shape: Shape, channels: Sequence[int] = (16, 32), hidden: int = 32, centre: float = 0.0, seed: int = 0
-) -> Task:
+def cnn(shape: Shape, channels: Sequence[int] = (16, 32), hidden: int = 32, centre: float = 0.0, seed: int = 0) -> Task:
     """The small convolutional network of private image classification (features must be pictures).
 
     >>> len(cnn(Shape((28, 28, 1), classes=10, agents=5)).problem.x0["convolutions"])
