@@ -108,7 +108,9 @@ def run_vertical(
     blocks = [device_block(block, method.batch) for block in columns.blocks]
     journey = _Journey([method.init(problem, m) for m in range(problem.parties)])
     if folder is not None:
-        facts = {"method": _plainly(method), "steps": steps, "every": every, "seed": seed, "twin": in_one_place}
+        functions = (problem.embed, problem.head, problem.losses, problem.penalty, problem.alter)
+        facts = {"method": _plainly(method), "problem": _plainly(functions), "in one place": in_one_place}
+        facts |= {"steps": steps, "every": every, "seed": seed}
         arrays = {"start": [problem.x0, problem.y0], "columns": [columns.blocks, columns.upper, columns.lower]}
         journey.identity = facts | {name: _digest(tree) for name, tree in {**arrays, "labels": vectors}.items()}
         if resume and (folder / _CHECKPOINT).exists():
@@ -132,6 +134,7 @@ def run_vertical(
                     journey.save(folder / _CHECKPOINT)
         except KeyboardInterrupt:
             if folder is not None:
+                journey.save(folder / _CHECKPOINT)
                 print(f"stopped at step {journey.step}; resume=True (--resume) goes on from there", file=sys.stderr)
             raise
     states = journey.states
@@ -184,9 +187,9 @@ def _ready(out: str | Path | None, resume: bool) -> Path | None:
     return folder
 
 
-def _plainly(method: Bambi) -> str:
-    """The method in words; optimisers of optax show addresses, which another process would not repeat."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(method))
+def _plainly(thing: Any) -> str:
+    """Something in words, without the addresses of functions, which another process would not repeat."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
 
 
 def _digest(tree: Any) -> str:
