@@ -14,6 +14,7 @@ from sottovoce.experiments.tables import dump, merge
     ("change", "message"),
     [
         ("[dta]\nname = 'x'", "no table 'dta'; did you mean 'data'"),
+        ("privat.epsilon = 3", "no table 'privat'; did you mean 'privacy'"),
         ("run.step = 3", r"no key of \[run\] 'step'; did you mean 'steps'"),
         ("privacy.epsilo = 3", r"no key of \[privacy\] 'epsilo'; did you mean 'epsilon'"),
         ("[compare]\nalne = true", r"no key of \[compare\] 'alne'; did you mean 'alone'"),
@@ -64,6 +65,12 @@ def test_sets_win_over_variants_and_quick_over_the_file(tiny):
     assert RunFile.parse(text).cases["long"].run.steps == 9
     assert RunFile.parse(text, quick=True).cases["long"].run.steps == 2
     assert RunFile.parse(text, ["run.steps=3"], quick=True).cases["long"].run.steps == 3
+    assert RunFile.parse(text, ["title=mine"]).title == "mine"
+
+
+def test_a_wrong_table_in_quick_is_named(tiny):
+    with pytest.raises(ValueError, match="no table 'runs'; did you mean 'run'"):
+        RunFile.parse(tiny + "[quick]\nruns.steps = 2\n", quick=True)
 
 
 def test_the_text_kept_gives_the_same_cases_again(tiny):

@@ -248,13 +248,15 @@ class RunFile:
             raise ValueError(f"this is not TOML: {error}") from error
         overrides = merge(document.pop("quick", {}) if quick else {}, parse_sets(sets))
         document.pop("quick", None)
-        for name in document:
-            if name not in (*_TABLES, *_BESIDES):
-                raise ValueError(unknown("table", name, (*_TABLES, *_BESIDES)))
+        for names, known in ((document, (*_TABLES, *_BESIDES)), (overrides, (*_TABLES, "title"))):
+            for name in names:
+                if name not in known:
+                    raise ValueError(unknown("table", name, known))
         variants = document.pop("variant", [])
         if overrides:
             document = merge(document, overrides)
-            variants = [merge(variant, overrides) for variant in variants]
+            own = {name: table for name, table in overrides.items() if name in _TABLES}
+            variants = [merge(variant, own) for variant in variants]
             text = dump({**document, **({"variant": variants} if variants else {})})
         base = {name: table for name, table in document.items() if name in _TABLES}
         return cls(
