@@ -51,6 +51,10 @@ def test_auroc_equals_scikit_learn(pairs):
         assert ours == pytest.approx(roc_auc_score(label, score), abs=1e-6)
 
 
+def test_auroc_of_scores_that_are_no_numbers_is_none():
+    assert jnp.isnan(auroc(jnp.asarray([0.1, jnp.nan, 0.3]), jnp.asarray([0, 1, 1])))
+
+
 @pytest.mark.parametrize("name", ["logistic", "softmax"])
 def test_linear_tasks_reach_scikit_learns_optimum(name):
     records = sv.data.synthetic.logistic(300, 5, seed=1)

@@ -16,7 +16,7 @@ def accuracy(predicted: jax.Array, label: jax.Array) -> jax.Array:
 def auroc(score: jax.Array, label: jax.Array) -> jax.Array:
     """The chance that a record of class 1 scores above one of class 0, ties counting half: exact, by ranks.
 
-    NaN when one of the classes is missing.
+    NaN when one of the classes is missing or a score is not a number.
 
     >>> float(auroc(jnp.asarray([0.1, 0.4, 0.4, 0.9]), jnp.asarray([0, 0, 1, 1])))
     0.875
@@ -25,4 +25,5 @@ def auroc(score: jax.Array, label: jax.Array) -> jax.Array:
     negatives = jnp.sort(jnp.where(positive, jnp.inf, score))
     below, not_above = (jnp.searchsorted(negatives, score, side=side) for side in ("left", "right"))
     beaten = (below + not_above) / (2.0 * jnp.sum(~positive))
-    return jnp.sum(jnp.where(positive, beaten, 0.0)) / jnp.sum(positive)
+    chance = jnp.sum(jnp.where(positive, beaten, 0.0)) / jnp.sum(positive)
+    return jnp.where(jnp.any(jnp.isnan(score)), jnp.nan, chance)
