@@ -240,7 +240,7 @@ class RunFile:
         >>> RunFile.parse(text + "run.step = 3")
         Traceback (most recent call last):
         ...
-        ValueError: there is no key of [run] 'step'; did you mean 'steps'? (chunk, devices, every, metric, seeds, steps...)
+        ValueError: there is no key of [run] 'step'; did you mean 'steps'? (chunk, devices, ...)
         """
         try:
             document = tomllib.loads(text)
