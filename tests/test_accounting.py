@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting import as_sizes
 from sottovoce.data.parts import Levels
 from sottovoce.methods.base import Method
 from sottovoce.privacy import accountant
@@ -288,8 +289,16 @@ def test_calibrate_explains_what_it_cannot_do():
         sv.calibrate(sgd(), epsilon=-1.0, sizes=[10], steps=1)
 
 
+def test_sizes_may_be_the_records():
+    records = {"features": np.zeros((40, 3)), "label": np.zeros(40), "id": np.repeat(np.arange(8), 5)}
+    assert as_sizes([records])["records"].tolist() == [40]
+    assert as_sizes(sv.data.split(records, agents=1, unit="id"))["records"].tolist() == [8]
+
+
 def test_bad_settings_are_named():
-    with pytest.raises(ValueError, match="3 agents, but there are 2 sizes"):
+    with pytest.raises(ValueError, match="2 parties need a network"):
+        sv.account(sgd(), sizes=[10, 10], steps=1)
+    with pytest.raises(ValueError, match="3 agents, but there are 2 parties"):
         sv.account(sgd(), sizes=[10, 10], steps=1, network=sv.networks.ring(3))
     with pytest.raises(ValueError, match="at least one record"):
         sv.account(sgd(), sizes=[10, 0], steps=1, network=sv.networks.ring(2))

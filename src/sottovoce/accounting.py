@@ -11,6 +11,7 @@ from scipy.optimize import brentq
 
 from sottovoce.data.parts import Levels
 from sottovoce.methods.base import Method, Setting
+from sottovoce.naming import check_count
 from sottovoce.networks import Network, single
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
@@ -19,6 +20,7 @@ from sottovoce.privacy.report import PrivacyReport, merge_caveats
 from sottovoce.privacy.sampling import FixedSize, OnePass, Sampling
 from sottovoce.runtime.agent import SINGLE
 from sottovoce.runtime.recorder import Charge, charges
+from sottovoce.runtime.store import as_part
 
 M = TypeVar("M", bound=Method)
 Spent = tuple[tuple[Mechanism, int], ...]
@@ -39,8 +41,8 @@ def account(
     """The privacy statement of a configured method; nothing is run and no record is read.
 
     Args:
-        sizes: each agent's number of records (or units); ``Levels(upper, lower)`` of numbers for two record sets.
-        network: who talks to whom; one curator if not given.
+        sizes: each agent's number of records (or units), or its records; ``Levels(upper, lower)`` for two record sets.
+        network: who talks to whom; needed as soon as there is more than one agent.
         adjacency: "zero-out" or "replace-one"; by default the one natural to the method's sampling.
         shared_units: units have records in both levels, so that they pay for both.
 
@@ -51,12 +53,9 @@ def account(
     (3.36, 'zero-out')
     """
     by_level = as_sizes(sizes)
-    network = network or single()
     agents = len(next(iter(by_level.values())))
-    if network.size != agents:
-        raise ValueError(f"the network has {network.size} agents, but there are {agents} sizes: they must agree")
-    if steps < 1:
-        raise ValueError(f"steps is {steps}: it must be at least 1")
+    network = check_network(network, agents)
+    check_count("steps", steps)
     if not 0 <= delta < 1:
         raise ValueError(f"delta is {delta}: it must lie in [0, 1); 1e-5, or below 1/n, is usual")
     _check_per_agent(method, agents)
@@ -159,7 +158,20 @@ def as_sizes(sizes: Sequence[Any] | Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _count(part: Any) -> int:
-    return int(part) if isinstance(part, (int, np.integer)) else len(part)
+    return int(part) if isinstance(part, (int, np.integer)) else as_part(part).units
+
+
+def check_network(network: Network | None, agents: int) -> Network:
+    """The network, if it fits so many parties; one party needs none."""
+    if network is None:
+        if agents > 1:
+            raise ValueError(f"{agents} parties need a network, for example sv.networks.ring({agents})")
+        return single()
+    if not isinstance(network, Network):
+        raise TypeError(f"network is a {type(network).__name__}: make one, for example sv.networks.from_matrix(W)")
+    if network.size != agents:
+        raise ValueError(f"the network has {network.size} agents, but there are {agents} parties")
+    return network
 
 
 def spent(

@@ -1,7 +1,9 @@
-"""Messages for names that do not exist: say which one is wrong, what is nearest, and what there is."""
+"""Messages for the likeliest mistakes: names that do not exist, counts that are none."""
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral
+from typing import Any
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
@@ -18,3 +20,15 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     if close:
         return f"there is no {what} {name!r}; did you mean {folded[close[0]]!r}? ({', '.join(names)})"
     return f"there is no {what} {name!r}; choose from {', '.join(names)}" if names else f"there is no {what} {name!r}"
+
+
+def check_count(name: str, value: Any) -> None:
+    """Refuse what is not a whole number of at least 1.
+
+    >>> check_count("steps", 2.5)
+    Traceback (most recent call last):
+    ...
+    ValueError: steps is 2.5: it must be a whole number of at least 1
+    """
+    if not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} is {value!r}: it must be a whole number of at least 1")

@@ -111,6 +111,20 @@ def test_edge_6_a_unit_in_both_levels_pays_for_both():
         ({"problem": sv.Minimize(lambda x, r: x["w"] @ r, jnp.zeros(2))}, "loss could not be evaluated"),
         ({"parts": [Levels(d, d) for d in DATA]}, "Levels"),
         ({"devices": 3}, "do not spread evenly"),
+        ({"parts": {"a": DATA[0]}}, "parts is one record set: give a list"),
+        ({"network": np.eye(4)}, "network is a ndarray: make one"),
+        ({"steps": 2.5}, "steps is 2.5: it must be a whole number"),
+        ({"every": -1}, "every is -1: it must be a whole number"),
+        ({"every": 0}, "every is 0"),
+        ({"chunk": 0}, "chunk is 0"),
+        ({"budget": 1.0}, r"budget is 1.0: give sv.Budget\(epsilon, delta\)"),
+        ({"evaluate": lambda x, y: {"a": x}}, r"It is called as evaluate\(x\)"),
+        ({"evaluate": lambda x: {"a": float(x[0])}}, "without float"),
+        ({"evaluate": lambda x: x}, "named numbers"),
+        ({"problem": sv.Minimize(lambda x, r: jnp.einsum("i,i->", x, r), jnp.zeros(3))}, "loss could not be evaluated"),
+        ({"problem": sv.Minimize(square, jnp.zeros(2), public=lambda x: x**2)}, "public returned shape"),
+        ({"problem": sv.Minimize(square, jnp.zeros(2), public=lambda: 0.0)}, "public could not be evaluated"),
+        ({"problem": sv.Minimize(square, jnp.zeros(2), project_x=lambda x: x[:1])}, "project_x must return what"),
     ],
 )
 def test_bad_input_is_named(change, message):
@@ -147,7 +161,8 @@ def test_divergence_is_named_with_step_and_variable():
 def test_edge_9_a_bad_record_does_not_stop_the_run():
     """A stop that depends on a record would itself be a release."""
     broken = [np.where(np.arange(30)[:, None] == 3, np.nan, DATA[0]).astype(np.float32), *PARTS[1:]]
-    result = sv.run(PROBLEM, broken, sgd(), network=RING, steps=20)
+    with pytest.warns(UserWarning, match="1 of 120 records have values that are not finite"):
+        result = sv.run(PROBLEM, broken, sgd(), network=RING, steps=20)
     assert np.all(np.isfinite(result.x))
 
 
@@ -194,6 +209,10 @@ def test_a_folder_is_not_overwritten_and_another_run_is_not_continued(tmp_path):
         sv.run(PROBLEM, PARTS, sgd(), **options)
     with pytest.raises(ValueError, match="seed was 0 and is 1"):
         sv.run(PROBLEM, PARTS, sgd(), seed=1, resume=True, **options)
+    with pytest.raises(ValueError, match="holds a run already"):
+        sv.run(PROBLEM, PARTS, sgd(), ledger=sv.Ledger(), **options)
+    with pytest.raises(ValueError, match="is a file: give a folder"):
+        sv.run(PROBLEM, PARTS, sgd(), **{**options, "out": tmp_path / "run" / "result.json"})
     again = sv.run(PROBLEM, PARTS, sgd(), resume=True, **options)
     summary = json.loads((tmp_path / "run" / "result.json").read_text())
     assert summary["privacy"]["epsilon"] == again.privacy.epsilon

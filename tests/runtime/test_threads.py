@@ -32,7 +32,7 @@ def sgd(**options):
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_what_is_released_has_the_stated_noise_and_lies_on_the_grid(mechanism):
-    width, release = 1500, sv.Release(2.0, 0.05, mechanism, name="gradient")
+    width, release = 6000, sv.Release(2.0, 0.05, mechanism, name="gradient")
     problem = sv.Minimize(lambda x, r: jnp.sum(x * r), jnp.zeros(width))
     records = np.zeros((5, width), np.float32)
     records[:, 0] = 7.0  # clipped to 2
@@ -171,6 +171,8 @@ def test_results_and_ledger_are_kept(tmp_path):
     assert (tmp_path / "run" / "result.json").exists()
     kept = sv.Ledger(tmp_path / "run" / "ledger.jsonl")
     assert kept.epsilon(0, 1e-5, "zero-out") == pytest.approx(result.privacy.epsilon, rel=1e-3)
+    with pytest.raises(ValueError, match="holds a run already"):
+        run_discrete(PROBLEM, list(RECORDS), sgd(), out=tmp_path / "run", **options)
 
 
 def test_run_takes_the_noise_as_an_option():
@@ -199,6 +201,11 @@ def test_what_cannot_be_made_exact_is_refused_before_anything_runs():
     problem = sv.MinMax(lambda x, y, r: x @ r + x @ y, jnp.zeros(3), jnp.zeros(3))
     with pytest.raises(ValueError, match="private state"):
         run_discrete(problem, list(RECORDS), printed, network=RING, steps=1)
+    ledger = sv.Ledger()
+    wrong = {"evaluate": lambda x, y: {}, "ledger": ledger}
+    with pytest.raises(ValueError, match="evaluate could not be called"):
+        run_discrete(PROBLEM, list(RECORDS), sgd(), network=RING, steps=1, **wrong)
+    assert not ledger.entries
     with pytest.raises(ValueError, match="no clip or no noise"):
         run_discrete(PROBLEM, list(RECORDS), sgd(gradient=sv.Release.open()), network=RING, steps=1)
     (place,) = places([{}], {}, sv.networks.single(), 1, noise="discrete")

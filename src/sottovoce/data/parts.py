@@ -26,6 +26,11 @@ class Part:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def units(self) -> int:
+        """How many privacy units it holds."""
+        return len(self) if self.unit is None else np.unique(np.asarray(self.unit)[self.rows]).size
+
     def gather(self) -> Any:
         """The part's own records, as a pytree of new arrays."""
         return jax.tree.map(lambda leaf: leaf[self.rows], self.records)

@@ -168,7 +168,7 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
         record = records.get(level, records.get("records"))
         try:
             traced = jax.make_jaxpr(loss)(*start(problem), record)
-        except (TypeError, KeyError, IndexError, AttributeError) as error:
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             shapes = jax.tree.map(np.shape, record)
             raise ValueError(
                 f"{name} could not be evaluated on one record ({type(error).__name__}: {error}). "
@@ -179,6 +179,28 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
             raise ValueError(f"{name} returned shapes {got} for one record: it must return one scalar per record")
         if not problem.public_constants:
             _refuse_captured(name, traced)
+    _check_public(problem)
+
+
+def _check_public(problem: Problem) -> None:
+    """Terms without records give one number, projections give back what they were given."""
+    for field in fields(problem):
+        if field.name.startswith("public") and field.name != "public_constants":
+            value = _tried(field.name, problem, start(problem))
+            if jnp.shape(value) != ():
+                raise ValueError(f"{field.name} returned shape {jnp.shape(value)}: it must return one number (sum it)")
+        if field.name.startswith("project_"):
+            variable = getattr(problem, field.name.replace("project_", "") + "0")
+            kept = _tried(field.name, problem, (variable,))
+            if jax.tree.map(jnp.shape, kept) != jax.tree.map(jnp.shape, variable):
+                raise ValueError(f"{field.name} must return what it is given, with other numbers: its shapes changed")
+
+
+def _tried(name: str, problem: Problem, given: tuple[Tree, ...]) -> Any:
+    try:
+        return jax.eval_shape(getattr(problem, name), *given)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise ValueError(f"{name} could not be evaluated ({type(error).__name__}: {error})") from error
 
 
 def _refuse_captured(name: str, traced: ClosedJaxpr) -> None:

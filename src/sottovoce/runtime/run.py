@@ -16,12 +16,13 @@ import numpy as np
 
 from sottovoce import accounting
 from sottovoce.methods.base import Method, State
-from sottovoce.networks import Network, single
+from sottovoce.naming import check_count
+from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.privacy.ledger import Budget, Entry, Group, Ledger
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems import objectives
-from sottovoce.runtime import checkpoint
+from sottovoce.runtime import checkpoint, checks
 from sottovoce.runtime.progress import Progress
 from sottovoce.runtime.recorder import charges
 from sottovoce.runtime.result import Result, average, variables
@@ -96,8 +97,8 @@ def run(
     if noise != "simulated":
         raise ValueError(f"noise is {noise!r}: choose 'simulated' or 'discrete'")
     layout = lay_out(parts)
-    network = _check(problem, method, network, layout, steps)
-    objectives.check(problem, layout.example())
+    network = checks.fitting(problem, method, network, layout, steps)
+    check_count("chunk", chunk)
     report = accounting.account(
         method,
         sizes=layout.sizes,
@@ -110,12 +111,15 @@ def run(
         problem=problem,
     )
     report = _simulated(report)
-    every = every or max(1, math.ceil(steps / 10))
-    folder = Path(out) if out is not None else None
+    every = max(1, math.ceil(steps / 10)) if every is None else every
+    check_count("every", every)
+    checks.metrics(problem, evaluate)
+    checks.finite(layout)
+    folder = checks.ready(out, resume)
     identity = _identity(problem, method, network, layout, steps, seed, every) if folder or ledger else {}
     name = hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:16]
     if ledger is None:
-        ledger = Ledger(folder / "ledger.jsonl" if folder and _ready(folder, resume) else None)
+        ledger = Ledger(folder / "ledger.jsonl" if folder else None)
     books = _Books(ledger, name, method, problem, layout, network, steps, report)
     if budget is not None:
         books.require(budget)
@@ -150,39 +154,6 @@ def run(
 
 def _simulated(report: PrivacyReport) -> PrivacyReport:
     return replace(report, caveats=(*report.caveats, SIMULATION)) if report.private else report
-
-
-def _check(problem: Any, method: Method, network: Network | None, layout: Layout, steps: int) -> Network:
-    """Whether these belong together; says what to change if they do not."""
-    if not isinstance(method, Method):
-        raise TypeError(f"method is {method!r}: give a configured method, such as sv.methods.DpSgd(rate=0.1, ...)")
-    solvable: tuple[type, ...] = method.solves
-    if type(problem) not in solvable:
-        kinds = " or ".join(kind.__name__ for kind in method.solves)
-        raise TypeError(f"{type(method).__name__} solves {kinds}; the problem is a {type(problem).__name__}")
-    if steps < 1:
-        raise ValueError(f"steps is {steps}: it must be at least 1")
-    if network is None:
-        if layout.agents > 1:
-            raise ValueError(f"{layout.agents} parties need a network, for example sv.networks.ring({layout.agents})")
-        network = single()
-    if network.size != layout.agents:
-        raise ValueError(f"the network has {network.size} agents, but there are {layout.agents} parties")
-    for over in method.over:
-        network._matrix(over, f"cannot serve {type(method).__name__}, which needs it")
-    if "records" not in layout.sizes and set(problem.losses) != set(layout.sizes):
-        raise ValueError(
-            f"Levels(upper, lower) are for bilevel problems; {type(problem).__name__} takes one record set"
-        )
-    return network
-
-
-def _ready(folder: Path, resume: bool) -> bool:
-    """Make the folder; refuse to run over an earlier run."""
-    if (folder / "checkpoint.npz").exists() and not resume:
-        raise ValueError(f"{folder} holds a run already: choose another folder, or go on with resume=True (--resume)")
-    folder.mkdir(parents=True, exist_ok=True)
-    return True
 
 
 def _identity(
@@ -250,6 +221,8 @@ class _Books:
 
     def require(self, budget: Budget) -> None:
         """Refuse what would go over the budget."""
+        if not isinstance(budget, Budget):
+            raise TypeError(f"budget is {budget!r}: give sv.Budget(epsilon, delta)")
         if not self.report.private or any(note.sampling is None for note in self.notes):
             raise ValueError(f"a budget of {budget.epsilon:g} was set, but: {self.report.statement()}")
         self.ledger.require(budget, self.name, self.spent(range(self.steps)), self.report.adjacency)  # type: ignore[arg-type]
@@ -328,10 +301,7 @@ def _measure(state: State, problem: Any, evaluate: Callable[..., Mapping[str, An
     gap = [jnp.sum((leaf - middle) ** 2) for leaf, middle in zip(jax.tree.leaves(own), jax.tree.leaves(mean))]
     metrics: dict[str, jax.Array] = {"consensus": sum(gap[1:], gap[0]) / agents}
     if evaluate is not None:
-        named = evaluate(*mean)
-        if not isinstance(named, Mapping):
-            raise TypeError('evaluate must return named numbers, such as {"accuracy": ...}')
-        metrics.update({name: jnp.asarray(value) for name, value in named.items()})
+        metrics.update({name: jnp.asarray(value) for name, value in evaluate(*mean).items()})
         if 1 < agents <= _EACH:
             each = jax.lax.map(lambda one: dict(evaluate(*one)), own)
             metrics.update({f"{name}/agents": jnp.asarray(value) for name, value in each.items()})

@@ -88,6 +88,8 @@ def lay_out(parts: Sequence[Any], agents: range | None = None) -> Layout:
 
     Raises ValueError naming the party that is empty, of another kind, or holds records of another shape.
     """
+    if isinstance(parts, Mapping):
+        raise ValueError("parts is one record set: give a list, one record set per agent ([records] for one agent)")
     if not parts:
         raise ValueError("there are no parties: give one record set per agent")
     split = [isinstance(part, Levels) for part in parts]
@@ -129,7 +131,7 @@ def _check_group(level: str, group: list[Part]) -> None:
 
 def _build(group: list[Part], kept: list[int]) -> tuple[Store, np.ndarray]:
     pool, rows = _pool([group[i] for i in kept])
-    sizes = np.array([len(part) if part.unit is None else np.unique(_ids(part)).size for part in group])
+    sizes = np.array([part.units for part in group])
     starts = np.concatenate([[0], np.cumsum(sizes[kept])[:-1]])
     if group[0].unit is None:
         order, filled = np.concatenate(rows), None

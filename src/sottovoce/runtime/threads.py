@@ -27,8 +27,7 @@ from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.sampling import Rows, Sampling
-from sottovoce.problems import objectives
-from sottovoce.runtime import mixing, run
+from sottovoce.runtime import checks, mixing, run
 from sottovoce.runtime.agent import Agent, Place, Read, RecordFn, root_key, run_key, step_key
 from sottovoce.runtime.recorder import Charge, charges
 from sottovoce.runtime.result import Result
@@ -222,8 +221,8 @@ def run_discrete(
     6.10352e-05 / 20, Full(), 8 times
     """
     layout = lay_out(parts)
-    network = run._check(problem, method, network, layout, steps)
-    objectives.check(problem, layout.example())
+    network = checks.fitting(problem, method, network, layout, steps)
+    checks.metrics(problem, evaluate)
     notes = charges(method, layout.sizes, steps, network, problem)
     for note in notes:
         if note.sampling is None:
@@ -242,8 +241,8 @@ def run_discrete(
         problem=problem,
     )
     report = _as_drawn(report, notes, layout.sizes, steps)
-    folder = Path(out) if out is not None else None
-    if folder is not None and run._ready(folder, resume=False) and ledger is None:
+    folder = checks.ready(out, resume=False)
+    if folder is not None and ledger is None:
         ledger = Ledger(folder / "ledger.jsonl")
     books = run._Books(ledger or Ledger(), secrets.token_hex(8), method, problem, layout, network, steps, report)
     if budget is not None:
