@@ -169,7 +169,7 @@ def calibrate(
     console.print(table)
     if out is not None:
         out.write_text(written(runfile.title, dict(made)))
-        notes.print(f"wrote {out}")
+        notes.print(f"wrote {escape(str(out))}")
 
 
 @app.command("list")
@@ -317,7 +317,7 @@ def _stoppable(remedy: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        notes.print(f"Stopped. {remedy}", soft_wrap=True)
+        notes.print(f"Stopped. {escape(remedy)}", soft_wrap=True)
         raise typer.Exit(130) from None
 
 
@@ -347,7 +347,7 @@ def _show(made: "Comparison", out: Path, write: bool = False) -> None:
         console.print(line)
     if write:
         write_report(out)
-    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+    console.print(f"Report: {escape(str(out / 'report.html'))}", highlight=False, soft_wrap=True)
 
 
 def _say(line: str) -> None:

@@ -271,3 +271,17 @@ def test_a_run_that_diverges_is_left_out_and_said(tiny, tmp_path):
     made = execute.execute(RunFile.parse(wild), tmp_path / "out", say=said.append)
     assert [row.name for row in made.rows] == ["tame"]
     assert any(line.startswith("left out: ") for line in said)
+
+
+def test_a_refused_resume_leaves_the_plan_as_it_was(tiny, tmp_path):
+    execute.execute(RunFile.parse(tiny), tmp_path / "out")
+    before = (tmp_path / "out" / "run.toml").read_bytes()
+    with pytest.raises(ValueError):
+        execute.execute(RunFile.parse(tiny, ["method.rate=0.123"]), tmp_path / "out", resume=True)
+    assert (tmp_path / "out" / "run.toml").read_bytes() == before
+
+
+def test_a_budget_too_small_is_told_before_any_row_runs(tiny, tmp_path):
+    with pytest.raises(ValueError, match=r"privacy\.budget is 1, but a run would spend 3"):
+        execute.execute(RunFile.parse(tiny, ["privacy.budget=1.0"]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

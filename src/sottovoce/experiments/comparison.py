@@ -12,12 +12,13 @@ from typing import Any, Literal
 import numpy as np
 
 from sottovoce.experiments.runfile import Printed
-from sottovoce.privacy.report import PrivacyReport
+from sottovoce.privacy.report import PrivacyReport, rounded_up
 from sottovoce.runtime import checkpoint
 
 Kind = Literal["together", "alone", "pooled"]
 TRAIN_LOSS = "train loss"  # of private records, without noise
 ALONE = ", alone"  # what is added to a variant's name for its parties alone
+_PLAN = ("run.toml", "comparison.json")
 _NOT_METRICS = ("step", "seconds", "consensus")
 _LOWER_IS_BETTER = ("loss", "error", "gap", "norm")
 
@@ -177,6 +178,17 @@ def save_plan(folder: Path, title: str, text: str, printed: Sequence[Printed], r
     checkpoint.write_atomically(folder / "comparison.json", json.dumps(facts, indent=1).encode())
 
 
+def stored_plan(folder: Path) -> dict[str, bytes]:
+    """What `save_plan` would write over."""
+    return {name: (folder / name).read_bytes() for name in _PLAN if (folder / name).is_file()}
+
+
+def restore_plan(folder: Path, stored: dict[str, bytes]) -> None:
+    """Put back what `stored_plan` found, if anything."""
+    for name, content in stored.items():
+        checkpoint.write_atomically(folder / name, content)
+
+
 def lower_is_better(metric: str) -> bool:
     """Whether a small value is a good one, by the metric's name.
 
@@ -205,8 +217,7 @@ def upward(epsilon: float | None, digits: int = 3) -> str:
     """
     if epsilon is None or not math.isfinite(epsilon) or epsilon <= 0:
         return figure(epsilon)
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) + 1 - digits)
-    return f"{math.ceil(epsilon / unit * (1 - 1e-12)) * unit:.{digits}g}"
+    return rounded_up(epsilon, digits)
 
 
 def spread(mean: float, deviation: float) -> str:

@@ -147,7 +147,15 @@ def setup(case: Case) -> Setup:
     if case.data.upper is not None and set(task.problem.losses) != {"upper", "lower"}:
         raise ValueError(f"data.upper makes two levels, but the task {case.task.name!r} has one: leave data.upper out")
     made = Setup(case, task, task.prepare(parts), test, network, method)
-    return made.calibrated() if wanted.enabled else replace(made, method=method.without_privacy())
+    if not wanted.enabled:
+        return replace(made, method=method.without_privacy())
+    made = made.calibrated()
+    if wanted.budget is not None and made.account.private and made.account.epsilon > wanted.budget:
+        raise ValueError(
+            f"privacy.budget is {wanted.budget:g}, but a run would spend {comparison.upward(made.account.epsilon)}: "
+            "raise the budget, or lower privacy.epsilon or run.steps"
+        )
+    return made
 
 
 @dataclass(frozen=True)
@@ -208,6 +216,7 @@ def execute(
         }
         for row in rows
     ]
+    before = comparison.stored_plan(out)
     comparison.save_plan(out, runfile.title, runfile.text, runfile.printed, entries)
     total, begun = sum(len(row.setup.case.run.seeds) for row in rows), 0
     for row in rows:
@@ -218,6 +227,9 @@ def execute(
                 row.setup.run(seed, out / row.folder(seed), resume)
             except FloatingPointError as error:  # a method that diverges is a finding: the others go on
                 say(f"left out: {error}")
+            except ValueError:  # these settings do not go on with what is there: it stays as it was
+                comparison.restore_plan(out, before)
+                raise
     return comparison.load(out)
 
 

@@ -1,5 +1,6 @@
 """The privacy statement: what is guaranteed to whom, and what is not."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -41,9 +42,9 @@ class PrivacyReport:
         if not self.private:
             return f"No differential privacy is guaranteed ({self.method}, {self.design} design): epsilon is infinite."
         spread = min(self.per_agent)
-        who = f"each agent's epsilon is at most {self.epsilon:.4g}"
+        who = f"each agent's epsilon is at most {rounded_up(self.epsilon, 4)}"
         if spread < self.epsilon * 0.995:
-            who += f" (the lowest {spread:.4g})"
+            who += f" (the lowest {rounded_up(spread, 4)})"
         return (
             f"{self.method}, {self.design} design, {self.steps} steps: {who} at delta {self.delta:g}, per {self.unit}, "
             f"{self.adjacency} adjacency, by {self.accountant} ({self.library})."
@@ -71,3 +72,15 @@ class PrivacyReport:
 def merge_caveats(*groups: Sequence[str]) -> tuple[str, ...]:
     """All caveats once, in order."""
     return tuple(dict.fromkeys(caveat for group in groups for caveat in group))
+
+
+def rounded_up(epsilon: float, digits: int) -> str:
+    """A number that is not negative, to so many digits and never less than it is: what is written is guaranteed.
+
+    >>> rounded_up(1.9991, 3), rounded_up(2.0001, 3), rounded_up(0.34561, 4)
+    ('2', '2.01', '0.3457')
+    """
+    if epsilon == 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) + 1 - digits)
+    return f"{math.ceil(epsilon / unit * (1 - 1e-12)) * unit:.{digits}g}"
