@@ -46,7 +46,7 @@ def convex() -> Case:
         scatter -= scatter.mean(axis=0)
         parts.append({"h": np.full(RECORDS, curvature), "c": centre + scatter})
     best = float(h @ c / h.sum())
-    problem = sv.Minimize(lambda x, r: 0.5 * r["h"] * jnp.sum((x - r["c"]) ** 2), jnp.zeros(COORDINATES))
+    problem = sv.Minimize(lambda x, r: 0.5 * r["h"] * jnp.sum((x - r["c"]) ** 2), jnp.full(COORDINATES, 10.0))
     return Case("strongly convex", problem, parts, lambda x: 0.5 * float(h.mean()) * jnp.mean((x - best) ** 2))
 
 
