@@ -13,7 +13,6 @@ from sottovoce.experiments.report import render
 from sottovoce.experiments.runfile import Case, RunFile
 from sottovoce.privacy.labels import Fresh, Memoised, Open
 from sottovoce.rates import Adam
-from sottovoce.runtime import checkpoint
 from sottovoce.schedules import Linear
 
 TINY = """
@@ -95,16 +94,9 @@ def test_stages_and_the_twin_side_by_side(tmp_path: Path) -> None:
     assert "features are not covered" in page
 
 
-def test_a_stopped_experiment_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def save_and_stop(*given: Any) -> None:
-        save(*given)
-        raise KeyboardInterrupt
-
-    save = checkpoint.save
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save", save_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            execute(RunFile.parse(TINY), tmp_path)
+def test_a_stopped_experiment_goes_on(tmp_path: Path, stopped_at_first_save: Any) -> None:
+    with stopped_at_first_save():
+        execute(RunFile.parse(TINY), tmp_path)
     with pytest.raises(ValueError, match="is finished"):
         comparison.load(tmp_path)
     assert execute(RunFile.parse(TINY), tmp_path, resume=True).rows[0].runs[0].history["step"].tolist() == [2, 4]

@@ -18,7 +18,6 @@ from sottovoce.problems.columns import Columns, split_columns
 from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation, probabilities
 from sottovoce.problems.vertical import Vertical
 from sottovoce.rates import Adam
-from sottovoce.runtime import checkpoint
 from sottovoce.runtime.exchange import Message, Party
 from sottovoce.runtime.stages import run_in_stages
 from sottovoce.runtime.vertical import account_vertical, run_vertical
@@ -101,7 +100,7 @@ def test_same_seed_same_bytes_in_one_stretch_or_two_and_another_seed_other_ones(
     assert (path != _path(METHOD, seed=1)).any()
 
 
-def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, stopped_at_first_save: Any) -> None:
     method = replace(METHOD, rate_x=Adam(0.1), rate_y=optax.adam(0.1))
 
     def run(out: Path | None, **options: Any) -> np.ndarray:
@@ -109,15 +108,8 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: py
         options |= {"steps": 6, "every": 2, "evaluate": _flat, "out": out}
         return run_vertical(_problem(columns), columns, labels, method, **options).history["all"]
 
-    def save_and_stop(*given: Any) -> None:
-        save(*given)
-        raise KeyboardInterrupt
-
-    save = checkpoint.save
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save", save_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path)
+    with stopped_at_first_save():
+        run(tmp_path)
     assert not (tmp_path / "result.json").exists()
     with pytest.raises(ValueError, match="holds a run already"):
         run(tmp_path)

@@ -48,15 +48,12 @@ class Setup:
 
     @cached_property
     def _setting(self) -> dict[str, Any]:
-        layout = lay_out(self.parts)
         return {
-            "sizes": layout.sizes,
             "steps": self.case.run.steps,
             "network": self.network,
             "adjacency": self.case.privacy.adjacency,
-            "unit": layout.unit,
-            "shared_units": layout.shared_units,
             "problem": self.task.problem,
+            **lay_out(self.parts).facts,
         }
 
     def calibrated(self) -> "Setup":

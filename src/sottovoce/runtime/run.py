@@ -99,18 +99,8 @@ def run(
     layout = lay_out(parts)
     network = checks.fitting(problem, method, network, layout, steps)
     check_count("chunk", chunk)
-    report = accounting.account(
-        method,
-        sizes=layout.sizes,
-        steps=steps,
-        network=network,
-        delta=delta,
-        adjacency=adjacency,
-        unit=layout.unit,
-        shared_units=layout.shared_units,
-        problem=problem,
-    )
-    report = _simulated(report)
+    place = {"steps": steps, "network": network, "problem": problem, **layout.facts}
+    report = _simulated(accounting.account(method, delta=delta, adjacency=adjacency, **place))
     every = max(1, math.ceil(steps / 10)) if every is None else every
     check_count("every", every)
     checks.metrics(problem, evaluate)

@@ -62,6 +62,11 @@ class Layout:
         """How many agents there are."""
         return len(next(iter(self.sizes.values())))
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `account` and `calibrate` ask of the records, as their keywords."""
+        return {"sizes": self.sizes, "unit": self.unit, "shared_units": self.shared_units}
+
     def example(self) -> dict[str, Tree]:
         """One record of each level, to try a loss on."""
         return {level: jax.tree.map(lambda leaf: leaf[0], store.pool) for level, store in self.stores.items()}

@@ -229,17 +229,8 @@ def run_discrete(
             raise ValueError(_PRINTED.format(note.release.name))
         if not note.release.private:
             raise ValueError(f"release {note.release.name!r} has no clip or no noise: discrete noise needs both")
-    report = accounting.account(
-        method,
-        sizes=layout.sizes,
-        steps=steps,
-        network=network,
-        delta=delta,
-        adjacency=adjacency,
-        unit=layout.unit,
-        shared_units=layout.shared_units,
-        problem=problem,
-    )
+    place = {"steps": steps, "network": network, "problem": problem, **layout.facts}
+    report = accounting.account(method, delta=delta, adjacency=adjacency, **place)
     report = _as_drawn(report, notes, layout.sizes, steps)
     folder = checks.ready(out, resume=False)
     if folder is not None and ledger is None:
