@@ -156,6 +156,9 @@ def test_a_run_can_be_audited_and_its_ledger_read(capsys, monkeypatch, tiny_file
     code, out, _ = command(capsys, monkeypatch, "ledger", "show", ledger)
     assert code == 0
     assert "epsilon" in out
+    code, out, _ = command(capsys, monkeypatch, "ledger", "show", ledger, ledger)
+    assert code == 0
+    assert out.count("ledger.jsonl:") == 2
     code, out, _ = command(capsys, monkeypatch, "audit", tiny_file, "--set", "run.steps=2", "--trials", "400")
     assert code == 0
     assert "claimed" in out

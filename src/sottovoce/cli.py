@@ -288,20 +288,24 @@ def _exhibit(name: str, quick: bool) -> None:
 
 @ledgers.command("show")
 def show_ledger(
-    file: Annotated[Path, typer.Argument(metavar="LEDGER.jsonl", help="a run's ledger")],
+    files: Annotated[list[Path], typer.Argument(metavar="LEDGER.jsonl...", help="ledgers of runs or of agents")],
     delta: Annotated[float, typer.Option("--delta")] = 1e-5,
     adjacency: Annotated[str, typer.Option("--adjacency", help="zero-out or replace-one")] = "zero-out",
 ) -> None:
     """What each agent has spent, all runs composed.
 
     sottovoce ledger show runs/mine/DpSgd/0/ledger.jsonl
+    sottovoce ledger show deployed/ledger-*.jsonl            # one an agent
     """
     from sottovoce.privacy.accountant import check_adjacency
     from sottovoce.privacy.ledger import Ledger, show
 
-    if not file.exists():
-        raise ValueError(f"there is no ledger {file}: it is called ledger.jsonl, in the folder of a run")
-    console.print(show(Ledger(file), delta, check_adjacency(adjacency)), highlight=False, soft_wrap=True)
+    for file in files:
+        if not file.exists():
+            raise ValueError(f"there is no ledger {file}: it is called ledger.jsonl, in the folder of a run")
+        if len(files) > 1:
+            console.print(f"{file}:", highlight=False, soft_wrap=True)
+        console.print(show(Ledger(file), delta, check_adjacency(adjacency)), highlight=False, soft_wrap=True)
 
 
 def _execute(runfile: "RunFile", out: Path, resume: bool) -> None:

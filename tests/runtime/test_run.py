@@ -16,7 +16,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.data.parts import Levels, Part
-from sottovoce.privacy.ledger import BudgetExceeded
+from sottovoce.privacy.ledger import OWNER, BudgetExceeded
 from sottovoce.runtime.store import lay_out
 
 DATA = np.random.default_rng(0).normal(size=(4, 30, 2)).astype(np.float32)
@@ -190,6 +190,19 @@ def test_the_ledger_composes_to_the_report(tmp_path):
     ledger = sv.Ledger(tmp_path / "run" / "ledger.jsonl")
     spent = ledger.epsilon(agent=2, delta=1e-5, adjacency="zero-out")
     assert float(spent) == pytest.approx(result.privacy.epsilon, rel=1e-4)
+
+
+def test_each_agent_may_keep_its_own_ledger():
+    sizes = [30, 30, 30, 60]
+    parts = [np.resize(PARTS[0], (size, *np.shape(PARTS[0])[1:])) for size in sizes]
+    ledgers = [sv.Ledger() for _ in sizes]
+    result = sv.run(PROBLEM, parts, sgd(), network=RING, steps=10, every=5, ledger=ledgers)
+    spent = [float(ledger.epsilon(OWNER, 1e-5, "zero-out")) for ledger in ledgers]
+    np.testing.assert_allclose(spent, np.asarray(result.privacy.per_agent, float), rtol=1e-3)
+    assert spent[3] < spent[0]
+    budget = sv.Budget(1.2 * spent[3], 1e-5)
+    with pytest.raises(BudgetExceeded, match="agent 0 would reach"):
+        sv.run(PROBLEM, parts, sgd(), network=RING, steps=10, ledger=ledgers, budget=budget)
 
 
 def test_a_damaged_ledger_is_refused(tmp_path):

@@ -16,7 +16,7 @@ import sottovoce as sv
 from sottovoce.data.parts import Levels, Part
 from sottovoce.methods.base import Method
 from sottovoce.privacy import discrete
-from sottovoce.privacy.ledger import BudgetExceeded
+from sottovoce.privacy.ledger import OWNER, BudgetExceeded
 from sottovoce.runtime.agent import Read
 from sottovoce.runtime.store import lay_out
 from sottovoce.runtime.threads import agent_of, live, places, run_discrete, run_threads
@@ -132,25 +132,57 @@ def test_a_unit_is_clipped_as_a_whole():
     assert 0.99 * grid.clip**2 < ((whole - rest) ** 2).sum() <= grid.clip**2
 
 
-def test_every_run_is_new_and_paid_for_before_it_begins(monkeypatch):
-    ledger, setting = sv.Ledger(), {"network": RING, "steps": 1}
+def test_every_run_is_new_and_every_agent_pays_before_each_step(monkeypatch):
+    ledgers, setting = [sv.Ledger(), sv.Ledger()], {"network": RING, "steps": 3}
     budget = sv.Budget(epsilon=1.9 * sv.account(sgd(), sizes=[12, 12], **setting).epsilon, delta=1e-5)
-    charged_before = []
+    drawn = []
     honest = discrete.on_grid
-    monkeypatch.setattr(
-        discrete, "on_grid", lambda *a, **k: charged_before.append(len(ledger.entries)) or honest(*a, **k)
-    )
-    first = run_discrete(PROBLEM, list(RECORDS), sgd(), ledger=ledger, budget=budget, **setting)
-    assert set(charged_before[1:]) == {1}  # the first call is for the report
-    second = run_discrete(PROBLEM, list(RECORDS), sgd(), ledger=ledger, **setting)
+
+    def watched(release, share, t=None, agent=None):
+        if t is not None:  # not for the report
+            drawn.append((t, agent, len(ledgers[agent].entries)))
+        return honest(release, share) if t is None else honest(release, share, t, agent)
+
+    monkeypatch.setattr(discrete, "on_grid", watched)
+    first = run_discrete(PROBLEM, list(RECORDS), sgd(), ledger=ledgers, budget=budget, **setting)
+    assert sorted(drawn) == [(t, agent, t + 1) for t in range(3) for agent in (0, 1)]
+    second = run_discrete(PROBLEM, list(RECORDS), sgd(), ledger=ledgers, **setting)
     assert not np.array_equal(first.x, second.x)
-    assert len(ledger.entries) == 2
-    once, twice = first.privacy.epsilon, ledger.epsilon(0, 1e-5, "zero-out")
+    assert [len(ledger.entries) for ledger in ledgers] == [6, 6]
+    once, twice = first.privacy.epsilon, ledgers[0].epsilon(OWNER, 1e-5, "zero-out")
     assert once < twice < 2 * once
-    released = len(charged_before)
-    with pytest.raises(BudgetExceeded, match="Nothing was released"):
-        run_discrete(PROBLEM, list(RECORDS), sgd(), ledger=ledger, budget=budget, **setting)
-    assert len(charged_before) == released + 1
+    with pytest.raises(BudgetExceeded, match=r"agent 0 would reach.*Nothing was released"):
+        run_discrete(PROBLEM, list(RECORDS), sgd(), ledger=ledgers, budget=budget, **setting)
+    assert len(drawn) == 12
+
+
+def test_an_agent_that_has_spent_its_own_budget_stops_the_run(tmp_path):
+    """Ledgers outlive runs, and a party's number may be another one in each."""
+    setting, files = {"network": RING, "steps": 1}, [tmp_path / "north.jsonl", tmp_path / "south.jsonl"]
+    budget = sv.Budget(epsilon=1.2 * sv.account(sgd(), sizes=[12, 12], **setting).epsilon, delta=1e-5)
+    run_discrete(PROBLEM, list(RECORDS), sgd(), ledger=[sv.Ledger(file) for file in files], budget=budget, **setting)
+    newcomer = tmp_path / "east.jsonl"
+    ledgers = [sv.Ledger(newcomer), sv.Ledger(files[0])]
+    with pytest.raises(BudgetExceeded, match="agent 1 would reach"):
+        run_discrete(PROBLEM, list(RECORDS), sgd(), ledger=ledgers, budget=budget, **setting)
+    assert not newcomer.exists()
+    text = files[0].read_text()
+    files[0].write_text(text.replace('"count": 1', '"count": 0'))
+    with pytest.raises(ValueError, match="changed or cut"):
+        sv.Ledger(files[0])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: sv.Ledger(), "a ledger each: give a list"),
+        (lambda: [sv.Ledger()], "1 ledgers for 2 agents"),
+        (lambda: [sv.Ledger()] * 2, "two agents share a ledger"),
+    ],
+)
+def test_ledgers_that_do_not_fit_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        run_discrete(PROBLEM, list(RECORDS), sgd(), ledger=wrong(), network=RING, steps=1)
 
 
 def test_the_report_names_what_is_drawn():
@@ -169,8 +201,9 @@ def test_results_and_ledger_are_kept(tmp_path):
     assert result.history["size"].shape == (1,)
     assert result.history["size/agents"].shape == (1, 2)
     assert (tmp_path / "run" / "result.json").exists()
-    kept = sv.Ledger(tmp_path / "run" / "ledger.jsonl")
-    assert kept.epsilon(0, 1e-5, "zero-out") == pytest.approx(result.privacy.epsilon, rel=1e-3)
+    for agent in range(2):
+        kept = sv.Ledger(tmp_path / "run" / f"ledger-{agent}.jsonl")
+        assert kept.epsilon(OWNER, 1e-5, "zero-out") == pytest.approx(result.privacy.epsilon, rel=1e-3)
     with pytest.raises(ValueError, match="holds a run already"):
         run_discrete(PROBLEM, list(RECORDS), sgd(), out=tmp_path / "run", **options)
 
@@ -201,11 +234,11 @@ def test_what_cannot_be_made_exact_is_refused_before_anything_runs():
     problem = sv.MinMax(lambda x, y, r: x @ r + x @ y, jnp.zeros(3), jnp.zeros(3))
     with pytest.raises(ValueError, match="private state"):
         run_discrete(problem, list(RECORDS), printed, network=RING, steps=1)
-    ledger = sv.Ledger()
-    wrong = {"evaluate": lambda x, y: {}, "ledger": ledger}
+    ledgers = [sv.Ledger(), sv.Ledger()]
+    wrong = {"evaluate": lambda x, y: {}, "ledger": ledgers}
     with pytest.raises(ValueError, match="evaluate could not be called"):
         run_discrete(PROBLEM, list(RECORDS), sgd(), network=RING, steps=1, **wrong)
-    assert not ledger.entries
+    assert not any(ledger.entries for ledger in ledgers)
     with pytest.raises(ValueError, match="no clip or no noise"):
         run_discrete(PROBLEM, list(RECORDS), sgd(gradient=sv.Release.open()), network=RING, steps=1)
     (place,) = places([{}], {}, sv.networks.single(), 1, noise="discrete")

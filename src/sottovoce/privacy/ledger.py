@@ -1,5 +1,6 @@
 """The ledger: what each agent has spent, written down before it is spent.
 
+A simulation has one ledger for all its agents, a deployed agent keeps its own (`runtime/books.py`).
 An entry covers a stretch of steps of one run. Writing the same entry again changes nothing: a run that was killed and
 resumed repeats the same bytes, which cost no privacy, so nothing is charged twice.
 
@@ -23,6 +24,7 @@ from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
 from sottovoce.runtime.checkpoint import write_atomically
 
 Spent = tuple[tuple[Mechanism, int], ...]
+OWNER = -1  # in the ledger that an agent keeps for itself: that agent, whatever its number is in a run
 _SAMPLINGS = {kind.__name__: kind for kind in accountant.Sampling.__args__}
 
 
@@ -48,7 +50,7 @@ class BudgetExceeded(ValueError):
 
 @dataclass(frozen=True)
 class Group:
-    """Agents that spend alike on the records of one level ("records" for a problem with one record set)."""
+    """Agents (or the `OWNER`) that spend alike on records of one level ("records" for a problem with one set)."""
 
     level: str
     agents: tuple[int, ...]
@@ -159,7 +161,9 @@ class Ledger:
         spent = [self.spent(agent, level) for level in sorted(levels)] or [()]
         return max((accountant.epsilon(mechanisms, delta, adjacency) for mechanisms in spent), key=float)
 
-    def require(self, budget: Budget, run: str, planned: Iterable[Group], adjacency: Adjacency) -> None:
+    def require(
+        self, budget: Budget, run: str, planned: Iterable[Group], adjacency: Adjacency, owner: str = "the owner"
+    ) -> None:
         """Refuse a run that would bring any agent over its budget, before anything is released."""
         for group in planned:
             by_past: dict[Spent, int] = {}
@@ -169,8 +173,9 @@ class Ledger:
                 total = accountant.epsilon((*past, *group.spent), budget.delta, adjacency)
                 if total > budget.epsilon:
                     before = accountant.epsilon(past, budget.delta, adjacency) if past else 0.0
+                    who = owner if agent == OWNER else f"agent {agent}"
                     raise BudgetExceeded(
-                        f"agent {agent} would reach epsilon {float(total):.4g} of a budget of {budget.epsilon:g} "
+                        f"{who} would reach epsilon {float(total):.4g} of a budget of {budget.epsilon:g} "
                         f"(delta {budget.delta:g}; {float(before):.4g} is spent already). Use fewer steps, more noise "
                         f"(sv.calibrate finds how much), or a larger budget. Nothing was released."
                     )
@@ -201,7 +206,7 @@ def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | No
         spent = float(ledger.epsilon(members[0], delta, adjacency))
         of = f" of {budget.epsilon:g}" if budget is not None else ""
         named = ", ".join(map(str, members[:8])) + (f" and {len(members) - 8} more" if len(members) > 8 else "")
-        who = f"agent{'s' if len(members) > 1 else ''} {named}"
+        who = "owner" if members == [OWNER] else f"agent{'s' if len(members) > 1 else ''} {named}"
         lines.append(f"{who}: epsilon {spent:.4g}{of}, delta {delta:g}, {adjacency}")
     return "\n".join(lines) or "nothing has been spent"
 

@@ -1,8 +1,9 @@
 """What a run gives: the model, its history, and its privacy statement, which travels with it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import checkpoint
 from sottovoce.trees import Private, Tree, reveal
 
+_EACH = 64  # agents up to which metrics are computed for each of them
+
 
 def variables(problem: Any, state: State) -> tuple[Tree, ...]:
     """The problem's variables out of the agents' states."""
@@ -24,6 +27,22 @@ def variables(problem: Any, state: State) -> tuple[Tree, ...]:
 def average(trees: Tree) -> Tree:
     """The mean over the agents."""
     return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), trees)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def measure(state: State, problem: Any, evaluate: Callable[..., Mapping[str, Any]] | None) -> dict[str, jax.Array]:
+    """Consensus error, and the user's metrics for the average and for each agent."""
+    own = variables(problem, state)
+    mean = average(own)
+    agents = jax.tree.leaves(own)[0].shape[0]
+    gap = [jnp.sum((leaf - middle) ** 2) for leaf, middle in zip(jax.tree.leaves(own), jax.tree.leaves(mean))]
+    metrics: dict[str, jax.Array] = {"consensus": sum(gap[1:], gap[0]) / agents}
+    if evaluate is not None:
+        metrics.update({name: jnp.asarray(value) for name, value in evaluate(*mean).items()})
+        if 1 < agents <= _EACH:
+            each = jax.lax.map(lambda one: dict(evaluate(*one)), own)
+            metrics.update({f"{name}/agents": jnp.asarray(value) for name, value in each.items()})
+    return metrics
 
 
 @dataclass(frozen=True)

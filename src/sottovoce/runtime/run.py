@@ -6,12 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sottovoce import accounting
@@ -19,13 +17,13 @@ from sottovoce.methods.base import Method, State
 from sottovoce.naming import check_count
 from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
-from sottovoce.privacy.ledger import Budget, Entry, Group, Ledger
+from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems import objectives
 from sottovoce.runtime import checkpoint, checks
+from sottovoce.runtime.books import Books
 from sottovoce.runtime.progress import Progress
-from sottovoce.runtime.recorder import charges
-from sottovoce.runtime.result import Result, average, variables
+from sottovoce.runtime.result import Result, measure
 from sottovoce.runtime.store import Layout, lay_out
 from sottovoce.runtime.vectorised import NEVER, Program, program, public_leaves
 
@@ -33,7 +31,6 @@ SIMULATION = (
     "simulated noise, do not deploy: it comes from a seed and a floating-point sampler, so this is the epsilon of the "
     "ideal mechanism, and who knows the seed can subtract the noise (noise='discrete' is exact)"
 )
-_EACH = 64  # agents up to which metrics are computed for each of them
 _SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend their time on the disk
 
 
@@ -53,7 +50,7 @@ def run(
     delta: float = 1e-5,
     adjacency: Adjacency | None = None,
     budget: Budget | None = None,
-    ledger: Ledger | None = None,
+    ledger: Ledger | Sequence[Ledger] | None = None,
     chunk: int = 1024,
     devices: int = 1,
     progress: bool | None = None,
@@ -74,6 +71,8 @@ def run(
         every: evaluate (and checkpoint) each so many steps; a tenth of the run by default.
         out: folder for the checkpoint, the ledger and the result; `resume` continues what is there.
         budget: refuse to start when an agent would spend more than this, counting what `ledger` has already.
+        ledger: where it is written down what is spent: one for all agents, or a list of one an agent, which discrete
+            noise asks for. By default `ledger.jsonl` in `out`, and there `ledger-0.jsonl` and so on.
         chunk: how many records are treated at once: bounds the memory.
         devices: spread the agents over so many devices.
         progress: show a progress bar; by default on a terminal.
@@ -110,7 +109,7 @@ def run(
     name = hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:16]
     if ledger is None:
         ledger = Ledger(folder / "ledger.jsonl" if folder else None)
-    books = _Books(ledger, name, method, problem, layout, network, steps, report)
+    books = Books(ledger, name, method, problem, layout, network, steps, report)
     if budget is not None:
         books.require(budget)
 
@@ -175,49 +174,6 @@ def _identity(
     }
 
 
-class _Books:
-    """The run's charges, stretch by stretch."""
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        name: str,
-        method: Method,
-        problem: Any,
-        layout: Layout,
-        network: Network,
-        steps: int,
-        report: PrivacyReport,
-    ) -> None:
-        self.ledger, self.name, self.layout, self.steps, self.report = ledger, name, layout, steps, report
-        self.notes = charges(method, layout.sizes, steps, network, problem)
-        kinds = accounting.kinds(method, layout.sizes)
-        self.groups = [tuple(np.flatnonzero(kinds == k).tolist()) for k in np.unique(kinds)]
-
-    def spent(self, stretch: range) -> tuple[Group, ...]:
-        """By level and group of equal agents; units that are in both levels pay for both at once."""
-        sizes = self.layout.sizes
-        levels = {"both": tuple(sizes)} if self.layout.shared_units else {level: (level,) for level in sizes}
-        return tuple(
-            Group(name, agents, accounting.spent(self.notes, sizes, agents[0], read, stretch))
-            for name, read in levels.items()
-            for agents in self.groups
-        )
-
-    def charge(self, start: int, stop: int) -> None:
-        """Write a stretch down before it is run."""
-        if self.report.private and not any(note.sampling is None for note in self.notes):
-            self.ledger.charge(Entry(self.name, start, stop, self.spent(range(start, stop))))
-
-    def require(self, budget: Budget) -> None:
-        """Refuse what would go over the budget."""
-        if not isinstance(budget, Budget):
-            raise TypeError(f"budget is {budget!r}: give sv.Budget(epsilon, delta)")
-        if not self.report.private or any(note.sampling is None for note in self.notes):
-            raise ValueError(f"a budget of {budget.epsilon:g} was set, but: {self.report.statement()}")
-        self.ledger.require(budget, self.name, self.spent(range(self.steps)), self.report.adjacency)  # type: ignore[arg-type]
-
-
 @dataclass
 class _Journey:
     """Where the run is: its state, its step, its history."""
@@ -251,9 +207,7 @@ class _Journey:
         self.record()
 
     def record(self) -> None:
-        measured = {
-            name: np.asarray(value) for name, value in _measure(self.state, self.problem, self.evaluate).items()
-        }
+        measured = {name: np.asarray(value) for name, value in measure(self.state, self.problem, self.evaluate).items()}
         for name, value in {"step": np.asarray(self.step), "seconds": np.asarray(self.seconds), **measured}.items():
             self.history.setdefault(name, []).append(value)
 
@@ -280,19 +234,3 @@ class _Journey:
     def result(self, report: PrivacyReport) -> Result:
         history = {name: np.stack(values) for name, values in self.history.items()}
         return Result.of(self.problem, self.state, history, report)
-
-
-@partial(jax.jit, static_argnums=(1, 2))
-def _measure(state: State, problem: Any, evaluate: Callable[..., Mapping[str, Any]] | None) -> dict[str, jax.Array]:
-    """Consensus error, and the user's metrics for the average and for each agent."""
-    own = variables(problem, state)
-    mean = average(own)
-    agents = jax.tree.leaves(own)[0].shape[0]
-    gap = [jnp.sum((leaf - middle) ** 2) for leaf, middle in zip(jax.tree.leaves(own), jax.tree.leaves(mean))]
-    metrics: dict[str, jax.Array] = {"consensus": sum(gap[1:], gap[0]) / agents}
-    if evaluate is not None:
-        metrics.update({name: jnp.asarray(value) for name, value in evaluate(*mean).items()})
-        if 1 < agents <= _EACH:
-            each = jax.lax.map(lambda one: dict(evaluate(*one)), own)
-            metrics.update({f"{name}/agents": jnp.asarray(value) for name, value in each.items()})
-    return metrics

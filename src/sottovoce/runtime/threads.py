@@ -27,10 +27,11 @@ from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.sampling import Rows, Sampling
-from sottovoce.runtime import checks, mixing, run
+from sottovoce.runtime import checks, mixing
 from sottovoce.runtime.agent import Agent, Place, Read, RecordFn, root_key, run_key, step_key
+from sottovoce.runtime.books import Books, own_ledgers
 from sottovoce.runtime.recorder import Charge, charges
-from sottovoce.runtime.result import Result
+from sottovoce.runtime.result import Result, measure
 from sottovoce.runtime.store import Store, lay_out
 from sottovoce.trees import Tree
 
@@ -201,14 +202,15 @@ def run_discrete(
     delta: float = 1e-5,
     adjacency: Adjacency | None = None,
     budget: Budget | None = None,
-    ledger: Ledger | None = None,
+    ledger: Sequence[Ledger] | None = None,
     chunk: int = 1024,
 ) -> Result:
     """Run a method as it is deployed: exact discrete noise and the operating system's coins, nothing from a seed.
 
-    Takes the arguments of `sv.run` that apply; `evaluate` is asked once, at the end. The whole run is charged to
-    `ledger` before its first release, and anew each time: no two runs draw the same noise. Each charge is that of the
-    stated release, which the discrete noise is rounded up to deserve (see `privacy.discrete`).
+    Takes the arguments of `sv.run` that apply; `evaluate` is asked once, at the end. Each agent keeps a ledger of its
+    own: it writes down what a step will spend, and syncs it, before it takes the step, and anew in each run, for no two
+    draw the same noise. Each charge is that of the stated release, which the discrete noise is rounded up to deserve
+    (see `privacy.discrete`).
 
     >>> import sottovoce as sv
     >>> problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(2))
@@ -220,6 +222,8 @@ def run_discrete(
     gradient: discrete gaussian noise of scale 3277 on whole-number sums of records clipped to 81920 (l2), in steps of
     6.10352e-05 / 20, Full(), 8 times
     """
+    if isinstance(ledger, Ledger):
+        raise ValueError("deployed agents keep a ledger each: give a list, ledger=[sv.Ledger(path), ...]")
     layout = lay_out(parts)
     network = checks.fitting(problem, method, network, layout, steps)
     checks.metrics(problem, evaluate)
@@ -233,17 +237,21 @@ def run_discrete(
     report = accounting.account(method, delta=delta, adjacency=adjacency, **place)
     report = _as_drawn(report, notes, layout.sizes, steps)
     folder = checks.ready(out, resume=False)
-    if folder is not None and ledger is None:
-        ledger = Ledger(folder / "ledger.jsonl")
-    books = run._Books(ledger or Ledger(), secrets.token_hex(8), method, problem, layout, network, steps, report)
+    ledger = own_ledgers(folder, layout.agents) if ledger is None else ledger
+    books = Books(ledger, secrets.token_hex(8), method, problem, layout, network, steps, report)
     if budget is not None:
         books.require(budget)
-    books.charge(0, steps)
     stores = [lay_out(parts, range(me, me + 1)).stores for me in range(layout.agents)]
     roots = [jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32))) for _ in stores]
     where = places(stores, layout.sizes, network, steps, chunk, "discrete")
-    state = live(problem, method, where, lambda place, phase, t: agent_of(place, phase, t, roots[place.me]))
-    measured = {"step": steps, **run._measure(state, problem, evaluate)}
+
+    def pay_and_act(place: ThreadPlace, phase: str, t: int) -> Agent:
+        if phase == "init" or t > 0:  # what `init` releases is charged with step 0
+            books.charge_own(place.me, t, t + 1)
+        return agent_of(place, phase, t, roots[place.me])
+
+    state = live(problem, method, where, pay_and_act)
+    measured = {"step": steps, **measure(state, problem, evaluate)}
     result = Result.of(problem, state, {name: np.asarray(value)[None] for name, value in measured.items()}, report)
     if folder is not None:
         result.save(folder)
