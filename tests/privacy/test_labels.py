@@ -19,6 +19,7 @@ from sottovoce.privacy import sound
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.label_store import Labels
 from sottovoce.privacy.labels import Fresh, Memoised, Open, Printed
+from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.privacy.response import Response, groups
 
 getcontext().prec = 60
@@ -109,6 +110,21 @@ def test_a_second_epsilon_is_a_second_draw() -> None:
     labels.memo(1.0)
     labels.memo(2.0)
     assert float(labels.epsilon()) == 3.0
+
+
+def test_a_budget_stops_a_draw_before_it_is_made(tmp_path: Path) -> None:
+    kept = {"path": tmp_path / "labels.npz", "budget": Budget(1.5, 0.0)}
+    labels = _labels(**kept)
+    seen = labels.memo(1.0).observed
+    for refused in (lambda: labels.redraw(1.0), lambda: labels.memo(0.6), lambda: labels.accuracy(seen, 0.6)):
+        with pytest.raises(BudgetExceeded, match=r"1 is spent already.*Nothing was released"):
+            refused()
+    assert float(labels.epsilon()) == 1.0
+    again = _labels(seed=9, **kept)  # another process: what was drawn is there, and so is what it cost
+    np.testing.assert_array_equal(again.memo(1.0).observed, seen)
+    with pytest.raises(BudgetExceeded):
+        again.memo(0.6)
+    assert _labels(seed=9, **kept).memo(0.5).observed.min() >= 0
 
 
 def test_both_corrections_read_one_memo() -> None:

@@ -8,7 +8,7 @@ import io
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Epsilon, Mechanism
+from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.privacy.response import ONE, Response, groups
 from sottovoce.runtime.checkpoint import write_atomically
 
@@ -60,6 +61,7 @@ class Labels:
         path: a file for draws and costs, to be kept with the data; read if it is there.
         ids: the rows' ids, which bind the file to these rows in this order.
         seed: for simulation only. Without one, coins are the operating system's.
+        budget: the most that may be released of any label: what would exceed it is refused before it is drawn.
 
     >>> labels = Labels(np.arange(100) % 10, classes=10, seed=0)
     >>> seen = labels.memo(1.0).observed
@@ -68,6 +70,10 @@ class Labels:
     >>> _ = labels.redraw(1.0)
     >>> float(labels.epsilon())
     2.0
+    >>> Labels(np.arange(100) % 10, classes=10, budget=Budget(1.0, 0.0)).memo(1.5)
+    Traceback (most recent call last):
+    ...
+    sottovoce.privacy.ledger.BudgetExceeded: a label would reach epsilon 1.5 of a budget of 1 ...
     """
 
     def __init__(
@@ -78,7 +84,9 @@ class Labels:
         path: str | Path | None = None,
         ids: Sequence[Any] | np.ndarray | None = None,
         seed: int | None = None,
+        budget: Budget | None = None,
     ) -> None:
+        self.budget = budget
         self._label = _checked(label, classes)
         self.classes, self.path, self.simulated = classes, Path(path) if path is not None else None, seed is not None
         self._rows = sha256(repr((len(self._label), None if ids is None else np.asarray(ids).tolist())).encode())
@@ -108,6 +116,7 @@ class Labels:
         if not missing.any():
             return memo
         new = chosen[missing]
+        self.charge(Mechanism(pure=epsilon), np.bincount(new, minlength=n))
         if prior is None:
             number, count = np.tile(np.arange(self.classes), (len(new), 1)), np.full(len(new), self.classes)
         else:
@@ -125,37 +134,40 @@ class Labels:
         observed[new], answers[new] = told, count
         likelihood[new] = np.where(number == told[:, None], honest, lie)
         self._memos[epsilon] = Memo(epsilon, observed, answers, likelihood)
-        self.charge(Mechanism(pure=epsilon), np.bincount(new, minlength=n))
+        self._save()
         return self._memos[epsilon]
 
     def redraw(self, epsilon: float, rows: Any = None) -> Memo:
         """Draw labels again that were drawn before: what it costs is added to what was spent."""
-        if epsilon in self._memos:
-            old = self._memos[epsilon]
-            forgotten = np.ones(len(self), bool) if rows is None else np.isin(np.arange(len(self)), rows)
-            self._memos[epsilon] = Memo(epsilon, np.where(forgotten, -1, old.observed), old.answers, old.likelihood)
-        return self.memo(epsilon, rows)
+        old = self._memos.get(epsilon)
+        if old is None:
+            return self.memo(epsilon, rows)
+        forgotten = np.ones(len(self), bool) if rows is None else np.isin(np.arange(len(self)), rows)
+        self._memos[epsilon] = Memo(epsilon, np.where(forgotten, -1, old.observed), old.answers, old.likelihood)
+        try:
+            return self.memo(epsilon, rows)
+        except BudgetExceeded:
+            self._memos[epsilon] = old
+            raise
 
     def charge(self, mechanism: Mechanism, counts: Any) -> None:
         """Write down that `mechanism` is applied to row i `counts[i]` times, before it is."""
         counts = np.asarray(counts, np.int64)
         if counts.shape != (len(self),) or (counts < 0).any():
             raise ValueError(f"counts have shape {counts.shape}: give one number >= 0 for each of {len(self)} rows")
-        self._costs[mechanism] = self._costs.get(mechanism, 0) + counts
-        if self.path is not None:
-            self._write(self.path)
+        costs = {**self._costs, mechanism: self._costs.get(mechanism, 0) + counts}
+        if self.budget is not None and (total := _most(costs, self.budget.delta)) > self.budget.epsilon:
+            raise BudgetExceeded(
+                f"a label would reach epsilon {float(total):.4g} of a budget of {self.budget.epsilon:g} (delta "
+                f"{self.budget.delta:g}; {float(self.epsilon(self.budget.delta)):.4g} is spent already). Draw at a "
+                "smaller epsilon, use labels that were drawn before, or raise the budget. Nothing was released."
+            )
+        self._costs = costs
+        self._save()
 
     def epsilon(self, delta: float = 0.0) -> Epsilon:
         """Everything ever released of the label that was used most: all runs, all draws, all noisy counts."""
-        if not self._costs:
-            return accountant.epsilon([], delta, "replace-one")
-        mechanisms = list(self._costs)
-        patterns = np.unique(np.stack([self._costs[m] for m in mechanisms], axis=1), axis=0)
-        most = [p for p in patterns if not ((patterns >= p).all(axis=1) & (patterns > p).any(axis=1)).any()]
-        return max(
-            accountant.epsilon([(m, int(c)) for m, c in zip(mechanisms, counts)], delta, "replace-one")
-            for counts in most
-        )
+        return _most(self._costs, delta)
 
     def accuracy(self, guessed: Any, epsilon: float, rows: Any = None) -> float:
         """The share of right guesses on true labels, with Laplace noise on their number: charged to these rows."""
@@ -170,7 +182,9 @@ class Labels:
         """One-hot true labels, for gates that hide them at each use, and for runs that guarantee nothing."""
         return np.eye(self.classes, dtype=np.float32)[self._label]
 
-    def _write(self, path: Path) -> None:
+    def _save(self) -> None:
+        if self.path is None:
+            return
         arrays: dict[str, np.ndarray] = {}
         for number, memo in enumerate(self._memos.values()):
             for name in ("observed", "answers", "likelihood"):
@@ -184,7 +198,7 @@ class Labels:
         }
         buffer = io.BytesIO()
         np.savez_compressed(buffer, facts=np.asarray(json.dumps(facts)), **arrays)  # type: ignore[arg-type]
-        write_atomically(path, buffer.getvalue())
+        write_atomically(self.path, buffer.getvalue())
 
     def _read(self, path: Path) -> None:
         with np.load(path) as file:
@@ -197,6 +211,17 @@ class Labels:
             for number, cost in enumerate(facts["costs"]):
                 mechanism = Mechanism(pure=cost["pure"], laplace=tuple(cost["laplace"]))
                 self._costs[mechanism] = file[f"counts{number}"]
+
+
+def _most(costs: Mapping[Mechanism, np.ndarray], delta: float) -> Epsilon:
+    """Epsilon of the label that paid most; a label that paid no more than another for anything need not be asked."""
+    if not costs:
+        return accountant.epsilon([], delta, "replace-one")
+    patterns = np.unique(np.stack(list(costs.values()), axis=1), axis=0)
+    most = [p for p in patterns if not ((patterns >= p).all(axis=1) & (patterns > p).any(axis=1)).any()]
+    return max(
+        accountant.epsilon([(m, int(c)) for m, c in zip(costs, counts)], delta, "replace-one") for counts in most
+    )
 
 
 def _whole_laplace(epsilon: float, coins: random.Random) -> int:
