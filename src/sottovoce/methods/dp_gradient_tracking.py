@@ -20,6 +20,7 @@ import numpy as np
 
 from sottovoce.methods.base import Method, Setting
 from sottovoce.methods.gradient_tracking_schemes import S1, S2, Rates
+from sottovoce.naming import check_count
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import FixedSize, Full, Poisson, Sampling
@@ -51,6 +52,9 @@ class DpGradientTracking(Method):
         design: "sound" or "printed".
         form: of the printed design, "box" or "compact".
         state: printed only: noise of the states' messages; by default that of `gradient`.
+        rounds: sound only: exchanges of trackers and states for each released gradient. All but the first come after
+            the step, so that a gradient reaches those far down a tree before the next is taken. They cost messages
+            and no privacy, being post-processing; the paper has one.
         lipschitz: printed only: a constant by which the clipped batch gradient, public terms included, is Lipschitz
             from L1 to L1. With it the printed messages have a proved epsilon; clipping alone proves none.
 
@@ -69,6 +73,7 @@ class DpGradientTracking(Method):
     form: Literal["box", "compact"] = "box"
     state: Release | None = None
     lipschitz: float | None = None
+    rounds: int = 1
 
     solves: ClassVar[tuple[type, ...]] = (Minimize,)
     over: ClassVar[tuple[str, ...]] = ("pull", "push")
@@ -80,6 +85,9 @@ class DpGradientTracking(Method):
             raise ValueError(f"form is {self.form!r}: choose 'box', equations (4) and (6), or 'compact', (7) and (8)")
         if self.design == "sound" and not (self.state is None and self.lipschitz is None):
             raise ValueError("state= and lipschitz= are for design='printed': the sound one needs neither")
+        check_count("rounds", self.rounds)
+        if self.design == "printed" and self.rounds > 1:
+            raise ValueError("rounds= is for design='sound': a printed message is a release, and costs privacy")
         if self.sampling is None:
             if isinstance(self.scheme, Rates):
                 raise ValueError("plain Rates say nothing of the batch: give sampling=, for example Poisson(100)")
@@ -115,11 +123,20 @@ class DpGradientTracking(Method):
         x, y, g = state
         batch = agent.sample(self._sampling)
         slope = agent.release(self.gradient, problem.loss, at=x, batch=batch, public=problem.public)
+
         # What an agent sends leaves its own tracker, so that trackers always add up to the released gradients.
-        y = _toward(y, beta, agent.sent("push"), agent.mix(y, over="push"))
-        y = combine(lambda y, new, old: y + new - old, y, slope, g)
-        x = _toward(x, alpha, agent.heard("pull"), agent.mix(x, over="pull"))
-        x = combine(lambda x, y: x - gamma * y, x, y)
+        def push(y: Tree) -> Tree:
+            return _toward(y, beta, agent.sent("push"), agent.mix(y, over="push"))
+
+        def pull(x: Tree) -> Tree:
+            return _toward(x, alpha, agent.heard("pull"), agent.mix(x, over="pull"))
+
+        y = combine(lambda y, new, old: y + new - old, push(y), slope, g)
+        for _ in range(self.rounds - 1):
+            y = push(y)
+        x = combine(lambda x, y: x - gamma * y, pull(x), y)
+        for _ in range(self.rounds - 1):
+            x = pull(x)
         return TrackingState(problem.project_x(x), y, slope)
 
     def _printed(
@@ -217,6 +234,7 @@ class DpGradientTracking(Method):
         common: dict[str, Any] = {"scheme": Rates(0.4, 0.4, 0.1), "gradient": Release.open(), "sampling": Full()}
         return {
             "sound": cls(**common),
+            "rounds": cls(**common, rounds=3),
             "box": cls(**common, design="printed"),
             "compact": cls(**common, design="printed", form="compact"),
         }
