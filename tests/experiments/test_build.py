@@ -187,6 +187,8 @@ def test_a_patient_is_not_in_both_training_and_test():
     [
         ({"skew": 0.3}, 'data.skew goes with data.by = "label"'),
         ({"alpha": 0.3, "by": "label"}, 'data.alpha goes with data.by = "dirichlet"'),
+        ({"positive": [3, 10]}, "some of the labels 0 to 9"),
+        ({"positive": list(range(10))}, "not all"),
         ({"sizes": [3, 3]}, 'data.sizes goes with data.by = "sizes"'),
         ({"name": "heterogeneous", "limit": 5}, "data.limit has no use here"),
     ],

@@ -121,6 +121,7 @@ def test_names_that_would_share_a_folder_are_refused(tiny):
         (["data.upper=0.3"], "data.upper makes two levels, but the task 'logistic' has one"),
         (["data.agents=70", "data.n=200", "compare.alone=true"], "compare.alone tells the parties apart"),
         (["method.gradient.clip=-1"], "clip is -1"),
+        (['run.metric="acuracy"'], "no metric 'acuracy'; did you mean 'accuracy'"),
         (['method.sampling={kind="poisson", batch=5000}'], "a batch of 5000"),
     ],
 )
@@ -252,7 +253,7 @@ def test_demo_in_miniature(tmp_path, monkeypatch):
         demo(tmp_path / "demo", small)
 
 
-def test_the_training_loss_is_of_some_records_of_every_party(tiny):
+def test_training_metrics_are_of_some_records_of_every_party(tiny):
     made = execute.setup(case(tiny, "run.train=30"))
     some = execute._some(made.parts, 30)
     share = -(-30 // len(made.parts))
@@ -260,8 +261,9 @@ def test_the_training_loss_is_of_some_records_of_every_party(tiny):
     assert len(some["label"]) == share * len(made.parts)
     np.testing.assert_array_equal(some["label"].reshape(-1, share)[:, [0, -1]].ravel(), expected)
     history = made.run(0).history
-    untrained = made.task.metrics(some)(made.task.problem.x0)["loss"]
-    assert history["train loss"][0] == pytest.approx(float(untrained), rel=1e-5)
+    untrained = made.task.metrics(some)(made.task.problem.x0)
+    for name, value in untrained.items():
+        assert history[f"train {name}"][0] == pytest.approx(float(value), rel=1e-5)
 
 
 def test_a_run_that_diverges_is_left_out_and_said(tiny, tmp_path):

@@ -110,6 +110,8 @@ def whole(table: Data) -> tuple[Records, Records, int]:
     if table.limit is not None:
         train = jax.tree.map(lambda leaf: leaf[: table.limit], train)
     if table.positive is not None:
+        if not 0 < len(set(table.positive)) < classes or not set(table.positive) <= set(range(classes)):
+            raise ValueError(f"data.positive is {table.positive}: give some of the labels 0 to {classes - 1}, not all")
         classes = 2
         for held in (train, test):
             held["label"] = np.isin(held["label"], table.positive).astype(np.int32)

@@ -16,7 +16,7 @@ from sottovoce.privacy.report import PrivacyReport, rounded_up
 from sottovoce.runtime import checkpoint
 
 Kind = Literal["together", "alone", "pooled"]
-TRAIN_LOSS = "train loss"  # of private records, without noise
+TRAIN = "train "  # begins the name of a metric of private records, which has no noise
 ALONE = ", alone"  # what is added to a variant's name for its parties alone
 _PLAN = ("run.toml", "comparison.json")
 _NOT_METRICS = ("step", "seconds", "consensus")

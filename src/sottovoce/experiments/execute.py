@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,17 +15,20 @@ import numpy as np
 from sottovoce import accounting
 from sottovoce.data.parts import Levels, Part
 from sottovoce.experiments import build, comparison, vertical
-from sottovoce.experiments.comparison import ALONE, TRAIN_LOSS, Comparison, Kind
+from sottovoce.experiments.comparison import ALONE, TRAIN, Comparison, Kind
 from sottovoce.experiments.runfile import Case, RunFile
 from sottovoce.methods import Method
+from sottovoce.naming import unknown
 from sottovoce.networks import Network, isolated
 from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.sampling import Sampling
+from sottovoce.problems import objectives
 from sottovoce.problems.tasks.base import Evaluate, Task
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.runtime.store import lay_out
+from sottovoce.trees import Tree
 
 _TOLD_APART = 64  # up to so many agents a run records each one's metrics
 
@@ -85,12 +88,25 @@ class Setup:
         return replace(self, parts=[everything], network=network, method=method)
 
     def _judge(self) -> Evaluate:
-        """The task's metrics on test records and, if wished, its loss on some training records of every party."""
+        """Metrics on test records and, if wished, on some training records of every party, the loss first."""
         on_test, count = self.task.metrics(self.test), self.case.run.train
         if count is None:
             return on_test
         on_train = self.task.metrics(_some(self.parts, count))
-        return lambda *variables: {**on_test(*variables), TRAIN_LOSS: on_train(*variables)["loss"]}
+
+        def both(*variables: Tree) -> Mapping[str, jax.Array]:
+            own = on_train(*variables)
+            named = {TRAIN + name: own[name] for name in sorted(own, key=lambda name: name != "loss")}
+            return {**on_test(*variables), **named}
+
+        return both
+
+    def check_metric(self) -> None:
+        """A wished metric that the task does not have is found before anything is run."""
+        if (wished := self.case.run.metric) is not None:
+            known = jax.eval_shape(self._judge(), *objectives.start(self.task.problem))
+            if wished not in known:
+                raise ValueError("run.metric: " + unknown("metric", wished, known))
 
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""
@@ -144,6 +160,7 @@ def setup(case: Case) -> Setup:
     if case.data.upper is not None and set(task.problem.losses) != {"upper", "lower"}:
         raise ValueError(f"data.upper makes two levels, but the task {case.task.name!r} has one: leave data.upper out")
     made = Setup(case, task, task.prepare(parts), test, network, method)
+    made.check_metric()
     if not wanted.enabled:
         return replace(made, method=method.without_privacy())
     made = made.calibrated()

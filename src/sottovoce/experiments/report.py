@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from sottovoce.experiments import build, comparison, pictures
-from sottovoce.experiments.comparison import TRAIN_LOSS, Comparison, Row, figure, upward
+from sottovoce.experiments.comparison import TRAIN, Comparison, Row, figure, upward
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.networks import Network
 from sottovoce.runtime import checkpoint
@@ -161,8 +161,8 @@ def _releasable(made: Comparison) -> str:
             f'<p><span class="no">For the owner’s eyes only</span>, {kept}: {escape("; ".join(own))}.</p>'
             if own
             else "",
-            f"<p>Each {TRAIN_LOSS} is of private records, without noise: no statement covers it.</p>"
-            if any(TRAIN_LOSS in row.metrics for row in made.rows)
+            "<p>Each train metric is of private records, without noise: no statement covers it.</p>"
+            if any(metric.startswith(TRAIN) for metric in made.metrics)
             else "",
             '<p class="faint">Never to be released: the seed (who knows it can subtract the noise) and the '
             "checkpoints. Metrics are of test records, which are taken as public; choosing among variants by metrics "

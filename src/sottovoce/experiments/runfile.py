@@ -35,7 +35,7 @@
     chunk = 1024            # records treated at once: bounds the memory
     devices = 1
     metric = "accuracy"     # the one that pictures show first
-    train = 2000            # also the loss on so many training records:
+    train = 2000            # also metrics of so many training records:
                             # un-noised, for simulations only
 
     [privacy]
