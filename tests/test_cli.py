@@ -103,6 +103,9 @@ def test_list_names_everything(capsys, monkeypatch):
         (["run", "mine.toml", "--set", "nonsense"], "write key=value"),
         (["reproduce", "nobody/nothing"], "there is no experiment 'nobody/nothing'"),
         (["report", "."], "holds no finished run"),
+        (["run", "mine.toml", "--out", "mine.toml"], "mine.toml is a file: give a folder"),
+        (["calibrate", "mine.toml", "--out", "nowhere/new.toml"], "there is no folder nowhere"),
+        (["ledger", "show", "nothing.jsonl"], "there is no ledger nothing.jsonl"),
     ],
 )
 def test_errors_are_one_line_with_exit_code_2(capsys, monkeypatch, tiny_file, words, message):

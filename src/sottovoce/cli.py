@@ -73,7 +73,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where results go")] = Path("demo"),
     set_: Set = None,
 ) -> None:
-    """Ten parties learn together at epsilon 2 each: a table, and a report with pictures. Takes under a minute."""
+    """Ten clinics tune a model together in private: a table, and a report with pictures. Takes under a minute."""
     from sottovoce.experiments.demo import demo as run_demo
 
     with _stoppable("sottovoce demo begins anew."):
@@ -157,6 +157,8 @@ def calibrate(
     from sottovoce.experiments.comparison import upward
     from sottovoce.experiments.runfile import RunFile
 
+    if out is not None and not out.parent.is_dir():
+        raise ValueError(f"there is no folder {out.parent} for {out.name}: make it first")
     runfile = RunFile.load(file, set_ or (), quick)
     table = Table("", "release", "mechanism", "clip", "noise at first", "epsilon", box=None)
     made = _setups(file, set_, quick)

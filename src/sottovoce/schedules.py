@@ -166,9 +166,19 @@ def schedule(value: "float | Schedule | tuple[float, ...]") -> Schedule:
 
     >>> schedule(0.5)
     Constant(value=0.5)
+    >>> schedule(lambda t: 1 / t)
+    Traceback (most recent call last):
+    ...
+    TypeError: ... give a number, a list of one number an agent, or a schedule such as Decay(1.0, 0.5)
     """
     if isinstance(value, Schedule):
         return value
     if isinstance(value, (list, tuple)):
         return Constant(tuple(float(v) for v in value))
-    return Constant(float(value))
+    try:
+        return Constant(float(value))
+    except TypeError:
+        raise TypeError(
+            f"{value!r} is no schedule: give a number, a list of one number an agent, or a schedule such as "
+            "Decay(1.0, 0.5)"
+        ) from None

@@ -417,6 +417,8 @@ def test_what_does_not_fit_is_refused_before_anything_runs() -> None:
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=message):
             run_vertical(*arguments[:-1], steps=arguments[-1])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="labels is of type ndarray: run_vertical takes a Labels"):
+        run_vertical(problem, columns, np.zeros(40, int), METHOD, steps=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="active is 7"):
         run_vertical(problem, columns, labels, METHOD, steps=1, active=7)
     assert float(labels.epsilon()) == 0.0

@@ -137,6 +137,22 @@ def test_a_method_says_what_it_solves():
     saddle = sv.MinMax(lambda x, y, r: x @ y, jnp.zeros(2), jnp.zeros(2))
     with pytest.raises(TypeError, match="DpSgd solves Minimize; the problem is a MinMax"):
         sv.run(saddle, PARTS, sgd(), network=RING, steps=3)
+    columns = sv.Vertical(lambda x, a: a, lambda y, a: a, lambda e, label: 0.0, [jnp.zeros(1)], [jnp.zeros(1)])
+    with pytest.raises(TypeError, match=r"use sv\.run_vertical"):
+        sv.run(columns, PARTS, sgd(), network=RING, steps=3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"gradient": 1.0}, "gradient is 1.0: give a release"),
+        ({"sampling": 10}, "sampling is 10: give a sampling"),
+        ({"rate": lambda t: 1 / t}, "rate: .* is no schedule"),
+    ],
+)
+def test_a_method_is_told_what_its_fields_are(wrong, message):
+    with pytest.raises(TypeError, match=message):
+        sgd(**wrong)
 
 
 def test_edge_11_captured_arrays_are_refused_unless_declared_public():

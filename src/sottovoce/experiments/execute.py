@@ -217,6 +217,8 @@ def execute(
     `say` is told what begins.
     """
     out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: give a folder with --out")
     if (out / "comparison.json").exists() and not resume:
         raise ValueError(f"{out} holds an experiment already: choose another --out, or go on with --resume")
     say(f"preparing {runfile.title}")

@@ -32,9 +32,10 @@ _PANELS = 3
 
 
 def curves(comparison: Comparison) -> str | None:
-    """Up to three metrics over the steps, the main one first, with a band from the lowest to the highest seed."""
+    """Up to three metrics over the steps, the main one and losses first; bands from the lowest to the highest seed."""
     rows = comparison.rows[:_MOST]
-    metrics = comparison.metrics[:_PANELS]
+    main, others = comparison.metrics[:1], comparison.metrics[1:]
+    metrics = [*main, *sorted(others, key=lambda name: "loss" not in name)][:_PANELS]
     if not metrics:
         return None
     lengths = {int(row.runs[0].history["step"][-1]) for row in rows}
@@ -100,6 +101,11 @@ def network_picture(network: Network) -> str:
     return _svg(lambda figure: draw(network, figure.subplots()), (3.4, 3.4))
 
 
+def by_itself(svg: str) -> str:
+    """A picture for a file of its own: no page gives it a colour, so its ink is a grey that shows on light and dark."""
+    return svg.replace("<svg", '<svg color="#808080"', 1)
+
+
 def _base(row: Row) -> str:
     """The variant that a row belongs to: its comparisons share its colour."""
     return row.name.removesuffix(ALONE)
@@ -109,7 +115,9 @@ def _focus(ax: Any, rows: list[Row], metric: str) -> None:
     """Leave the first steps out of the frame when they would flatten the rest."""
     later = np.concatenate([row.values(metric)[:, 1:].ravel() for row in rows])
     later = later[np.isfinite(later)]
-    if later.size and math.isfinite(np.ptp(later)) and np.ptp(later) > 0:
+    if later.size and later.min() > 0 and later.max() > 30 * later.min():
+        ax.set_yscale("log")
+    elif later.size and math.isfinite(np.ptp(later)) and np.ptp(later) > 0:
         margin = 0.08 * np.ptp(later)
         ax.set_ylim(later.min() - margin, later.max() + margin)
 

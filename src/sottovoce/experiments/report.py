@@ -1,7 +1,7 @@
 """A report that stands alone: one HTML file with tables, pictures, the privacy statements and the run file."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 
@@ -33,7 +33,8 @@ summary:hover { color: var(--accent) } .no { color: #c4485a }
 def write_report(source: Comparison | str | Path, path: str | Path | None = None) -> Path:
     """Write the report of a comparison (or of the folder that holds one) and return its path.
 
-    The default path is ``report.html`` in that folder; a comparison by itself needs `path`.
+    The default path is ``report.html`` in that folder; a comparison by itself needs `path`. Its pictures are written
+    beside it, for papers and slides: ``curves.svg``, and ``tradeoff.svg`` where several epsilons are compared.
     """
     if isinstance(source, Comparison):
         if path is None:
@@ -42,20 +43,30 @@ def write_report(source: Comparison | str | Path, path: str | Path | None = None
     else:
         made, target = comparison.load(source), Path(path) if path else Path(source) / "report.html"
     target.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint.write_atomically(target, render(made).encode())
+    drawn = drawings(made)
+    checkpoint.write_atomically(target, render(made, drawn).encode())
+    for name, picture in drawn.items():
+        if picture is not None:
+            checkpoint.write_atomically(target.with_name(f"{name}.svg"), pictures.by_itself(picture).encode())
     return target
 
 
-def render(made: Comparison) -> str:
-    """The page."""
+def drawings(made: Comparison) -> dict[str, str | None]:
+    """The pictures by name, those that there is something to show in."""
+    return {"tradeoff": pictures.tradeoff(made), "curves": pictures.curves(made)}
+
+
+def render(made: Comparison, drawn: Mapping[str, str | None] | None = None) -> str:
+    """The page, with pictures that may have been drawn already."""
+    drawn = drawings(made) if drawn is None else drawn
     parts = [
         f"<h1>{escape(made.title)}</h1>",
         "".join(f'<p class="lead">{escape(line)}</p>' for line in findings(made)),
         _table(*made.table()),
         _seeds(made),
         _section("Beside the paper", _printed(made)),
-        _section("Privacy and usefulness", _given(pictures.tradeoff(made))),
-        _section("On the way", _given(pictures.curves(made))),
+        _section("Privacy and usefulness", _given(drawn["tradeoff"])),
+        _section("On the way", _given(drawn["curves"])),
         _section("Who talks to whom", _networks(made)),
         _section("What is guaranteed", "".join(_guarantee(row) for row in made.rows)),
         _section("What may leave the house", _releasable(made)),

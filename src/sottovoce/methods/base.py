@@ -4,11 +4,12 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import Minimize
+from sottovoce.schedules import Schedule, schedule
 
 if TYPE_CHECKING:
     from sottovoce.networks import Network
@@ -48,6 +49,7 @@ class Method:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            _check_kind(field.name, value, get_args(field.type) or (field.type,))
             if isinstance(value, Release) and not value.name:
                 object.__setattr__(self, field.name, dataclasses.replace(value, name=field.name))
 
@@ -106,6 +108,21 @@ class Method:
     def map_releases(self, fn: Callable[[Release], Release]) -> Self:
         """A copy with `fn` applied to every release, also to those inside nested values."""
         return _map_releases(self, fn)
+
+
+_KINDS = {Release: "a release, such as sv.Release(clip=1.0, noise=0.1)", Sampling: "a sampling, such as sv.Poisson(50)"}
+
+
+def _check_kind(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    """Refuse a number where a release or a sampling belongs, and what is no schedule where one does."""
+    for kind, wanted in _KINDS.items():
+        if kind in allowed and not isinstance(value, tuple(one for one in allowed if isinstance(one, type))):
+            raise TypeError(f"{name} is {value!r}: give {wanted}")
+    if Schedule in allowed and value is not None:
+        try:
+            schedule(value)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
 
 
 def _values(value: Any) -> list[Any]:

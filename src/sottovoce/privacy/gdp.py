@@ -52,6 +52,8 @@ def gdp_epsilon(mu: float, delta: float) -> float:
         return 0.0
     # Phi(-a) >= delta(eps) bounds epsilon from above; its Chernoff bound is explicit
     upper = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1e-12
+    if upper > 1e6:  # beyond that the curve cancels to nothing in floating point; the explicit bound is sound
+        return upper
     target = math.log(delta)
 
     def excess(eps: float) -> float:

@@ -9,15 +9,19 @@ import jax
 import jax.numpy as jnp
 
 from sottovoce import accounting
+from sottovoce.methods.bambi import Bambi
 from sottovoce.methods.base import Method
 from sottovoce.naming import check_count
 from sottovoce.networks import Network
 from sottovoce.problems import objectives
+from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.store import Layout
 
 
 def fitting(problem: Any, method: Method, network: Network | None, layout: Layout, steps: int) -> Network:
     """The network of a run whose parts belong together; says what to change if they do not."""
+    if isinstance(problem, Vertical) or isinstance(method, Bambi):
+        raise TypeError("Vertical problems and Bambi are for a table that is split by columns: use sv.run_vertical")
     if not isinstance(method, Method):
         raise TypeError(f"method is {method!r}: give a configured method, such as sv.methods.DpSgd(rate=0.1, ...)")
     solvable: tuple[type, ...] = method.solves

@@ -29,7 +29,7 @@ from sottovoce.runtime.vectorised import NEVER, Program, program, public_leaves
 
 SIMULATION = (
     "simulated noise, do not deploy: it comes from a seed and a floating-point sampler, so this is the epsilon of the "
-    "ideal mechanism, and who knows the seed can subtract the noise (noise='discrete' is exact)"
+    "ideal mechanism, and who knows the seed can subtract the noise"
 )
 _SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend their time on the disk
 
@@ -142,7 +142,8 @@ def run(
 
 
 def _simulated(report: PrivacyReport) -> PrivacyReport:
-    return replace(report, caveats=(*report.caveats, SIMULATION)) if report.private else report
+    exact = f"{SIMULATION} (noise='discrete' is exact)"
+    return replace(report, caveats=(*report.caveats, exact)) if report.private else report
 
 
 def _identity(

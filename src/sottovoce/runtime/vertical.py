@@ -259,6 +259,14 @@ def _report(method: Bambi, labels: Labels, steps: int, delta: float, crossings: 
 
 
 def _check(problem: Vertical, columns: Columns, labels: Labels, method: Bambi, steps: int, active: int | None) -> None:
+    for name, value, kind in (
+        ("problem", problem, Vertical),
+        ("columns", columns, Columns),
+        ("labels", labels, Labels),
+        ("method", method, Bambi),
+    ):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is of type {type(value).__name__}: run_vertical takes a {kind.__name__} there")
     if len(columns.blocks) != problem.parties:
         raise ValueError(f"the problem has {problem.parties} parties and the table {len(columns.blocks)} blocks")
     if len(labels) != len(columns):
