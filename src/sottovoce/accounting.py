@@ -58,12 +58,12 @@ def account(
     check_count("steps", steps)
     if not 0 <= delta < 1:
         raise ValueError(f"delta is {delta}: it must lie in [0, 1); 1e-5, or below 1/n, is usual")
-    _check_per_agent(method, agents)
     notes = charges(method, by_level, steps, network, problem)
+    _check_per_agent(notes, agents)
     relation = accountant.check_adjacency(adjacency or default_adjacency(notes))
     setting = Setting({level: tuple(n.tolist()) for level, n in by_level.items()}, steps, network, delta)
     told = any(note.sampling is None for note in notes)
-    which = np.arange(agents) if told else kinds(method, by_level)  # a proof about messages may use an agent's weights
+    which = np.arange(agents) if told else kinds(notes, by_level)  # a proof about messages may use an agent's weights
     first = [int(np.argmax(which == kind)) for kind in range(which.max() + 1)]
     bounds = [_agent_bound(method, notes, by_level, i, setting, relation, shared_units) for i in first]
     per_agent = tuple(float(bounds[kind][0]) for kind in which)
@@ -297,19 +297,19 @@ def default_adjacency(notes: Sequence[Charge]) -> Adjacency:
     return "zero-out" if any(sampling.amplifies for sampling in samplings) else "replace-one"
 
 
-def kinds(method: Method, sizes: Mapping[str, np.ndarray]) -> np.ndarray:
+def kinds(notes: Sequence[Charge], sizes: Mapping[str, np.ndarray]) -> np.ndarray:
     """A number for each agent: equal numbers are charged alike, so that ten thousand equal agents cost one."""
     agents = len(next(iter(sizes.values())))
-    differ = any(release.scale.agents is not None for release in method.releases())
+    differ = any(note.release.scale.agents is not None for note in notes)
     table = np.stack([*sizes.values(), np.arange(agents) if differ else np.zeros(agents)])
     return np.unique(table, axis=1, return_inverse=True)[1].reshape(-1)
 
 
-def _check_per_agent(method: Method, agents: int) -> None:
-    for release in method.releases():
-        listed = release.scale.agents
+def _check_per_agent(notes: Sequence[Charge], agents: int) -> None:
+    for note in notes:
+        listed = note.release.scale.agents
         if listed is not None and listed != agents:
-            raise ValueError(f"release {release.name!r} lists noise for {listed} agents, but there are {agents}")
+            raise ValueError(f"release {note.release.name!r} lists noise for {listed} agents, but there are {agents}")
 
 
 def _describe(note: Charge, steps: int) -> str:

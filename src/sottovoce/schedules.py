@@ -169,16 +169,14 @@ def schedule(value: "float | Schedule | tuple[float, ...]") -> Schedule:
     >>> schedule(lambda t: 1 / t)
     Traceback (most recent call last):
     ...
-    TypeError: ... give a number, a list of one number an agent, or a schedule such as Decay(1.0, 0.5)
+    TypeError: ... give a number, a tuple of one number an agent, or a schedule such as Decay(1.0, 0.5)
     """
     if isinstance(value, Schedule):
         return value
-    if isinstance(value, (list, tuple)):
-        return Constant(tuple(float(v) for v in value))
     try:
-        return Constant(float(value))
-    except TypeError:
+        return Constant(tuple(map(float, value)) if isinstance(value, (list, tuple)) else float(value))
+    except (TypeError, ValueError):
         raise TypeError(
-            f"{value!r} is no schedule: give a number, a list of one number an agent, or a schedule such as "
+            f"{value!r} is no schedule: give a number, a tuple of one number an agent, or a schedule such as "
             "Decay(1.0, 0.5)"
         ) from None

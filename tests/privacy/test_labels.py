@@ -72,7 +72,7 @@ def test_worked_values() -> None:
     assert float(labels.epsilon()) == 5.0
     mechanism, times = Fresh(1.0).per_use(classes=2, copies=2)
     labels = _labels(classes=2)
-    labels.charge(mechanism, np.full(300, 20 * times))
+    labels.charge({mechanism: np.full(300, 20 * times)})
     assert float(labels.epsilon()) == pytest.approx(40.0)
     assert float(labels.epsilon(1e-5)) == pytest.approx(33.2471, abs=2e-3)
     assert float(labels.epsilon()) == pytest.approx(float(sound.label_fresh(1.0, uses=20, Q=1)))
@@ -127,6 +127,22 @@ def test_a_budget_stops_a_draw_before_it_is_made(tmp_path: Path) -> None:
     assert _labels(seed=9, **kept).memo(0.5).observed.min() >= 0
 
 
+def test_a_second_writer_is_noticed(tmp_path: Path) -> None:
+    one, two = (_labels(path=tmp_path / "labels.npz", seed=seed) for seed in (0, 1))
+    one.memo(1.0)
+    with pytest.raises(ValueError, match="written to by another process"):
+        two.memo(1.0)
+    one.redraw(1.0)
+
+
+def test_an_interrupted_redraw_loses_nothing() -> None:
+    labels = _labels()
+    seen = labels.memo(1.0).observed.copy()
+    with pytest.raises(IndexError):
+        labels.redraw(1.0, rows=[5, 1000])
+    np.testing.assert_array_equal(labels.memo(1.0).observed, seen)
+
+
 def test_both_corrections_read_one_memo() -> None:
     labels = _labels()
     Memoised(1.0, "forward").vectors(labels)
@@ -139,7 +155,7 @@ def test_disjoint_rows_cost_the_larger_and_shared_rows_the_sum() -> None:
     labels.memo(1.0, rows=np.arange(5))
     labels.memo(0.5, rows=np.arange(5, 10))
     assert float(labels.epsilon()) == 1.0
-    labels.charge(Mechanism(pure=0.25), np.arange(10) >= 4)
+    labels.charge({Mechanism(pure=0.25): np.arange(10) >= 4})
     assert float(labels.epsilon()) == 1.25
 
 
@@ -284,7 +300,7 @@ def test_accuracy_on_true_labels_is_noised_and_charged() -> None:
         (lambda: Memoised(1.0, "none"), "forward"),  # type: ignore[arg-type]
         (lambda: Fresh(-1.0), "positive"),
         (lambda: _labels().memo(1.0, prior=np.ones((2, 3))), "prior has shape"),
-        (lambda: _labels().charge(Mechanism(), np.ones(3)), "one number"),
+        (lambda: _labels().charge({Mechanism(): np.ones(3)}), "one number"),
         (lambda: _labels().accuracy(np.zeros(300), epsilon=0.0), "public test"),
     ],
 )

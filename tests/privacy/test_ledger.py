@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from sottovoce.privacy import accountant
 from sottovoce.privacy.ledger import Budget, BudgetExceeded, Entry, Group, Ledger, show
 from sottovoce.privacy.mechanisms import Mechanism, Poisson
 
@@ -129,6 +130,33 @@ def test_runs_compose_up_to_a_budget(path):
     ledger.require(Budget(10 * spent, 1e-5), "b", more, "zero-out")
     with pytest.raises(BudgetExceeded, match="agent 0 would reach epsilon"):
         ledger.require(Budget(1.01 * spent, 1e-5), "b", more, "zero-out")
+
+
+def test_a_record_may_have_been_in_any_level_of_another_run():
+    """Levels are names within a run: the split below may not be the one above."""
+    dear, cheap = ((RELEASE, 40),), ((RELEASE, 10),)
+    ledger = Ledger()
+    ledger.charge(Entry("a", 0, 1, (Group("upper", (0,), cheap), Group("lower", (0,), dear))))
+    ledger.charge(Entry("b", 0, 1, (Group("records", (0,), cheap),)))
+    ledger.charge(Entry("c", 0, 1, (Group("upper", (0,), dear), Group("lower", (0,), cheap))))
+    worst = float(accountant.epsilon(((RELEASE, 90),), 1e-5, "zero-out"))
+    assert float(ledger.epsilon(0, 1e-5, "zero-out")) == worst
+    with pytest.raises(BudgetExceeded):
+        ledger.require(Budget(1.001 * worst, 1e-5), "d", (Group("records", (0,), cheap),), "zero-out")
+    for number in range(7):  # too many combinations to try: a record is taken to have been in both levels
+        groups = (Group("upper", (0,), ((RELEASE, 1),)), Group("lower", (0,), ((RELEASE, 1 + 2**number),)))
+        ledger.charge(Entry(f"more{number}", 0, 1, groups))
+    everything = 10 + 40 + 10 + 40 + 10 + sum(2 + 2**number for number in range(7))
+    assert float(ledger.epsilon(0, 1e-5, "zero-out")) == float(
+        accountant.epsilon(((RELEASE, everything),), 1e-5, "zero-out")
+    )
+
+
+def test_records_and_larger_units_are_not_mixed(path):
+    ledger = Ledger(path)
+    with pytest.raises(ValueError, match="counts by record, this run by unit"):
+        ledger.charge(Entry("b", 0, 1, (Group("records", (0,), ()),), unit="unit"))
+    assert len(Ledger(path).entries) == 4
 
 
 def test_show_says_who_spent_what(path):

@@ -17,6 +17,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.data.parts import Levels, Part
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
+from sottovoce.runtime.recorder import charges
 from sottovoce.runtime.store import lay_out
 
 DATA = np.random.default_rng(0).normal(size=(4, 30, 2)).astype(np.float32)
@@ -148,11 +149,18 @@ def test_a_method_says_what_it_solves():
         ({"gradient": 1.0}, "gradient is 1.0: give a release"),
         ({"sampling": 10}, "sampling is 10: give a sampling"),
         ({"rate": lambda t: 1 / t}, "rate: .* is no schedule"),
+        ({"rate": "fast"}, "rate: 'fast' is no schedule"),
+        ({"rate": None}, "rate: None is no schedule"),
     ],
 )
 def test_a_method_is_told_what_its_fields_are(wrong, message):
     with pytest.raises(TypeError, match=message):
         sgd(**wrong)
+
+
+def test_one_value_an_agent_means_every_agent():
+    with pytest.raises(ValueError, match="rate lists values for 3 agents, but there are 4"):
+        sv.run(PROBLEM, PARTS, sgd(rate=(0.1, 0.2, 0.3)), network=RING, steps=2)
 
 
 def test_edge_11_captured_arrays_are_refused_unless_declared_public():
@@ -206,6 +214,61 @@ def test_the_ledger_composes_to_the_report(tmp_path):
     ledger = sv.Ledger(tmp_path / "run" / "ledger.jsonl")
     spent = ledger.epsilon(agent=2, delta=1e-5, adjacency="zero-out")
     assert float(spent) == pytest.approx(result.privacy.epsilon, rel=1e-4)
+
+
+def test_another_loss_is_another_run():
+    """Same seed, same noise: were it not charged, the difference of the two models would be the records' own."""
+    ledger, options = sv.Ledger(), {"network": RING, "steps": 5}
+    sv.run(PROBLEM, PARTS, sgd(), ledger=ledger, **options)
+    once = float(ledger.epsilon(0, 1e-5, "zero-out"))
+    sv.run(PROBLEM, PARTS, sgd(), ledger=ledger, **options)  # the same bytes again cost nothing
+    assert float(ledger.epsilon(0, 1e-5, "zero-out")) == once
+    other = dataclasses.replace(PROBLEM, loss=lambda x, r: 0.4 * jnp.sum((x - r) ** 2))
+    sv.run(other, PARTS, sgd(), ledger=ledger, **options)
+    assert float(ledger.epsilon(0, 1e-5, "zero-out")) > 1.2 * once
+
+
+def test_a_run_without_privacy_leaves_nothing_of_a_budget():
+    ledger, options = sv.Ledger(), {"network": RING, "steps": 2}
+    sv.run(PROBLEM, PARTS, sgd().without_privacy(), ledger=ledger, **options)
+    with pytest.raises(BudgetExceeded, match="inf is spent already"):
+        sv.run(PROBLEM, PARTS, sgd(), ledger=ledger, budget=sv.Budget(100.0, 1e-5), **options)
+
+
+def test_what_init_releases_is_charged_before_it_is_made(tmp_path, monkeypatch):
+    problem = sv.MinMax(lambda x, y, r: x @ r + x @ y, jnp.zeros(2), jnp.zeros(2))
+    release = sv.Release(1.0, 0.1)
+    method = sv.methods.DpMixSgd(0.1, 0.1, sv.Full(), x=release, y=release)
+    assert any(note.phase == "init" for note in charges(method, {"records": [30] * 4}, 3, RING, problem))
+
+    def stopped(self, entry):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sv.Ledger, "charge", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        sv.run(problem, PARTS, method, network=RING, steps=3, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoint.npz").exists()
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_single_pass_is_paid_for_once(every):
+    ledger, method = sv.Ledger(), sgd(sampling=sv.OnePass(10))
+    result = sv.run(PROBLEM, PARTS, method, network=RING, steps=3, every=every, ledger=ledger)
+    spent = float(ledger.epsilon(0, 1e-5, result.privacy.adjacency))
+    assert spent == pytest.approx(result.privacy.epsilon, rel=1e-3)
+
+
+def test_a_ledger_is_for_all_agents_or_for_its_owner():
+    shared, own, options = sv.Ledger(), [sv.Ledger() for _ in PARTS], {"network": RING, "steps": 2}
+    sv.run(PROBLEM, PARTS, sgd(), ledger=shared, **options)
+    sv.run(PROBLEM, PARTS, sgd(), ledger=own, **options)
+    assert own[2].epsilon(7, 1e-5, "zero-out") == own[2].epsilon(OWNER, 1e-5, "zero-out") > 0
+    with pytest.raises(ValueError, match="kept for its owner alone"):
+        sv.run(PROBLEM, PARTS[:1], sgd(), ledger=own[0], steps=2)
+    with pytest.raises(ValueError, match="kept for all agents"):
+        sv.run(PROBLEM, PARTS, sgd(), ledger=[shared, *own[1:]], **options)
+    with pytest.raises(TypeError, match="neither a ledger nor a list"):
+        sv.run(PROBLEM, PARTS, sgd(), ledger=["a", "b", "c", "d"], **options)
 
 
 def test_each_agent_may_keep_its_own_ledger():

@@ -20,6 +20,7 @@ from sottovoce.privacy.ledger import OWNER, BudgetExceeded
 from sottovoce.runtime.agent import Read
 from sottovoce.runtime.store import lay_out
 from sottovoce.runtime.threads import agent_of, live, places, run_discrete, run_threads
+from sottovoce.schedules import Linear
 
 RECORDS = np.random.default_rng(0).normal(size=(2, 12, 3)).astype(np.float32)
 RING = sv.networks.ring(2)
@@ -170,6 +171,14 @@ def test_an_agent_that_has_spent_its_own_budget_stops_the_run(tmp_path):
     files[0].write_text(text.replace('"count": 1', '"count": 0'))
     with pytest.raises(ValueError, match="changed or cut"):
         sv.Ledger(files[0])
+
+
+def test_deployed_runs_must_guarantee_something_and_read_records():
+    fading = sgd(gradient=sv.Release(4.0, Linear(0.5, 0.0, 2)))
+    with pytest.raises(ValueError, match="guarantee something"):
+        run_discrete(PROBLEM, list(RECORDS), fading, network=RING, steps=4)
+    with pytest.raises(ValueError, match="chunk is 0"):
+        run_discrete(PROBLEM, list(RECORDS), sgd(), network=RING, steps=1, chunk=0)
 
 
 @pytest.mark.parametrize(

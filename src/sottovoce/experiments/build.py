@@ -8,7 +8,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from operator import or_
 from typing import Any
@@ -116,6 +116,12 @@ def whole(table: Data) -> tuple[Records, Records, int]:
         for held in (train, test):
             held["label"] = np.isin(held["label"], table.positive).astype(np.int32)
     return train, test, classes
+
+
+def check_metric(wished: str, known: Iterable[str]) -> None:
+    """Refuse a metric that a task does not have."""
+    if wished not in known:
+        raise ValueError("run.metric: " + unknown("metric", wished, known))
 
 
 def _check_combination(table: Data) -> None:

@@ -18,7 +18,6 @@ from sottovoce.experiments import build, comparison, vertical
 from sottovoce.experiments.comparison import ALONE, TRAIN, Comparison, Kind
 from sottovoce.experiments.runfile import Case, RunFile
 from sottovoce.methods import Method
-from sottovoce.naming import unknown
 from sottovoce.networks import Network, isolated
 from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.report import PrivacyReport
@@ -104,9 +103,7 @@ class Setup:
     def check_metric(self) -> None:
         """A wished metric that the task does not have is found before anything is run."""
         if (wished := self.case.run.metric) is not None:
-            known = jax.eval_shape(self._judge(), *objectives.start(self.task.problem))
-            if wished not in known:
-                raise ValueError("run.metric: " + unknown("metric", wished, known))
+            build.check_metric(wished, jax.eval_shape(self._judge(), *objectives.start(self.task.problem)))
 
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""

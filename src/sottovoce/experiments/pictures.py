@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.experiments.comparison import ALONE, Comparison, Row
+from sottovoce.experiments.comparison import ALONE, Comparison, Row, lower_is_better
 from sottovoce.networks import Network, draw
 
 _INK = "#010203"  # stands for the page's own colour of text
@@ -34,10 +34,10 @@ _PANELS = 3
 def curves(comparison: Comparison) -> str | None:
     """Up to three metrics over the steps, the main one and losses first; bands from the lowest to the highest seed."""
     rows = comparison.rows[:_MOST]
-    main, others = comparison.metrics[:1], comparison.metrics[1:]
-    metrics = [*main, *sorted(others, key=lambda name: "loss" not in name)][:_PANELS]
-    if not metrics:
+    known = [name for name in comparison.metrics if any(name in row.metrics for row in rows)]
+    if not known:
         return None
+    metrics = [known[0], *sorted(known[1:], key=lambda name: "loss" not in name)][:_PANELS]
     lengths = {int(row.runs[0].history["step"][-1]) for row in rows}
     bases = list(dict.fromkeys(_base(row) for row in rows if row.kind != "pooled"))
 
@@ -115,7 +115,7 @@ def _focus(ax: Any, rows: list[Row], metric: str) -> None:
     """Leave the first steps out of the frame when they would flatten the rest."""
     later = np.concatenate([row.values(metric)[:, 1:].ravel() for row in rows])
     later = later[np.isfinite(later)]
-    if later.size and later.min() > 0 and later.max() > 30 * later.min():
+    if later.size and lower_is_better(metric) and later.min() > 0 and later.max() > 30 * later.min():
         ax.set_yscale("log")
     elif later.size and math.isfinite(np.ptp(later)) and np.ptp(later) > 0:
         margin = 0.08 * np.ptp(later)

@@ -34,7 +34,7 @@ def write_report(source: Comparison | str | Path, path: str | Path | None = None
     """Write the report of a comparison (or of the folder that holds one) and return its path.
 
     The default path is ``report.html`` in that folder; a comparison by itself needs `path`. Its pictures are written
-    beside it, for papers and slides: ``curves.svg``, and ``tradeoff.svg`` where several epsilons are compared.
+    beside it, for papers and slides: ``report-curves.svg``, and ``report-tradeoff.svg`` where epsilons are compared.
     """
     if isinstance(source, Comparison):
         if path is None:
@@ -46,13 +46,16 @@ def write_report(source: Comparison | str | Path, path: str | Path | None = None
     drawn = drawings(made)
     checkpoint.write_atomically(target, render(made, drawn).encode())
     for name, picture in drawn.items():
-        if picture is not None:
-            checkpoint.write_atomically(target.with_name(f"{name}.svg"), pictures.by_itself(picture).encode())
+        beside = target.with_name(f"{target.stem}-{name}.svg")
+        if picture is None:
+            beside.unlink(missing_ok=True)
+        else:
+            checkpoint.write_atomically(beside, pictures.by_itself(picture).encode())
     return target
 
 
 def drawings(made: Comparison) -> dict[str, str | None]:
-    """The pictures by name, those that there is something to show in."""
+    """The pictures by name, None where there is nothing to show."""
     return {"tradeoff": pictures.tradeoff(made), "curves": pictures.curves(made)}
 
 
@@ -116,8 +119,8 @@ def _seeds(made: Comparison) -> str:
     counts = {len(row.runs) for row in made.rows}
     many = f"{max(counts)} seeds: mean ± standard deviation" if max(counts) > 1 else "one seed"
     return (
-        f'<p class="faint">Test records, at the end of the run; {many}. Epsilon is that of the worst-placed party for '
-        "the whole run; seconds include compilation.</p>"
+        f'<p class="faint">Test records (train: some of the private ones), at the end of the run; {many}. Epsilon is '
+        "that of the worst-placed party for the whole run; seconds include compilation.</p>"
     )
 
 
@@ -176,7 +179,7 @@ def _releasable(made: Comparison) -> str:
             if any(metric.startswith(TRAIN) for metric in made.metrics)
             else "",
             '<p class="faint">Never to be released: the seed (who knows it can subtract the noise) and the '
-            "checkpoints. Metrics are of test records, which are taken as public; choosing among variants by metrics "
-            "of private records would cost privacy that is not counted here.</p>",
+            "checkpoints. Metrics, unless they are called train, are of test records, which are taken as public; "
+            "choosing among variants by metrics of private records would cost privacy that is not counted here.</p>",
         ]
     )

@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import scipy.sparse as sp
 
@@ -131,6 +132,11 @@ def setup(case: Case) -> VerticalSetup:
     if not isinstance(made.task(0).problem, Vertical):
         fitting = ", ".join(name for name in tasks.available if name.startswith("vertical-"))
         raise ValueError(f"the task {case.task.name!r} is not for parties with columns: choose one of {fitting}")
+    if (wished := case.run.metric) is not None:
+        task = made.task(0)
+        assert isinstance(task.problem, Vertical)
+        named = jax.eval_shape(task.metrics(made.held.test), task.problem.x0, task.problem.y0)
+        build.check_metric(wished, [*named, "bytes up", "bytes down"])
     if case.privacy.budget is not None and made.account.epsilon > case.privacy.budget:
         raise ValueError(
             f"the run would spend epsilon {made.account.epsilon:g}, more than privacy.budget {case.privacy.budget:g}"
@@ -162,7 +168,7 @@ def averaged(found: Staged, test: Mapping[str, Any]) -> Result:
 
 def _check(case: Case) -> None:
     useless = [f"data.{key}" for key in _OF_ROWS if key in case.data.model_fields_set]
-    useless += [f"run.{key}" for key in ("chunk", "devices") if key in case.run.model_fields_set]
+    useless += [f"run.{key}" for key in ("chunk", "devices", "train") if key in case.run.model_fields_set]
     useless += ["network"] * (case.network is not None) + ["privacy.adjacency"] * (case.privacy.adjacency is not None)
     if useless:
         raise ValueError(f"{', '.join(useless)} has no use with [columns], which splits a table by columns: remove it")

@@ -4,7 +4,8 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Union, get_args, get_origin
 
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
@@ -44,12 +45,15 @@ class Method:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not cls.__name__.startswith("_"):
+            known = Method.registry.get(cls.__name__, cls)
+            if known.__module__.startswith("sottovoce.") and known.__module__ != cls.__module__:
+                raise ValueError(f"{known.__module__} has a method {cls.__name__} already: choose another name")
             Method.registry[cls.__name__] = cls
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            _check_kind(field.name, value, get_args(field.type) or (field.type,))
+            _check_kind(field.name, value, field.type)
             if isinstance(value, Release) and not value.name:
                 object.__setattr__(self, field.name, dataclasses.replace(value, name=field.name))
 
@@ -97,6 +101,11 @@ class Method:
         """All samplings it is configured with."""
         return [value for value in _values(self) if isinstance(value, Sampling)]
 
+    def schedules(self) -> dict[str, Schedule]:
+        """The fields that are schedules, or numbers that stand for one."""
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if Schedule in _allowed(f.type)}
+        return {name: schedule(value) for name, value in given.items() if value is not None}
+
     def louder(self, factor: float) -> Self:
         """The same method with the noise of every release multiplied."""
         return self.map_releases(lambda release: release.louder(factor))
@@ -113,12 +122,17 @@ class Method:
 _KINDS = {Release: "a release, such as sv.Release(clip=1.0, noise=0.1)", Sampling: "a sampling, such as sv.Poisson(50)"}
 
 
-def _check_kind(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+def _allowed(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def _check_kind(name: str, value: Any, annotation: Any) -> None:
     """Refuse a number where a release or a sampling belongs, and what is no schedule where one does."""
+    allowed = _allowed(annotation)
     for kind, wanted in _KINDS.items():
         if kind in allowed and not isinstance(value, tuple(one for one in allowed if isinstance(one, type))):
             raise TypeError(f"{name} is {value!r}: give {wanted}")
-    if Schedule in allowed and value is not None:
+    if Schedule in allowed and not (value is None and type(None) in allowed):
         try:
             schedule(value)
         except TypeError as error:
@@ -128,22 +142,28 @@ def _check_kind(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
 def _values(value: Any) -> list[Any]:
     """The dataclass's field values, depth first."""
     found: list[Any] = []
-    for field in dataclasses.fields(value):
-        inner = getattr(value, field.name)
+    inside = value if isinstance(value, tuple) else [getattr(value, field.name) for field in dataclasses.fields(value)]
+    for inner in inside:
         found.append(inner)
-        if dataclasses.is_dataclass(inner) and not isinstance(inner, (Release, Sampling, type)):
+        if _has_parts(inner):
             found.extend(_values(inner))
     return found
 
 
+def _has_parts(value: Any) -> bool:
+    whole = (Release, Sampling, type)
+    return isinstance(value, tuple) or (dataclasses.is_dataclass(value) and not isinstance(value, whole))
+
+
 def _map_releases(value: Any, fn: Callable[[Release], Release]) -> Any:
-    changes = {}
-    for field in dataclasses.fields(value):
-        inner = getattr(value, field.name)
-        if isinstance(inner, Release):
-            changes[field.name] = fn(inner)
-        elif dataclasses.is_dataclass(inner) and not isinstance(inner, (Sampling, type)):
-            changes[field.name] = _map_releases(inner, fn)
+    if isinstance(value, Release):
+        return fn(value)
+    if not _has_parts(value):
+        return value
+    if isinstance(value, tuple):
+        mapped = [_map_releases(inner, fn) for inner in value]
+        return type(value)(*mapped) if hasattr(value, "_fields") else tuple(mapped)
+    changes = {field.name: _map_releases(getattr(value, field.name), fn) for field in dataclasses.fields(value)}
     return dataclasses.replace(value, **{k: v for k, v in changes.items() if v is not getattr(value, k)})
 
 

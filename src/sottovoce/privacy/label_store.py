@@ -86,7 +86,10 @@ class Labels:
         seed: int | None = None,
         budget: Budget | None = None,
     ) -> None:
+        if not (budget is None or isinstance(budget, Budget)):
+            raise TypeError(f"budget is {budget!r}: give sv.Budget(epsilon, delta)")
         self.budget = budget
+        self._seen: str | None = None  # the file's digest, as this store knows it
         self._label = _checked(label, classes)
         self.classes, self.path, self.simulated = classes, Path(path) if path is not None else None, seed is not None
         self._rows = sha256(repr((len(self._label), None if ids is None else np.asarray(ids).tolist())).encode())
@@ -116,7 +119,7 @@ class Labels:
         if not missing.any():
             return memo
         new = chosen[missing]
-        self.charge(Mechanism(pure=epsilon), np.bincount(new, minlength=n))
+        self.charge({Mechanism(pure=epsilon): np.bincount(new, minlength=n)})
         if prior is None:
             number, count = np.tile(np.arange(self.classes), (len(new), 1)), np.full(len(new), self.classes)
         else:
@@ -146,16 +149,18 @@ class Labels:
         self._memos[epsilon] = Memo(epsilon, np.where(forgotten, -1, old.observed), old.answers, old.likelihood)
         try:
             return self.memo(epsilon, rows)
-        except BudgetExceeded:
+        except BaseException:  # refused or interrupted: what was drawn before is kept
             self._memos[epsilon] = old
             raise
 
-    def charge(self, mechanism: Mechanism, counts: Any) -> None:
-        """Write down that `mechanism` is applied to row i `counts[i]` times, before it is."""
-        counts = np.asarray(counts, np.int64)
-        if counts.shape != (len(self),) or (counts < 0).any():
-            raise ValueError(f"counts have shape {counts.shape}: give one number >= 0 for each of {len(self)} rows")
-        costs = {**self._costs, mechanism: self._costs.get(mechanism, 0) + counts}
+    def charge(self, uses: Mapping[Mechanism, Any]) -> None:
+        """Write down that each mechanism is applied to row i ``uses[mechanism][i]`` times, before any of them is."""
+        costs = dict(self._costs)
+        for mechanism, given in uses.items():
+            counts = np.asarray(given, np.int64)
+            if counts.shape != (len(self),) or (counts < 0).any():
+                raise ValueError(f"counts have shape {counts.shape}: give one number >= 0 for each of {len(self)} rows")
+            costs[mechanism] = costs.get(mechanism, 0) + counts
         if self.budget is not None and (total := _most(costs, self.budget.delta)) > self.budget.epsilon:
             raise BudgetExceeded(
                 f"a label would reach epsilon {float(total):.4g} of a budget of {self.budget.epsilon:g} (delta "
@@ -174,7 +179,7 @@ class Labels:
         if not epsilon > 0:
             raise ValueError(f"epsilon is {epsilon}: give a positive number, or measure on public test labels")
         chosen = np.arange(len(self)) if rows is None else np.asarray(rows)
-        self.charge(Mechanism(pure=epsilon), np.bincount(chosen, minlength=len(self)))
+        self.charge({Mechanism(pure=epsilon): np.bincount(chosen, minlength=len(self))})
         right = int(np.sum(np.asarray(guessed) == self._label[chosen]))
         return (right + _whole_laplace(epsilon, self._coins)) / len(chosen)
 
@@ -198,10 +203,18 @@ class Labels:
         }
         buffer = io.BytesIO()
         np.savez_compressed(buffer, facts=np.asarray(json.dumps(facts)), **arrays)  # type: ignore[arg-type]
+        if self._seen != (_digest(self.path.read_bytes()) if self.path.exists() else None):
+            raise ValueError(
+                f"{self.path} was written to by another process meanwhile, so what was drawn and what is left of the "
+                "budget have changed: make the Labels anew"
+            )
         write_atomically(self.path, buffer.getvalue())
+        self._seen = _digest(buffer.getvalue())
 
     def _read(self, path: Path) -> None:
-        with np.load(path) as file:
+        data = path.read_bytes()
+        self._seen = _digest(data)
+        with np.load(io.BytesIO(data)) as file:
             facts = json.loads(str(file["facts"]))
             if facts["rows"] != self._rows.hexdigest():
                 raise ValueError(f"{path} belongs to other rows, or to these in another order: give the right file")
@@ -211,6 +224,10 @@ class Labels:
             for number, cost in enumerate(facts["costs"]):
                 mechanism = Mechanism(pure=cost["pure"], laplace=tuple(cost["laplace"]))
                 self._costs[mechanism] = file[f"counts{number}"]
+
+
+def _digest(data: bytes) -> str:
+    return sha256(data).hexdigest()
 
 
 def _most(costs: Mapping[Mechanism, np.ndarray], delta: float) -> Epsilon:

@@ -10,11 +10,12 @@ rolled back without its head, is refused: nobody would know what was spent. This
 careless edits; who rewrites both files can forge them, so keep them where only the agent can write.
 """
 
+import functools
 import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
 from sottovoce.runtime.checkpoint import write_atomically
 
 Spent = tuple[tuple[Mechanism, int], ...]
+Levels = dict[str, Spent]  # what one run spent on records of each level
 OWNER = -1  # in the ledger that an agent keeps for itself: that agent, whatever its number is in a run
+_COMBINATIONS = 64  # of levels over runs that are told apart
 _SAMPLINGS = {kind.__name__: kind for kind in accountant.Sampling.__args__}
 
 
@@ -65,6 +68,7 @@ class Entry:
     start: int
     stop: int
     groups: tuple[Group, ...]
+    unit: str = "record"  # whose data is protected: epsilons of records and of larger units do not compose
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -98,9 +102,20 @@ class Ledger:
                     f"run {entry.run}, steps {entry.start} to {entry.stop}, was charged differently before"
                 )
             return
+        self.check(entry)
         if self.path is not None:
             self._append(self.path, json.dumps({**_encode(entry), "before": self._last}).encode())
         self.entries[entry.key] = entry
+
+    def check(self, entry: Entry) -> None:
+        """Refuse an entry that does not belong with those that are there."""
+        where = self.path or "the ledger"
+        for other in self.entries.values():
+            if other.unit != entry.unit:
+                raise ValueError(f"{where} counts by {other.unit}, this run by {entry.unit}: give it another ledger")
+            if _owned(other) != _owned(entry):
+                kind, remedy = ("its owner alone", "in a list") if _owned(other) else ("all agents", "by itself")
+                raise ValueError(f"{where} was kept for {kind}: give it {remedy}, or give another ledger")
 
     def _append(self, path: Path, line: bytes) -> None:
         if (path.stat().st_size if path.exists() else 0) != self._size:
@@ -145,40 +160,65 @@ class Ledger:
             os.truncate(path, len(data) - len(torn))
         self._last, self._size = digests[-1], len(data) - len(torn)
 
-    def spent(self, agent: int, level: str, leaving_out: str | None = None) -> Spent:
-        """All that was spent on an agent's records of a level, but for one run."""
-        counts: Counter[Mechanism] = Counter()
+    def spent(self, agent: int, leaving_out: str | None = None) -> list[Levels]:
+        """What each run but one spent on an agent's records, by level; in an owner's ledger any agent is the owner."""
+        runs: dict[str, dict[str, Counter[Mechanism]]] = {}
         for entry in self.entries.values():
-            if entry.run != leaving_out:
-                for group in entry.groups:
-                    if group.level == level and agent in group.agents:
-                        counts.update(dict(group.spent))
-        return tuple(counts.items())
+            for group in entry.groups:
+                if entry.run != leaving_out and (agent in group.agents or OWNER in group.agents):
+                    level = runs.setdefault(entry.run, {}).setdefault(group.level, Counter())
+                    level.update(dict(group.spent))
+        return [{level: tuple(counts.items()) for level, counts in levels.items()} for levels in runs.values()]
 
     def epsilon(self, agent: int, delta: float, adjacency: Adjacency) -> Epsilon:
-        """Epsilon of everything an agent spent, all runs composed: that of the level which paid most."""
-        levels = {group.level for entry in self.entries.values() for group in entry.groups if agent in group.agents}
-        spent = [self.spent(agent, level) for level in sorted(levels)] or [()]
-        return max((accountant.epsilon(mechanisms, delta, adjacency) for mechanisms in spent), key=float)
+        """Epsilon of everything an agent spent, all runs composed, for the record that paid most."""
+        return _composed(self.spent(agent), delta, adjacency)
 
     def require(
         self, budget: Budget, run: str, planned: Iterable[Group], adjacency: Adjacency, owner: str = "the owner"
     ) -> None:
         """Refuse a run that would bring any agent over its budget, before anything is released."""
+        plans: dict[int, Levels] = {}
         for group in planned:
-            by_past: dict[Spent, int] = {}
             for agent in group.agents:
-                by_past.setdefault(self.spent(agent, group.level, leaving_out=run), agent)
-            for past, agent in by_past.items():
-                total = accountant.epsilon((*past, *group.spent), budget.delta, adjacency)
-                if total > budget.epsilon:
-                    before = accountant.epsilon(past, budget.delta, adjacency) if past else 0.0
-                    who = owner if agent == OWNER else f"agent {agent}"
-                    raise BudgetExceeded(
-                        f"{who} would reach epsilon {float(total):.4g} of a budget of {budget.epsilon:g} "
-                        f"(delta {budget.delta:g}; {float(before):.4g} is spent already). Use fewer steps, more noise "
-                        f"(sv.calibrate finds how much), or a larger budget. Nothing was released."
-                    )
+                plans.setdefault(agent, {})[group.level] = group.spent
+        seen: list[tuple[list[Levels], Levels]] = []
+        for agent, plan in plans.items():
+            past = self.spent(agent, leaving_out=run)
+            if (past, plan) in seen:
+                continue
+            seen.append((past, plan))
+            total = _composed([*past, plan], budget.delta, adjacency)
+            if total > budget.epsilon:
+                before = _composed(past, budget.delta, adjacency)
+                who = owner if agent == OWNER else f"agent {agent}"
+                raise BudgetExceeded(
+                    f"{who} would reach epsilon {float(total):.4g} of a budget of {budget.epsilon:g} "
+                    f"(delta {budget.delta:g}; {float(before):.4g} is spent already). Use fewer steps, more noise "
+                    f"(sv.calibrate finds how much), or a larger budget. Nothing was released."
+                )
+
+
+def _composed(runs: Sequence[Levels], delta: float, adjacency: Adjacency) -> Epsilon:
+    """Epsilon of the record that paid most over several runs.
+
+    Within a run a record is in one level. Which one it was in another run is not known (the split may have changed),
+    so all combinations are tried; where they are too many, a record is taken to have been in all levels of all runs.
+    """
+    possible: set[Spent] = {()}
+    for levels in runs:
+        possible = {_sum(total, spent) for total in possible for spent in set(levels.values())}
+        if len(possible) > _COMBINATIONS:
+            everything = [spent for levels in runs for spent in levels.values()]
+            possible = {functools.reduce(_sum, everything, ())}
+            break
+    return max((accountant.epsilon(total, delta, adjacency) for total in possible), key=float)
+
+
+def _sum(one: Spent, other: Spent) -> Spent:
+    counts = Counter(dict(one))
+    counts.update(dict(other))
+    return tuple(sorted(counts.items(), key=repr))
 
 
 def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | None = None) -> str:
@@ -197,11 +237,10 @@ def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | No
         f"run {run}: steps {min(e.start for e in entries)} to {max(e.stop for e in entries) - 1}"
         for run, entries in stretches.items()
     ]
-    alike: dict[tuple[Spent, ...], list[int]] = {}
-    levels = sorted({group.level for entry in ledger.entries.values() for group in entry.groups})
+    alike: dict[str, list[int]] = {}
     agents = {agent for entry in ledger.entries.values() for group in entry.groups for agent in group.agents}
     for agent in sorted(agents):
-        alike.setdefault(tuple(ledger.spent(agent, level) for level in levels), []).append(agent)
+        alike.setdefault(repr(ledger.spent(agent)), []).append(agent)
     for members in alike.values():
         spent = float(ledger.epsilon(members[0], delta, adjacency))
         of = f" of {budget.epsilon:g}" if budget is not None else ""
@@ -209,6 +248,10 @@ def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | No
         who = "owner" if members == [OWNER] else f"agent{'s' if len(members) > 1 else ''} {named}"
         lines.append(f"{who}: epsilon {spent:.4g}{of}, delta {delta:g}, {adjacency}")
     return "\n".join(lines) or "nothing has been spent"
+
+
+def _owned(entry: Entry) -> bool:
+    return any(OWNER in group.agents for group in entry.groups)
 
 
 def _head(path: Path) -> Path:
@@ -235,7 +278,7 @@ def _encode(entry: Entry) -> dict[str, Any]:
         }
         for group in entry.groups
     ]
-    return {"run": entry.run, "start": entry.start, "stop": entry.stop, "groups": groups}
+    return {"run": entry.run, "start": entry.start, "stop": entry.stop, "unit": entry.unit, "groups": groups}
 
 
 def _decode(data: dict[str, Any]) -> Entry:
@@ -249,4 +292,4 @@ def _decode(data: dict[str, Any]) -> Entry:
         Group(group["level"], tuple(group["agents"]), tuple(mechanism(dict(item)) for item in group["spent"]))
         for group in data["groups"]
     )
-    return Entry(data["run"], data["start"], data["stop"], groups)
+    return Entry(data["run"], data["start"], data["stop"], groups, data["unit"])

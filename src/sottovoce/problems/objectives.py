@@ -4,6 +4,8 @@ Losses are functions of *one record* and are read through the gate only. Terms t
 divergences) are public and stated apart: they are neither clipped nor noised.
 """
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -180,6 +182,31 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
         if not problem.public_constants:
             _refuse_captured(name, traced)
     _check_public(problem)
+
+
+def fingerprint(problem: Problem, records: Mapping[str, Record]) -> str:
+    """A digest of what a problem computes: its losses, public terms and projections, and the numbers inside them.
+
+    >>> import jax.numpy as jnp
+    >>> half, whole = (Minimize(lambda x, r, c=c: c * jnp.sum((x - r) ** 2), jnp.zeros(2)) for c in (0.5, 1.0))
+    >>> record = {"records": jnp.ones(2)}
+    >>> fingerprint(half, record) == fingerprint(whole, record)
+    False
+    """
+    begun, sha = start(problem), hashlib.sha256()
+    asked = [(name, (*begun, records.get(level, records.get("records")))) for level, name in problem.losses.items()]
+    for field in fields(problem):
+        if field.name.startswith("public") and field.name != "public_constants":
+            asked.append((field.name, begun))
+        if field.name.startswith("project_"):
+            asked.append((field.name, (getattr(problem, field.name.replace("project_", "") + "0"),)))
+    for name, given in asked:
+        traced = jax.make_jaxpr(getattr(problem, name))(*given)
+        # addresses of functions differ from process to process, what they compute does not
+        sha.update(re.sub(r" at 0x[0-9a-f]+", "", f"{name}: {traced.jaxpr}").encode())
+        for constant in traced.consts:
+            sha.update(np.ascontiguousarray(constant).tobytes())
+    return sha.hexdigest()[:16]
 
 
 def _check_public(problem: Problem) -> None:

@@ -1,14 +1,12 @@
 """Projections onto the sets that x and y may be confined to: any function from a tree to a like tree will do."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from sottovoce.problems.objectives import Projection
 from sottovoce.trees import norm
-
-Projection = Callable[[Any], Any]
 
 
 def box(low: float, high: float) -> Projection:

@@ -9,9 +9,10 @@ import numpy as np
 from sottovoce import accounting
 from sottovoce.methods.base import Method
 from sottovoce.networks import Network
-from sottovoce.privacy.accountant import check_adjacency
-from sottovoce.privacy.ledger import OWNER, Budget, Entry, Group, Ledger
+from sottovoce.privacy.accountant import Mechanism, check_adjacency
+from sottovoce.privacy.ledger import OWNER, Budget, Entry, Group, Ledger, Spent
 from sottovoce.privacy.report import PrivacyReport
+from sottovoce.privacy.sampling import OnePass
 from sottovoce.runtime.recorder import charges
 from sottovoce.runtime.store import Layout
 
@@ -36,27 +37,30 @@ class Books:
     ) -> None:
         self.shared = ledger if isinstance(ledger, Ledger) else None
         self.own = () if isinstance(ledger, Ledger) else _one_each(ledger, layout.agents)
+        for kept, agents in [(self.shared, 0), *((own, OWNER) for own in self.own)]:
+            if kept is not None:
+                kept.check(Entry(run, 0, 0, (Group("", (agents,), ()),), layout.unit))
         self.run, self.layout, self.steps, self.report = run, layout, steps, report
         self.notes = charges(method, layout.sizes, steps, network, problem)
-        self.kinds = accounting.kinds(method, layout.sizes)
+        self.kinds = accounting.kinds(self.notes, layout.sizes)
+        self.told = any(note.sampling is None for note in self.notes)
 
     def charge(self, start: int, stop: int) -> None:
         """Write a stretch down for everyone."""
-        if self._counts():
-            if self.shared is not None:
-                self.shared.charge(Entry(self.run, start, stop, self._planned(range(start, stop))))
-            for agent in range(len(self.own)):
-                self.charge_own(agent, start, stop)
+        if self.shared is not None:
+            self._write(self.shared, start, stop, None)
+        for agent in range(len(self.own)):
+            self.charge_own(agent, start, stop)
 
     def charge_own(self, agent: int, start: int, stop: int) -> None:
         """Write a stretch down in the ledger of one agent."""
-        self.own[agent].charge(Entry(self.run, start, stop, self._planned(range(start, stop), agent)))
+        self._write(self.own[agent], start, stop, agent)
 
     def require(self, budget: Budget) -> None:
         """Refuse what would go over the budget."""
         if not isinstance(budget, Budget):
             raise TypeError(f"budget is {budget!r}: give sv.Budget(epsilon, delta)")
-        if not self._counts():
+        if self.told or not self.report.private:
             raise ValueError(f"a budget of {budget.epsilon:g} was set, but: {self.report.statement()}")
         whole, adjacency = range(self.steps), check_adjacency(self.report.adjacency)
         if self.shared is not None:
@@ -64,26 +68,38 @@ class Books:
         for agent, ledger in enumerate(self.own):
             ledger.require(budget, self.run, self._planned(whole, agent), adjacency, f"agent {agent}")
 
-    def _counts(self) -> bool:
-        """Whether the charges say all there is: not where private state is sent."""
-        return self.report.private and not any(note.sampling is None for note in self.notes)
+    def _write(self, ledger: Ledger, start: int, stop: int, agent: int | None) -> None:
+        ledger.charge(Entry(self.run, start, stop, self._planned(range(start, stop), agent), self.layout.unit))
 
     def _planned(self, stretch: range, agent: int | None = None) -> tuple[Group, ...]:
         """By level and kind of agent, or for one; units that are in both levels pay for both at once."""
         sizes = self.layout.sizes
         levels = {"both": tuple(sizes)} if self.layout.shared_units else {level: (level,) for level in sizes}
-        if agent is None:
+        who: list[tuple[int, ...]] = [(one,) for one in (range(self.layout.agents) if agent is None else [agent])]
+        if agent is None and not self.told:  # equal agents are charged alike
             who = [tuple(np.flatnonzero(self.kinds == kind).tolist()) for kind in np.unique(self.kinds)]
-        else:
-            who = [(agent,)]
         return tuple(
             Group(
                 name,
                 agents if agent is None else (OWNER,),
-                accounting.spent(self.notes, sizes, agents[0], read, stretch),
+                self._spent(agents[0], read, stretch),
             )
             for name, read in levels.items()
             for agents in who
+        )
+
+    def _spent(self, agent: int, levels: Sequence[str], stretch: range) -> Spent:
+        """Composed releases; for messages of private state what is proved of the whole run, or infinity."""
+        if self.told:
+            return ((Mechanism(pure=self.report.per_agent[agent]), 1),) if 0 in stretch else ()
+        # A record is in one batch of a single pass, which one is not told: it pays for the dearest, once a run.
+        once = [note for note in self.notes if isinstance(note.sampling, OnePass)]
+        others = [note for note in self.notes if not isinstance(note.sampling, OnePass)]
+        whole = range(self.steps) if 0 in stretch else range(0)
+        sizes = self.layout.sizes
+        return (
+            *accounting.spent(others, sizes, agent, levels, stretch),
+            *accounting.spent(once, sizes, agent, levels, whole),
         )
 
 
@@ -93,6 +109,8 @@ def own_ledgers(folder: Path | None, agents: int) -> list[Ledger]:
 
 
 def _one_each(ledgers: Sequence[Ledger], agents: int) -> tuple[Ledger, ...]:
+    if isinstance(ledgers, str) or not all(isinstance(ledger, Ledger) for ledger in ledgers):
+        raise TypeError("ledger is neither a ledger nor a list of them: give sv.Ledger(path), or one for each agent")
     if len(ledgers) != agents:
         raise ValueError(f"there are {len(ledgers)} ledgers for {agents} agents: give one ledger an agent")
     files = [id(ledger) if ledger.path is None else ledger.path.resolve() for ledger in ledgers]

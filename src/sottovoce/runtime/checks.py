@@ -32,6 +32,9 @@ def fitting(problem: Any, method: Method, network: Network | None, layout: Layou
     network = accounting.check_network(network, layout.agents)
     for over in method.over:
         network._matrix(over, f"cannot serve {type(method).__name__}, which needs it")
+    for name, rate in method.schedules().items():
+        if rate.agents not in (None, layout.agents):
+            raise ValueError(f"{name} lists values for {rate.agents} agents, but there are {layout.agents}")
     if "records" not in layout.sizes and set(problem.losses) != set(layout.sizes):
         raise ValueError(
             f"Levels(upper, lower) are for bilevel problems; {type(problem).__name__} takes one record set"

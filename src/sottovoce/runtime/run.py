@@ -118,6 +118,7 @@ def run(
     if resume and folder is not None and (folder / "checkpoint.npz").exists():
         journey.restore(folder / "checkpoint.npz", identity)
     else:
+        books.charge(0, min(every, steps))  # what `init` releases is charged with the first stretch
         journey.begin()
     with Progress(f"{type(method).__name__}, {network.size} agents", steps, journey.step, progress) as bar:
         saved = time.monotonic()
@@ -170,6 +171,7 @@ def _identity(
                 for key in sorted(network.matrices)
             ]
         ),
+        "problem": objectives.fingerprint(problem, layout.example()),
         "start": digest(objectives.start(problem)),
         "records": digest(dict(layout.stores)),
     }

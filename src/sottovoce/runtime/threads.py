@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 
 from sottovoce import accounting
 from sottovoce.methods.base import Method, State
+from sottovoce.naming import check_count
 from sottovoce.networks import Network
 from sottovoce.privacy import discrete
 from sottovoce.privacy.accountant import Adjacency
@@ -69,7 +70,7 @@ class ThreadPlace(Place):
         total = jax.tree.map(jnp.zeros_like, value)
         for sender, weight in zip(lists.senders[self.me], lists.weights[self.me]):
             if weight != 0:
-                said = value if sender == self.me else self.inboxes[self.me][sender].get(timeout=300)
+                said = value if sender == self.me else self.inboxes[self.me][sender].get()
                 if said is _GONE:
                     raise ConnectionError(f"agent {sender} is gone")
                 total = jax.tree.map(lambda a, b, weight=weight: a + weight * b, total, said)
@@ -226,7 +227,9 @@ def run_discrete(
         raise ValueError("deployed agents keep a ledger each: give a list, ledger=[sv.Ledger(path), ...]")
     layout = lay_out(parts)
     network = checks.fitting(problem, method, network, layout, steps)
+    check_count("chunk", chunk)
     checks.metrics(problem, evaluate)
+    checks.finite(layout)
     notes = charges(method, layout.sizes, steps, network, problem)
     for note in notes:
         if note.sampling is None:
@@ -235,6 +238,8 @@ def run_discrete(
             raise ValueError(f"release {note.release.name!r} has no clip or no noise: discrete noise needs both")
     place = {"steps": steps, "network": network, "problem": problem, **layout.facts}
     report = accounting.account(method, delta=delta, adjacency=adjacency, **place)
+    if not report.private:
+        raise ValueError(f"discrete noise is for runs that guarantee something: {report.statement()}")
     report = _as_drawn(report, notes, layout.sizes, steps)
     folder = checks.ready(out, resume=False)
     ledger = own_ledgers(folder, layout.agents) if ledger is None else ledger

@@ -16,12 +16,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce.methods.bambi import Bambi
-from sottovoce.privacy.accountant import library
+from sottovoce.naming import check_count
+from sottovoce.privacy.accountant import Mechanism, library
 from sottovoce.privacy.labels import Labels
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems.columns import Columns, device_block
 from sottovoce.problems.vertical import Vertical
-from sottovoce.runtime import checkpoint
+from sottovoce.runtime import checkpoint, checks
 from sottovoce.runtime.exchange import Crossing, Message
 from sottovoce.runtime.progress import Progress
 from sottovoce.runtime.result import Result
@@ -93,8 +94,9 @@ def run_vertical(
     (2.0, 22480.0)
     """
     _check(problem, columns, labels, method, steps, active)
-    every = every or max(1, math.ceil(steps / 10))
-    folder = _ready(out, resume)
+    every = max(1, math.ceil(steps / 10)) if every is None else every
+    check_count("every", every)
+    folder = checks.ready(out, resume)
     plan = Plan(problem, columns, method, seed, active)
     crossings = plan.crossings(labels.classes)
     rows = np.union1d(columns.upper, columns.lower)
@@ -180,13 +182,6 @@ class _Journey:
         self.history = {name: [np.asarray(v) for v in values] for name, values in facts["history"].items()}
 
 
-def _ready(out: str | Path | None, resume: bool) -> Path | None:
-    folder = None if out is None else Path(out)
-    if folder is not None and (folder / _CHECKPOINT).exists() and not resume:
-        raise ValueError(f"{folder} holds a run already: choose another folder, or go on with resume=True (--resume)")
-    return folder
-
-
 def _plainly(thing: Any) -> str:
     """Something in words, without the addresses of functions, which another process would not repeat."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
@@ -225,10 +220,13 @@ def account_vertical(
 
 def charge(method: Bambi, labels: Labels, crossings: Sequence[Crossing], uses: Mapping[str, np.ndarray]) -> None:
     """Charge each label for its uses: `uses[level]` counts, for each row, the batches it was in."""
+    costs: dict[Mechanism, np.ndarray] = {}
     for crossing in crossings:
         cost = method.labels.per_use(labels.classes, crossing.copies) if crossing.level else None
         if cost is not None:
-            labels.charge(cost[0], cost[1] * uses[str(crossing.level)])
+            costs[cost[0]] = costs.get(cost[0], 0) + cost[1] * uses[str(crossing.level)]
+    if costs:
+        labels.charge(costs)
 
 
 def _report(method: Bambi, labels: Labels, steps: int, delta: float, crossings: Sequence[Crossing]) -> PrivacyReport:
@@ -271,8 +269,7 @@ def _check(problem: Vertical, columns: Columns, labels: Labels, method: Bambi, s
         raise ValueError(f"the problem has {problem.parties} parties and the table {len(columns.blocks)} blocks")
     if len(labels) != len(columns):
         raise ValueError(f"there are {len(labels)} labels for {len(columns)} rows: align them first (see align)")
-    if steps < 1:
-        raise ValueError(f"steps is {steps}: it must be at least 1")
+    check_count("steps", steps)
     if active is not None and not 0 <= active < problem.parties:
         raise ValueError(f"active is {active}: give the number of a party, 0 to {problem.parties - 1}")
     for level in method.batches:
