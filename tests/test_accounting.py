@@ -197,6 +197,32 @@ def test_noise_per_agent():
         sv.account(method, sizes=[50] * 3, steps=4, network=sv.networks.ring(3))
 
 
+@dataclass(frozen=True)
+class _Tupled(Method):
+    """Its releases are in a tuple, which is not a field of type Release."""
+
+    gradients: tuple[sv.Release, ...]
+    sampling: Sampling
+
+    def init(self, problem, agent):
+        return {"x": problem.x0}
+
+    def step(self, problem, state, agent):
+        batch = agent.sample(self.sampling)
+        return {"x": sum(agent.release(one, problem.loss, at=state["x"], batch=batch) for one in self.gradients)}
+
+
+def test_noise_per_agent_counts_wherever_the_release_is_kept():
+    setting = {"sizes": [50, 50], "steps": 4, "network": sv.networks.ring(2)}
+    quiet = sv.Release(1.0, (0.5, 0.05), name="gradient")
+    method = _Tupled((quiet,), Full())
+    plain = dataclasses.replace(sgd(), gradient=quiet)
+    assert sv.account(method, **setting).per_agent == sv.account(plain, **setting).per_agent
+    calibrated = sv.calibrate(_Tupled((quiet, sv.Release(1.0, 0.3, name="other")), Full()), epsilon=1.0, **setting)
+    assert 0.999 <= sv.account(calibrated, **setting).epsilon <= 1.0
+    assert not any(release.private for release in method.without_privacy().releases())
+
+
 def test_ten_thousand_agents_cost_one():
     report = sv.account(sgd(0.1, Poisson(10)), sizes=[20] * 10_000, steps=100, network=sv.networks.ring(10_000))
     assert len(set(report.per_agent)) == 1

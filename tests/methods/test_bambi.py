@@ -14,6 +14,7 @@ import pytest
 
 from sottovoce.methods.bambi import Bambi, smoothing_in_theory
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
+from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.problems.columns import Columns, split_columns
 from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation, probabilities
 from sottovoce.problems.vertical import Vertical
@@ -333,6 +334,15 @@ def test_fresh_labels_cost_every_use_in_every_copy_at_both_levels() -> None:
     assert epsilon(Fresh(10.0), both) == pytest.approx((3 * 3 + 1) * 2 / 10)
     assert epsilon(Printed(10.0)) == math.inf
     assert epsilon(Open()) == math.inf
+
+
+def test_a_run_over_the_labels_budget_charges_nothing() -> None:
+    columns, labels = _table()
+    columns = replace(columns, upper=columns.lower)  # 3 x 3 uses below, one above, each 0.2
+    store = Labels(labels._label, CLASSES, seed=0, budget=Budget(1.9, 0.0))
+    with pytest.raises(BudgetExceeded, match="0 is spent already"):
+        run_vertical(_problem(columns), columns, store, replace(METHOD, labels=Fresh(10.0)), steps=2)
+    assert float(store.epsilon()) == 0.0
 
 
 def test_the_run_charges_what_the_account_says_and_runs_add_up() -> None:

@@ -158,6 +158,24 @@ def test_a_method_is_told_what_its_fields_are(wrong, message):
         sgd(**wrong)
 
 
+def test_a_state_names_the_problems_variables():
+    class _Bare(sv.methods.DpSgd):
+        def init(self, problem, agent):
+            return problem.x0
+
+        def step(self, problem, state, agent):
+            return state
+
+    bare = _Bare(0.1, sv.Release(1.0, 0.1), sv.Full())
+    with pytest.raises(TypeError, match="state has no x"):
+        sv.run(PROBLEM, PARTS, bare, network=RING, steps=1)
+
+
+def test_a_method_may_not_take_the_name_of_another():
+    with pytest.raises(ValueError, match="has a method DpSgd already"):
+        type("DpSgd", (sv.methods.DpSgd,), {})
+
+
 def test_one_value_an_agent_means_every_agent():
     with pytest.raises(ValueError, match="rate lists values for 3 agents, but there are 4"):
         sv.run(PROBLEM, PARTS, sgd(rate=(0.1, 0.2, 0.3)), network=RING, steps=2)

@@ -21,6 +21,12 @@ _EACH = 64  # agents up to which metrics are computed for each of them
 
 def variables(problem: Any, state: State) -> tuple[Tree, ...]:
     """The problem's variables out of the agents' states."""
+    missing = [name for name in problem.variables if not hasattr(state, name)]
+    if missing:
+        raise TypeError(
+            f"the method's state has no {' and no '.join(missing)}: `init` and `step` must return a NamedTuple with a "
+            f"field for each variable of the problem ({', '.join(problem.variables)})"
+        )
     return tuple(reveal(getattr(state, name)) for name in problem.variables)
 
 
