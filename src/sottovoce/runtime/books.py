@@ -42,8 +42,9 @@ class Books:
                 kept.check(Entry(run, 0, 0, (Group("", (agents,), ()),), layout.unit))
         self.run, self.layout, self.steps, self.report = run, layout, steps, report
         self.notes = charges(method, layout.sizes, steps, network, problem)
-        self.kinds = accounting.kinds(self.notes, layout.sizes)
-        self.told = any(note.sampling is None for note in self.notes)
+        self.told = any(note.sampling is None for note in self.notes)  # private state is sent
+        alike = np.unique(report.per_agent, return_inverse=True)[1] if self.told else None
+        self.kinds = accounting.kinds(self.notes, layout.sizes) if alike is None else alike
 
     def charge(self, start: int, stop: int) -> None:
         """Write a stretch down for everyone."""
@@ -75,17 +76,12 @@ class Books:
         """By level and kind of agent, or for one; units that are in both levels pay for both at once."""
         sizes = self.layout.sizes
         levels = {"both": tuple(sizes)} if self.layout.shared_units else {level: (level,) for level in sizes}
-        who: list[tuple[int, ...]] = [(one,) for one in (range(self.layout.agents) if agent is None else [agent])]
-        if agent is None and not self.told:  # equal agents are charged alike
-            who = [tuple(np.flatnonzero(self.kinds == kind).tolist()) for kind in np.unique(self.kinds)]
+        kinds = [np.flatnonzero(self.kinds == kind).tolist() for kind in np.unique(self.kinds)]
+        who = [(agents[0], tuple(agents)) for agents in kinds] if agent is None else [(agent, (OWNER,))]
         return tuple(
-            Group(
-                name,
-                agents if agent is None else (OWNER,),
-                self._spent(agents[0], read, stretch),
-            )
+            Group(name, agents, self._spent(first, read, stretch))
             for name, read in levels.items()
-            for agents in who
+            for first, agents in who
         )
 
     def _spent(self, agent: int, levels: Sequence[str], stretch: range) -> Spent:
