@@ -114,7 +114,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, stopped_at_firs
     assert not (tmp_path / "result.json").exists()
     with pytest.raises(ValueError, match="holds a run already"):
         run(tmp_path)
-    with pytest.raises(ValueError, match="another run: seed changed"):
+    with pytest.raises(ValueError, match="another run: seed was 0 and is 1"):
         run(tmp_path, resume=True, seed=1)
     assert (run(tmp_path, resume=True) == run(None)).all()
     assert (tmp_path / "result.json").exists()

@@ -13,15 +13,16 @@ import jax
 import numpy as np
 
 from sottovoce import accounting
-from sottovoce.methods.base import Method, State
+from sottovoce.methods.base import Method
 from sottovoce.naming import check_count
 from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems import objectives
-from sottovoce.runtime import checkpoint, checks
+from sottovoce.runtime import checks
 from sottovoce.runtime.books import Books
+from sottovoce.runtime.journey import CHECKPOINT, Journey, digest
 from sottovoce.runtime.progress import Progress
 from sottovoce.runtime.result import Result, measure
 from sottovoce.runtime.store import Layout, lay_out
@@ -114,9 +115,9 @@ def run(
         books.require(budget)
 
     compiled = program(problem, method, layout, network, steps, seed, chunk, devices)
-    journey = _Journey(compiled, problem, evaluate)
-    if resume and folder is not None and (folder / "checkpoint.npz").exists():
-        journey.restore(folder / "checkpoint.npz", identity)
+    journey = _Journey(identity=identity, compiled=compiled, problem=problem, evaluate=evaluate)
+    if resume and folder is not None and (folder / CHECKPOINT).exists():
+        journey.restore(folder, like=jax.eval_shape(compiled.init))
     else:
         books.charge(0, min(every, steps))  # what `init` releases is charged with the first stretch
         journey.begin()
@@ -129,14 +130,14 @@ def run(
                 journey.advance(count)
                 bar.show(journey.step, journey.latest())
                 if folder is not None and (time.monotonic() - saved > _SAVE_SECONDS or journey.step == steps):
-                    journey.save(folder / "checkpoint.npz", identity)
+                    journey.save(folder)
                     saved = time.monotonic()
         except KeyboardInterrupt:
             if folder is not None:
-                journey.save(folder / "checkpoint.npz", identity)
+                journey.save(folder)
                 print(f"stopped at step {journey.step}; resume=True (--resume) goes on from there", file=sys.stderr)
             raise
-    result = journey.result(report)
+    result = Result.of(problem, journey.state, journey.stacked(), report)
     if folder is not None:
         result.save(folder)
     return result
@@ -151,13 +152,6 @@ def _identity(
     problem: Any, method: Method, network: Network, layout: Layout, steps: int, seed: int, every: int
 ) -> dict[str, Any]:
     """What must agree for a run to be continued."""
-
-    def digest(tree: Any) -> str:
-        sha = hashlib.sha256()
-        for leaf in jax.tree.leaves(tree):
-            sha.update(np.ascontiguousarray(leaf).tobytes())
-        return sha.hexdigest()[:16]
-
     return {
         "method": repr(method),
         "steps": steps,
@@ -178,24 +172,20 @@ def _identity(
 
 
 @dataclass
-class _Journey:
-    """Where the run is: its state, its step, its history."""
+class _Journey(Journey):
+    """The journey of a compiled program."""
 
-    compiled: Program
-    problem: Any
-    evaluate: Callable[..., Mapping[str, Any]] | None
-    state: State = None
-    step: int = 0
-    seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.history: dict[str, list[Any]] = {}
+    compiled: Program | None = None
+    problem: Any = None
+    evaluate: Callable[..., Mapping[str, Any]] | None = None
 
     def begin(self) -> None:
+        assert self.compiled is not None
         self.state = self.compiled.init()
-        self.record()
+        self.measure()
 
     def advance(self, count: int) -> None:
+        assert self.compiled is not None
         began = time.perf_counter()
         state, broken = self.compiled.advance(self.state, self.step, count)
         first = np.asarray(broken)  # waits for the stretch to end
@@ -205,35 +195,8 @@ class _Journey:
                 f"{name} is no longer finite after step {int(first.min())}: the run diverges. Lower the step size or "
                 f"the noise; the last good state is that of step {self.step}."
             )
-        self.state, self.step = state, self.step + count
-        self.seconds += time.perf_counter() - began
-        self.record()
+        self.move(state, count, time.perf_counter() - began)
+        self.measure()
 
-    def record(self) -> None:
-        measured = {name: np.asarray(value) for name, value in measure(self.state, self.problem, self.evaluate).items()}
-        for name, value in {"step": np.asarray(self.step), "seconds": np.asarray(self.seconds), **measured}.items():
-            self.history.setdefault(name, []).append(value)
-
-    def latest(self) -> dict[str, float]:
-        """The newest scalar metrics, for the progress bar."""
-        hidden = ("step", "seconds", "consensus")
-        return {name: float(v[-1]) for name, v in self.history.items() if name not in hidden and np.ndim(v[-1]) == 0}
-
-    def save(self, path: Path, identity: dict[str, Any]) -> None:
-        history = {name: np.stack(values).tolist() for name, values in self.history.items()}
-        facts = {"identity": identity, "step": self.step, "seconds": self.seconds, "history": history}
-        checkpoint.save(path, self.state, facts)
-
-    def restore(self, path: Path, identity: dict[str, Any]) -> None:
-        stored = checkpoint.read_meta(path)["identity"]
-        differing = [key for key in identity if stored.get(key) != identity[key]]
-        if differing:
-            told = "; ".join(f"{key} was {stored.get(key)!s:.120} and is {identity[key]!s:.120}" for key in differing)
-            raise ValueError(f"{path} belongs to another run: {told}. Run into another folder, or undo the change.")
-        self.state, facts = checkpoint.load(path, like=jax.eval_shape(self.compiled.init))
-        self.step, self.seconds = facts["step"], facts["seconds"]
-        self.history = {name: [np.asarray(v) for v in values] for name, values in facts["history"].items()}
-
-    def result(self, report: PrivacyReport) -> Result:
-        history = {name: np.stack(values) for name, values in self.history.items()}
-        return Result.of(self.problem, self.state, history, report)
+    def measure(self) -> None:
+        self.note(measure(self.state, self.problem, self.evaluate))

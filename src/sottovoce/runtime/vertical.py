@@ -1,19 +1,16 @@
 """`run_vertical`: a problem, a table split by columns, labels behind their gate, a method; out comes a model."""
 
-import hashlib
 import math
 import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse as sp
 
 from sottovoce.methods.bambi import Bambi
 from sottovoce.naming import check_count
@@ -22,8 +19,9 @@ from sottovoce.privacy.labels import Labels
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems.columns import Columns, device_block
 from sottovoce.problems.vertical import Vertical
-from sottovoce.runtime import checkpoint, checks
+from sottovoce.runtime import checks
 from sottovoce.runtime.exchange import Crossing, Message
+from sottovoce.runtime.journey import CHECKPOINT, Journey, digest
 from sottovoce.runtime.progress import Progress
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import SIMULATION
@@ -34,7 +32,6 @@ FEATURES = "features are not covered: each party's head outputs travel in the cl
 TEST = (
     "figures of `evaluate` come from records that it brings along, public by declaration: no label of the run is read"
 )
-_CHECKPOINT = "checkpoint.npz"
 REVEALED = "the printed noise for more than two classes reveals every label: see docs/bambi.md"
 
 
@@ -108,15 +105,15 @@ def run_vertical(
     traffic = float(passive * sum(c.size * c.times for c in crossings))
 
     blocks = [device_block(block, method.batch) for block in columns.blocks]
-    journey = _Journey([method.init(problem, m) for m in range(problem.parties)])
+    journey = Journey([method.init(problem, m) for m in range(problem.parties)])
     if folder is not None:
         functions = (problem.embed, problem.head, problem.losses, problem.penalty, problem.alter)
         facts = {"method": _plainly(method), "problem": _plainly(functions), "in one place": in_one_place}
         facts |= {"steps": steps, "every": every, "seed": seed}
         arrays = {"start": [problem.x0, problem.y0], "columns": [columns.blocks, columns.upper, columns.lower]}
-        journey.identity = facts | {name: _digest(tree) for name, tree in {**arrays, "labels": vectors}.items()}
-        if resume and (folder / _CHECKPOINT).exists():
-            journey.restore(folder / _CHECKPOINT)
+        journey.identity = facts | {name: digest(tree) for name, tree in {**arrays, "labels": vectors}.items()}
+        if resume and (folder / CHECKPOINT).exists():
+            journey.restore(folder, like=journey.state)
     judge = jax.jit(evaluate) if evaluate is not None else None
     with Progress(f"{type(method).__name__}, {problem.parties} parties", steps, journey.step, progress) as bar:
         try:
@@ -124,76 +121,32 @@ def run_vertical(
                 began = time.monotonic()
                 count = min(every - journey.step % every, steps - journey.step, plan.at_once)
                 schedule = plan.schedule(journey.step, count)
-                states = jax.block_until_ready(advance(journey.states, journey.step, schedule, blocks, vectors))
+                states = jax.block_until_ready(advance(journey.state, journey.step, schedule, blocks, vectors))
                 journey.move(states, count, time.monotonic() - began)
                 if journey.step % every and journey.step < steps:
                     continue
                 figures = {} if judge is None else judge([s.x for s in states], [s.y for s in states])
                 sent = journey.step * traffic
                 journey.note({"bytes up": sent, "bytes down": sent, **figures})
-                bar.show(journey.step, {name: float(value) for name, value in figures.items() if np.ndim(value) == 0})
+                bar.show(journey.step, journey.latest())
                 if folder is not None:
-                    journey.save(folder / _CHECKPOINT)
+                    journey.save(folder)
         except KeyboardInterrupt:
             if folder is not None:
-                journey.save(folder / _CHECKPOINT)
+                journey.save(folder)
                 print(f"stopped at step {journey.step}; resume=True (--resume) goes on from there", file=sys.stderr)
             raise
-    states = journey.states
+    states = journey.state
     x, y = ([jax.tree.map(np.asarray, getattr(s, name)) for s in states] for name in ("x", "y"))
-    history = {name: np.asarray(values) for name, values in journey.history.items()}
-    result = Result(x, y, states, history, report, report.private, problem.predict)
+    result = Result(x, y, states, journey.stacked(), report, report.private, problem.predict)
     if folder is not None:
         result.save(folder)
     return result
 
 
-@dataclass
-class _Journey:
-    """Where a run is."""
-
-    states: list[Any]
-    step: int = 0
-    seconds: float = 0.0
-    history: dict[str, list[Any]] = field(default_factory=dict)
-    identity: dict[str, Any] = field(default_factory=dict)
-
-    def move(self, states: list[Any], count: int, seconds: float) -> None:
-        self.states, self.step, self.seconds = states, self.step + count, self.seconds + seconds
-
-    def note(self, figures: Mapping[str, Any]) -> None:
-        for name, value in {"step": self.step, "seconds": self.seconds, **figures}.items():
-            self.history.setdefault(name, []).append(np.asarray(value))
-
-    def save(self, path: Path) -> None:
-        history = {name: np.stack(values).tolist() for name, values in self.history.items()}
-        facts = {"identity": self.identity, "step": self.step, "seconds": self.seconds, "history": history}
-        checkpoint.save(path, self.states, facts)
-
-    def restore(self, path: Path) -> None:
-        stored = checkpoint.read_meta(path)["identity"]
-        differing = [key for key, value in self.identity.items() if stored.get(key) != value]
-        if differing:
-            raise ValueError(
-                f"{path} belongs to another run: {', '.join(differing)} changed. Run into another folder, or undo it."
-            )
-        self.states, facts = checkpoint.load(path, like=self.states)
-        self.step, self.seconds = facts["step"], facts["seconds"]
-        self.history = {name: [np.asarray(v) for v in values] for name, values in facts["history"].items()}
-
-
 def _plainly(thing: Any) -> str:
     """Something in words, without the addresses of functions, which another process would not repeat."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
-
-
-def _digest(tree: Any) -> str:
-    sha = hashlib.sha256()
-    for leaf in jax.tree.leaves(tree, is_leaf=sp.issparse):
-        parts = (leaf.data, leaf.indices, leaf.indptr) if sp.issparse(leaf) else (leaf,)
-        for part in parts:
-            sha.update(np.ascontiguousarray(part).tobytes())
-    return sha.hexdigest()[:16]
 
 
 def account_vertical(
