@@ -233,7 +233,9 @@ def test_a_worst_agent_has_the_largest_loss():
 def test_packaged_experiments_all_parse():
     assert DEMO.is_file()
     for name in reproduce.experiments():
-        RunFile.load(reproduce.find(name), quick=True)
+        cases = RunFile.load(reproduce.find(name), quick=True).cases
+        folders = {execute.Planned(case, "together", setup=None).folder(0).lower() for case in cases}
+        assert len(folders) == len(cases), name
 
 
 def test_demo_in_miniature(tmp_path, monkeypatch):
