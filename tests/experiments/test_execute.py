@@ -215,10 +215,11 @@ def test_rows_of_a_family_differ_in_epsilon(done, name, family):
 
 def test_findings_speak_of_what_was_compared(done):
     _, made = done
-    (line,) = findings(made)
-    assert line.startswith("At epsilon 3 a party, accuracy: ")
-    assert "alone" in line
-    assert "pooled" in line
+    private, open_ = findings(made)
+    assert private.startswith("At epsilon 3 a party, accuracy: ")
+    assert "alone" in private
+    assert "pooled" not in private
+    assert open_.startswith("Without any guarantee: pooled")
     assert findings(Comparison("one", made.rows[:1])) == []
 
 

@@ -97,8 +97,13 @@ def findings(made: Comparison) -> list[str]:
     told = [row for row in rows if not row.privacy.private or upward(row.privacy.epsilon) == epsilon]
     if len(told) < 2:
         return []
-    figures = "; ".join(f"{row.family or 'together'} {row.final(metric)[0]:.3f}" for row in told)
-    return [f"At epsilon {epsilon} a party, {metric}: {figures}."]
+
+    def figures(private: bool) -> str:
+        held = [row for row in told if row.privacy.private == private]
+        return "; ".join(f"{row.family or 'together'} {row.final(metric)[0]:.3f}" for row in held)
+
+    lines = [f"At epsilon {epsilon} a party, {metric}: {figures(True)}."]
+    return [*lines, f"Without any guarantee: {figures(False)}."] if figures(False) else lines
 
 
 def _section(title: str, body: str) -> str:
