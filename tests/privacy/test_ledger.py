@@ -152,6 +152,17 @@ def test_a_record_may_have_been_in_any_level_of_another_run():
     )
 
 
+def test_the_agent_that_would_go_over_is_named():
+    plan = tuple(Group("records", (agent,), ((RELEASE, 10 + 30 * (agent == 2)),)) for agent in range(4))
+    allowed = float(accountant.epsilon(((RELEASE, 20),), 1e-5, "zero-out"))
+    with pytest.raises(BudgetExceeded, match="agent 2 would reach"):
+        Ledger().require(Budget(allowed, 1e-5), "a", plan, "zero-out")
+    spent = Ledger()
+    spent.charge(Entry("a", 0, 1, (Group("records", (3,), ((RELEASE, 15),)),)))
+    with pytest.raises(BudgetExceeded, match="agent 3 would reach"):
+        spent.require(Budget(allowed, 1e-5), "b", (Group("records", (0, 1, 2, 3), ((RELEASE, 10),)),), "zero-out")
+
+
 def test_records_and_larger_units_are_not_mixed(path):
     ledger = Ledger(path)
     with pytest.raises(ValueError, match="counts by record, this run by unit"):

@@ -170,6 +170,17 @@ class Ledger:
                     level.update(dict(group.spent))
         return [{level: tuple(counts.items()) for level, counts in levels.items()} for levels in runs.values()]
 
+    def alike(self, agents: Iterable[int]) -> list[list[int]]:
+        """Agents that were charged together, always: they have spent the same."""
+        charged: dict[int, list[int]] = {agent: [] for agent in agents}
+        for number, group in enumerate(group for entry in self.entries.values() for group in entry.groups):
+            for agent in charged if OWNER in group.agents else charged.keys() & group.agents:
+                charged[agent].append(number)
+        together: dict[tuple[int, ...], list[int]] = {}
+        for agent, numbers in charged.items():
+            together.setdefault(tuple(numbers), []).append(agent)
+        return list(together.values())
+
     def epsilon(self, agent: int, delta: float, adjacency: Adjacency) -> Epsilon:
         """Epsilon of everything an agent spent, all runs composed, for the record that paid most."""
         return _composed(self.spent(agent), delta, adjacency)
@@ -182,13 +193,13 @@ class Ledger:
         for group in planned:
             for agent in group.agents:
                 plans.setdefault(agent, {})[group.level] = group.spent
-        seen: list[tuple[list[Levels], Levels]] = []
-        for agent, plan in plans.items():
+        first: dict[tuple[Any, ...], int] = {}  # of those with the same past and the same plan
+        for members in self.alike(plans):
+            for agent in members:
+                first.setdefault((members[0], *plans[agent].items()), agent)
+        for agent in first.values():
             past = self.spent(agent, leaving_out=run)
-            if (past, plan) in seen:
-                continue
-            seen.append((past, plan))
-            total = _composed([*past, plan], budget.delta, adjacency)
+            total = _composed([*past, plans[agent]], budget.delta, adjacency)
             if total > budget.epsilon:
                 before = _composed(past, budget.delta, adjacency)
                 who = owner if agent == OWNER else f"agent {agent}"
@@ -237,11 +248,8 @@ def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | No
         f"run {run}: steps {min(e.start for e in entries)} to {max(e.stop for e in entries) - 1}"
         for run, entries in stretches.items()
     ]
-    alike: dict[str, list[int]] = {}
     agents = {agent for entry in ledger.entries.values() for group in entry.groups for agent in group.agents}
-    for agent in sorted(agents):
-        alike.setdefault(repr(ledger.spent(agent)), []).append(agent)
-    for members in alike.values():
+    for members in ledger.alike(sorted(agents)):
         spent = float(ledger.epsilon(members[0], delta, adjacency))
         of = f" of {budget.epsilon:g}" if budget is not None else ""
         named = ", ".join(map(str, members[:8])) + (f" and {len(members) - 8} more" if len(members) > 8 else "")
