@@ -175,10 +175,13 @@ def test_edge_13_disjoint_levels_pay_in_parallel():
     upper, lower = float(gdp(2 / 20 / 0.2, 1e-5)), float(gdp(np.sqrt(2) * 2 / 80 / 0.2, 1e-5))
     assert report.per_level == pytest.approx({"upper": upper, "lower": lower}, abs=1e-9)
     assert report.epsilon == max(upper, lower)
-    both = sv.account(
-        method, sizes=[Levels(20, 80)], steps=1, shared_units=True
-    )  # edge 6: a unit in both pays for both
-    assert both.epsilon == pytest.approx(float(gdp(np.hypot(2 / 20 / 0.2, np.sqrt(2) * 2 / 80 / 0.2), 1e-5)), abs=1e-9)
+    # edge 6: a unit in both moves both means of the release that reads both, under one noise
+    both = sv.account(method, sizes=[Levels(20, 80)], steps=1, shared_units=True)
+    moved = np.hypot(2 / 20 / 0.2 + 2 / 80 / 0.2, 2 / 80 / 0.2)
+    assert both.epsilon == pytest.approx(float(gdp(moved, 1e-5)), abs=1e-9)
+    laplace = sv.Release(1.0, 0.2, "laplace")
+    with pytest.raises(ValueError, match="one Laplace noise"):
+        sv.account(_LowerOnly(laplace, laplace), sizes=[Levels(20, 80)], steps=1, shared_units=True)
     one_set = sv.account(method, sizes=[100], steps=1)
     assert one_set.epsilon == pytest.approx(float(gdp(np.sqrt(2) * 2 / 100 / 0.2, 1e-5)), abs=1e-9)
 

@@ -20,7 +20,8 @@ from sottovoce.privacy.report import PrivacyReport, merge_caveats
 from sottovoce.privacy.sampling import FixedSize, OnePass, Sampling
 from sottovoce.runtime.agent import SINGLE
 from sottovoce.runtime.recorder import Charge, charges
-from sottovoce.runtime.store import as_part
+from sottovoce.runtime.store import as_part, facts
+from sottovoce.schedules import same_for_all
 
 M = TypeVar("M", bound=Method)
 Spent = tuple[tuple[Mechanism, int], ...]
@@ -36,6 +37,7 @@ def account(
     adjacency: Adjacency | None = None,
     unit: str = "record",
     shared_units: bool = False,
+    spread: bool = False,
     problem: Any = None,
 ) -> PrivacyReport:
     """The privacy statement of a configured method; nothing is run and no record is read.
@@ -45,6 +47,8 @@ def account(
         network: who talks to whom; needed as soon as there is more than one agent.
         adjacency: "zero-out" or "replace-one"; by default the one natural to the method's sampling.
         shared_units: units have records in both levels, so that they pay for both.
+        spread: units have records with several parties; epsilon is of what one of them holds, and a caveat says so.
+            If `sizes` are the records themselves, these three are read off them.
 
     >>> import sottovoce as sv
     >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
@@ -52,6 +56,8 @@ def account(
     >>> round(report.epsilon, 2), report.adjacency
     (3.36, 'zero-out')
     """
+    if (known := _records_given(sizes)) is not None:
+        unit, shared_units, spread = known["unit"], known["shared_units"], known["spread"]
     by_level = as_sizes(sizes)
     agents = len(next(iter(by_level.values())))
     network = check_network(network, agents)
@@ -82,7 +88,7 @@ def account(
         method=type(method).__name__,
         steps=steps,
         events=tuple(_describe(note, steps) for note in notes),
-        caveats=merge_caveats(_caveats(notes, by_level, worst[0], shared_units), method.caveats(setting)),
+        caveats=merge_caveats(_caveats(notes, by_level, worst[0], shared_units, spread), method.caveats(setting)),
     )
 
 
@@ -146,6 +152,8 @@ def as_sizes(sizes: Sequence[Any] | Mapping[str, Any]) -> dict[str, np.ndarray]:
     ['lower', 'upper']
     """
     if isinstance(sizes, Mapping):
+        if set(sizes) not in ({SINGLE}, {"upper", "lower"}):
+            raise ValueError(f"sizes name the levels {sorted(sizes)}: give 'records', or 'upper' and 'lower'")
         by_level = {level: np.asarray(n, dtype=np.int64) for level, n in sizes.items()}
     elif sizes and isinstance(sizes[0], Levels):
         by_level = {level: np.array([_count(getattr(part, level)) for part in sizes]) for level in ("upper", "lower")}
@@ -155,6 +163,14 @@ def as_sizes(sizes: Sequence[Any] | Mapping[str, Any]) -> dict[str, np.ndarray]:
         if n.size == 0 or (n < 1).any():
             raise ValueError(f"sizes ({level}) are {n.tolist()}: every party needs at least one record")
     return by_level
+
+
+def _records_given(sizes: Any) -> dict[str, Any] | None:
+    """What is known of the records if they were given in place of their numbers."""
+    if isinstance(sizes, Mapping) or not len(sizes):
+        return None
+    first = sizes[0].upper if isinstance(sizes[0], Levels) else sizes[0]
+    return None if isinstance(first, (int, np.integer)) else facts(sizes)
 
 
 def _count(part: Any) -> int:
@@ -189,15 +205,25 @@ def spent(
     for (phase, _), group in groups.items():
         times = np.asarray(steps if phase == "step" else range(0 in steps), dtype=np.int64)
         for level in levels:
-            for mechanism, count in _group(group, sizes, agent, level, times):
+            for mechanism, count in _group(group, sizes, agent, level, times, levels):
                 counts[mechanism] += count
     return tuple(counts.items())
 
 
 def _group(
-    group: list[Charge], sizes: Mapping[str, np.ndarray], agent: int, level: str, times: np.ndarray
+    group: list[Charge],
+    sizes: Mapping[str, np.ndarray],
+    agent: int,
+    level: str,
+    times: np.ndarray,
+    paying: Sequence[str],
 ) -> list[tuple[Mechanism, int]]:
-    """The releases that share a batch: one mechanism at each step (privacy is lost jointly, not separately)."""
+    """The releases that share a batch: one mechanism at each step (privacy is lost jointly, not separately).
+
+    A unit with records in both levels moves both means of a release that reads both, under one noise. Gaussian noise is
+    the sum of two, in any proportion: with shares like the levels' sensitivities a and b, what each level pays is
+    a (a + b) and b (a + b), and (a + b)^2 together.
+    """
     own = [note for note in group if level in note.levels]
     if not own or times.size == 0:
         return []
@@ -207,8 +233,18 @@ def _group(
     laplace: list[np.ndarray] = []
     for note in own:
         inverse = _inverse_multiplier(note.release, sampling, n, agent, times)
+        both = [
+            _inverse_multiplier(note.release, sampling, int(sizes[other][agent]), agent, times)
+            for other in note.levels
+            if other in paying
+        ]
         if note.release.mechanism == "gaussian":
-            gaussian += note.times * inverse**2
+            gaussian += note.times * inverse * sum(both)
+        elif len(both) > 1:
+            raise ValueError(
+                f"release {note.release.name!r} reads both levels under one Laplace noise, and some units are in both: "
+                "no sum of two covers it. Use Gaussian noise, or keep each unit in one level"
+            )
         else:
             laplace += [inverse] * note.times
     table = np.stack([gaussian, *laplace])
@@ -300,7 +336,7 @@ def default_adjacency(notes: Sequence[Charge]) -> Adjacency:
 def kinds(notes: Sequence[Charge], sizes: Mapping[str, np.ndarray]) -> np.ndarray:
     """A number for each agent: equal numbers are charged alike, so that ten thousand equal agents cost one."""
     agents = len(next(iter(sizes.values())))
-    differ = any(note.release.scale.agents is not None for note in notes)
+    differ = any(not same_for_all(note.release.scale) for note in notes)
     table = np.stack([*sizes.values(), np.arange(agents) if differ else np.zeros(agents)])
     return np.unique(table, axis=1, return_inverse=True)[1].reshape(-1)
 
@@ -321,7 +357,9 @@ def _describe(note: Charge, steps: int) -> str:
     return f"{what} on a mean clipped to {release.clip:g} ({release.norm}), {note.sampling}, {often} times"
 
 
-def _caveats(notes: Sequence[Charge], sizes: Mapping[str, np.ndarray], worst: Epsilon, shared: bool) -> list[str]:
+def _caveats(
+    notes: Sequence[Charge], sizes: Mapping[str, np.ndarray], worst: Epsilon, shared: bool, spread: bool
+) -> list[str]:
     caveats = []
     if any(note.sampling is None for note in notes):
         caveats.append("messages carry private state: standard composition does not cover them")
@@ -335,5 +373,7 @@ def _caveats(notes: Sequence[Charge], sizes: Mapping[str, np.ndarray], worst: Ep
         )
     if shared:
         caveats.append("some units have records in both levels: they are charged for both")
+    if spread:
+        caveats.append("some units have records with several parties: epsilon is of what one party holds of them")
     caveats.append("sizes of the parties, hyper-parameters and preprocessing are taken as public")
     return caveats

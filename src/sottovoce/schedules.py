@@ -4,7 +4,7 @@ One schedule object serves the compiled run (traced step and agent) and the acco
 noise that is drawn and the noise that is charged are the same function.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import jax
@@ -159,6 +159,17 @@ class Ratio(Schedule):
     def agents(self) -> int | None:
         """How many agents it lists values for."""
         return self.top.agents or self.bottom.agents
+
+
+def same_for_all(value: Schedule) -> bool:
+    """Whether all agents certainly share it: not where it lists values, or is a kind of schedule not made here.
+
+    >>> same_for_all(Constant(0.1)), same_for_all(Scaled(Constant((0.1, 0.2)), 2.0))
+    (True, False)
+    """
+    inner: list[Any] = [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else []
+    ours = type(value).__module__ == __name__
+    return ours and value.agents is None and all(same_for_all(part) for part in inner if isinstance(part, Schedule))
 
 
 def schedule(value: "float | Schedule | tuple[float, ...]") -> Schedule:

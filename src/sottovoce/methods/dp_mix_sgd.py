@@ -168,9 +168,10 @@ class DpMixSgd(Method):
 
     def published(self, setting: Setting) -> float | None:
         """Theorem 2 of the paper with its unspecified constant set to 1 and the clip for its Lipschitz constant."""
-        if self.design_name == "non-private" or setting.delta <= 0:
+        lowest = self._relative_noise(setting, 0)
+        if self.design_name == "non-private" or setting.delta <= 0 or not min(lowest) > 0:
             return None
-        ratio = max(1 / noise for noise in self._relative_noise(setting, 0))
+        ratio = max(1 / noise for noise in lowest)
         return published.dpmixsgd(1.0, setting.steps + 1, setting.network.size, ratio, setting.delta)
 
     def proved(self, setting: Setting, agent: int) -> float | None:
@@ -183,6 +184,8 @@ class DpMixSgd(Method):
             return None
         total = setting.steps + 1
         sigma_x, sigma_y = self._relative_noise(setting, agent)
+        if not min(sigma_x, sigma_y) > 0:
+            return None  # some step has no noise
         batch, b0 = int(later.denominator(n, 0)), int(first.denominator(n, 0))
         return max(
             sound.storm_printed(total, self.beta_x, self.beta_y, 1.0, batch, b0, sigma_x, sigma_y, steps, setting.delta)

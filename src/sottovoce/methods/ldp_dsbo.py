@@ -231,6 +231,8 @@ class LdpDsbo(Method):
             return None
         if self.sampling.arrivals != 1 or math.isinf(self.z_radius) or self.x is None:
             return None
+        if min(own[agent] for own in setting.sizes.values()) < setting.steps:
+            return None  # the recursion divides by all records that have arrived: the stream must not run dry
         second_order = known.c_h + self.z_radius * known.L_l1
         if self.y.clip < known.c_l or min(self.x.clip, self.z.clip) < second_order:
             return None

@@ -6,7 +6,7 @@ divergences) are public and stated apart: they are neither clipped nor noised.
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -163,8 +163,11 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
     """
     for name in problem.variables:
         for leaf in jax.tree.leaves(getattr(problem, f"{name}0")):
-            if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-                raise ValueError(f"{name}0 has a leaf of type {jnp.result_type(leaf)}: use floating-point numbers")
+            if jnp.result_type(leaf) not in (jnp.float32, jnp.float64):
+                raise ValueError(
+                    f"{name}0 has a leaf of type {jnp.result_type(leaf)}: use floating-point numbers of 32 bits. "
+                    "(Whole numbers have no gradient, and rounding to 16 bits moves a mean by more than a clip)"
+                )
     for level, name in problem.losses.items():
         loss = getattr(problem, name)
         record = records.get(level, records.get("records"))
@@ -204,7 +207,7 @@ def fingerprint(problem: Problem, records: Mapping[str, Record]) -> str:
         traced = jax.make_jaxpr(getattr(problem, name))(*given)
         # addresses of functions differ from process to process, what they compute does not
         sha.update(re.sub(r" at 0x[0-9a-f]+", "", f"{name}: {traced.jaxpr}").encode())
-        for constant in traced.consts:
+        for constant in _constants(traced.jaxpr, traced.consts):
             sha.update(np.ascontiguousarray(constant).tobytes())
     return sha.hexdigest()[:16]
 
@@ -232,12 +235,24 @@ def _tried(name: str, problem: Problem, given: tuple[Tree, ...]) -> Any:
 
 def _refuse_captured(name: str, traced: ClosedJaxpr) -> None:
     """An array constant inside a loss would reach the result without passing the gate (clip and noise)."""
-    for constant in traced.consts:
+    for constant in _constants(traced.jaxpr, traced.consts):
         if isinstance(constant, (np.ndarray, jax.Array)) and np.size(constant) > 1:
             raise ValueError(
                 f"{name} closes over an array of shape {np.shape(constant)}, which would by-pass the privacy gate. "
                 f"Pass data as part of the record; if the array is public, say so with public_constants=True."
             )
+
+
+def _constants(jaxpr: Any, own: Sequence[Any]) -> Iterator[Any]:
+    """All numbers that a traced function closes over, also those inside functions that it calls."""
+    yield from own
+    for equation in jaxpr.eqns:
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(inner, ClosedJaxpr):
+                    yield from _constants(inner.jaxpr, inner.consts)
+                elif hasattr(inner, "eqns"):
+                    yield from _constants(inner, ())
 
 
 def _fill_defaults(problem: Problem) -> None:

@@ -116,6 +116,7 @@ class Agent:
         self.place, self.index, self.t, self.loops = place, index, t, loops
         self._key = key
         self._uses: Counter[str] = Counter()
+        self._looping = False
 
     # What is public about the run.
 
@@ -195,7 +196,11 @@ class Agent:
         def turn(carry: Tree, k: jax.Array) -> Tree:
             return body(carry, self._inside(times, jax.random.fold_in(key, k)))
 
-        return self.place.loop(times, turn, carry)
+        self._looping = True
+        try:
+            return self.place.loop(times, turn, carry)
+        finally:
+            self._looping = False
 
     def key(self, name: str) -> jax.Array:
         """A key for the method's own random choices."""
@@ -208,9 +213,15 @@ class Agent:
 
     def _named(self, name: str, purpose: str) -> jax.Array:
         """A key of its own for each use of a name: no key is used twice."""
+        self._require_free()
         label = f"{purpose}/{name}"
         self._uses[label] += 1
         return jax.random.fold_in(self._key, zlib.crc32(f"{label}/{self._uses[label]}".encode()))
+
+    def _require_free(self) -> None:
+        """In a loop the outer handle would be counted once, and draw the same noise in every turn."""
+        if self._looping:
+            raise ValueError("a loop is running: use the agent that it hands to its body, not the one outside")
 
     def _weight(self, over: str, axis: int) -> jax.Array:
         matrix = self.place.network.matrices[over]
@@ -245,6 +256,7 @@ class Agent:
         return self.place.mean(release, self._reads(fns, batch), at)
 
     def _reads(self, fns: Mapping[str, RecordFn], batch: Batch) -> list[Read]:
+        self._require_free()
         if SINGLE in self.place.sizes:
             fns = {SINGLE: _sum_of(list(fns.values()))}
         return [

@@ -1,5 +1,6 @@
 """A run's books: what each agent spends in a stretch of steps, charged before anything of it is released."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,7 @@ class Books:
         self.run, self.layout, self.steps, self.report = run, layout, steps, report
         self.notes = charges(method, layout.sizes, steps, network, problem)
         self.told = any(note.sampling is None for note in self.notes)  # private state is sent
-        alike = np.unique(report.per_agent, return_inverse=True)[1] if self.told else None
-        self.kinds = accounting.kinds(self.notes, layout.sizes) if alike is None else alike
+        self.kinds = accounting.kinds(self.notes, layout.sizes)
 
     def charge(self, start: int, stop: int) -> None:
         """Write a stretch down for everyone."""
@@ -85,9 +85,9 @@ class Books:
         )
 
     def _spent(self, agent: int, levels: Sequence[str], stretch: range) -> Spent:
-        """Composed releases; for messages of private state what is proved of the whole run, or infinity."""
+        """Composed releases; infinity for messages of private state, whose bounds (if any) do not compose."""
         if self.told:
-            return ((Mechanism(pure=self.report.per_agent[agent]), 1),) if 0 in stretch else ()
+            return ((Mechanism(pure=math.inf), 1),) if 0 in stretch else ()
         # A record is in one batch of a single pass, which one is not told: it pays for the dearest, once a run.
         once = [note for note in self.notes if isinstance(note.sampling, OnePass)]
         others = [note for note in self.notes if not isinstance(note.sampling, OnePass)]

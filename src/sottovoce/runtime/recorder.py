@@ -147,11 +147,18 @@ class Recorder(Agent):
             raise ValueError(f"release {release.name!r} uses a batch drawn inside a loop that is over")
         if SINGLE in self.place.sizes:
             levels = (SINGLE,)
+        absent = [level for level in levels if level not in self.place.sizes]
+        if absent:
+            raise ValueError(
+                f"release {release.name!r} reads {' and '.join(absent)}, but the record sets are "
+                f"{' and '.join(self.place.sizes)}: give one record set, or Levels(upper, lower) to a bilevel method"
+            )
         batches = int(np.prod(batch.loops, initial=1))
         times = int(np.prod(self.loops[len(batch.loops) :], initial=1))
         self._notes.append(Charge(release, levels, batch.number, batches, times, batch.sampling, self._phase))
 
     def _require_straight(self, what: str) -> None:
+        self._require_free()
         if get_opaque_trace_state(convention="nnx") != self._trace:
             raise ValueError(
                 f"{what} stands inside jit, vmap, cond, while or scan, where the ledger cannot count it: "

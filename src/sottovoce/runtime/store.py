@@ -56,6 +56,7 @@ class Layout:
     sizes: Mapping[str, np.ndarray]
     unit: str
     shared_units: bool = False  # a unit has records in both levels, so it pays for both
+    spread: bool = False  # a unit has records with several agents
 
     @property
     def agents(self) -> int:
@@ -65,7 +66,7 @@ class Layout:
     @property
     def facts(self) -> dict[str, Any]:
         """What `account` and `calibrate` ask of the records, as their keywords."""
-        return {"sizes": self.sizes, "unit": self.unit, "shared_units": self.shared_units}
+        return {name: getattr(self, name) for name in ("sizes", "unit", "shared_units", "spread")}
 
     def example(self) -> dict[str, Tree]:
         """One record of each level, to try a loss on."""
@@ -93,9 +94,25 @@ def lay_out(parts: Sequence[Any], agents: range | None = None) -> Layout:
 
     Raises ValueError naming the party that is empty, of another kind, or holds records of another shape.
     """
+    by_level = _by_level(parts)
+    kept = list(agents) if agents is not None else list(range(len(parts)))
+    return Layout({level: _build(group, kept) for level, group in by_level.items()}, **_facts(by_level))
+
+
+def facts(parts: Sequence[Any]) -> dict[str, Any]:
+    """What `account` asks of the records, without arranging them.
+
+    >>> pool = np.arange(10.0)
+    >>> facts([Levels(Part(pool, np.arange(4)), Part(pool, np.arange(3, 10)))])["shared_units"]    # row 3 is in both
+    True
+    """
+    return _facts(_by_level(parts))
+
+
+def _by_level(parts: Sequence[Any]) -> dict[str, list[Part]]:
     if isinstance(parts, Mapping):
         raise ValueError("parts is one record set: give a list, one record set per agent ([records] for one agent)")
-    if not parts:
+    if not len(parts):
         raise ValueError("there are no parties: give one record set per agent")
     split = [isinstance(part, Levels) for part in parts]
     if any(split) and not all(split):
@@ -107,15 +124,18 @@ def lay_out(parts: Sequence[Any], agents: range | None = None) -> Layout:
         by_level = {"records": [as_part(part) for part in parts]}
     for level, group in by_level.items():
         _check_group(level, group)
-    kept = list(agents) if agents is not None else list(range(len(parts)))
-    units = [part.unit is not None for part in by_level[next(iter(by_level))]]
-    built = {level: _build(group, kept) for level, group in by_level.items()}
-    return Layout(
-        stores={level: store for level, (store, _) in built.items()},
-        sizes={level: sizes for level, (_, sizes) in built.items()},
-        unit="unit" if units[0] else "record",
-        shared_units=units[0] and len(by_level) == 2 and _overlap(by_level["upper"], by_level["lower"]),
-    )
+    return by_level
+
+
+def _facts(by_level: Mapping[str, list[Part]]) -> dict[str, Any]:
+    groups = list(by_level.values())
+    by_agent = list(zip(*groups))
+    return {
+        "sizes": {level: np.array([part.units for part in group]) for level, group in by_level.items()},
+        "unit": "record" if groups[0][0].unit is None else "unit",
+        "shared_units": any(_overlap(parts) for parts in by_agent),
+        "spread": _overlap([part for group in groups for part in group], by_agent=len(groups[0])),
+    }
 
 
 def _check_group(level: str, group: list[Part]) -> None:
@@ -130,11 +150,14 @@ def _check_group(level: str, group: list[Part]) -> None:
                 raise ValueError(
                     f"party {number}{where} holds records of shapes {shapes}, party 0 of {reference}: they must agree"
                 )
+        rows = np.asarray(part.rows)
+        if len(np.unique(rows)) < len(rows) or rows.min() < 0:
+            raise ValueError(f"party {number}{where} lists a row twice, or one below 0: each record counts once")
         if (part.unit is None) != (group[0].unit is None):
             raise ValueError(f"party {number}{where}: either every party names a privacy unit or none does")
 
 
-def _build(group: list[Part], kept: list[int]) -> tuple[Store, np.ndarray]:
+def _build(group: list[Part], kept: list[int]) -> Store:
     pool, rows = _pool([group[i] for i in kept])
     sizes = np.array([part.units for part in group])
     starts = np.concatenate([[0], np.cumsum(sizes[kept])[:-1]])
@@ -145,7 +168,7 @@ def _build(group: list[Part], kept: list[int]) -> tuple[Store, np.ndarray]:
         width = max(len(unit) for unit in units)
         order = np.stack([np.pad(unit, (0, width - len(unit)), mode="edge") for unit in units])
         filled = jnp.arange(width) < jnp.asarray([len(unit) for unit in units])[:, None]
-    return Store(pool, jnp.asarray(order, jnp.int32), filled, jnp.asarray(starts, jnp.int32)), sizes
+    return Store(pool, jnp.asarray(order, jnp.int32), filled, jnp.asarray(starts, jnp.int32))
 
 
 def _pool(group: list[Part]) -> tuple[Tree, list[np.ndarray]]:
@@ -159,8 +182,8 @@ def _pool(group: list[Part]) -> tuple[Tree, list[np.ndarray]]:
 
 
 def _ids(part: Part) -> np.ndarray:
-    assert part.unit is not None
-    return np.asarray(part.unit)[part.rows]
+    """Which unit each of its rows belongs to; a row is its own unit where none is named."""
+    return np.asarray(part.rows) if part.unit is None else np.asarray(part.unit)[part.rows]
 
 
 def _by_unit(ids: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
@@ -169,6 +192,22 @@ def _by_unit(ids: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
     return np.split(rows[np.argsort(which, kind="stable")], np.cumsum(np.bincount(which))[:-1])
 
 
-def _overlap(upper: list[Part], lower: list[Part]) -> bool:
-    """Whether some party's unit has records in both levels."""
-    return any(np.intersect1d(_ids(up), _ids(low)).size > 0 for up, low in zip(upper, lower))
+def _overlap(parts: Sequence[Part], by_agent: int | None = None) -> bool:
+    """Whether some unit is in two of the parts; with `by_agent`, in two that belong to different agents.
+
+    Records are the same where parts are views of one record set. Units go by their ids; two agents may use the same ids
+    for different people, so theirs must come from one column.
+    """
+    pools: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for number, part in enumerate(parts):
+        own = np.unique(_ids(part))
+        holder = np.full(len(own), number if by_agent is None else number % by_agent)
+        source = id(part.records) if part.unit is None else 0 if by_agent is None else id(part.unit)
+        pools.setdefault(source, []).append((own, holder))
+    for held in pools.values():
+        ids, holders = (np.concatenate(column) for column in zip(*held))
+        pairs = np.unique(np.stack([np.unique(ids, return_inverse=True)[1], holders]), axis=1)
+        counted = len(ids) if by_agent is None else pairs.shape[1]
+        if counted > len(np.unique(ids)):
+            return True
+    return False
