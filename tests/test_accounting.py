@@ -11,12 +11,13 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting import as_sizes
-from sottovoce.data.parts import Levels
+from sottovoce.data.parts import Levels, Part
 from sottovoce.methods.base import Method
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Sampling
 from sottovoce.runtime.recorder import charges
+from sottovoce.schedules import Linear, Schedule
 from sottovoce.trees import Private
 
 
@@ -335,3 +336,82 @@ def test_bad_settings_are_named():
         sv.account(sgd(), sizes=[10], steps=0)
     with pytest.raises(ValueError, match="delta"):
         sv.account(sgd(), sizes=[10], steps=1, delta=1.5)
+
+
+# What an ordinary mistake could make look private.
+
+
+@dataclass(frozen=True)
+class _Outside(Method):
+    """Uses the handle outside a loop within it."""
+
+    gradient: sv.Release
+    sampling: Sampling
+
+    def init(self, problem, agent):
+        return {"x": problem.x0}
+
+    def step(self, problem, state, agent):
+        batch = agent.sample(self.sampling)
+
+        def body(carry, inner):
+            return agent.release(self.gradient, problem.loss, at=carry, batch=batch)
+
+        return {"x": agent.loop(5, body, state["x"])}
+
+
+def test_the_agent_outside_a_loop_is_refused_inside():
+    with pytest.raises(ValueError, match="use the agent that it hands to its body"):
+        sv.account(_Outside(sv.Release(1.0, 0.1), Full()), sizes=[50], steps=1)
+
+
+@pytest.mark.parametrize("sizes", [[Levels(100, 100)], {"train": [100]}])
+def test_levels_that_nothing_reads_are_refused(sizes):
+    with pytest.raises(ValueError, match=r"reads records|name the levels"):
+        sv.account(sgd(), sizes=sizes, steps=10)
+
+
+class _Odd(Schedule):
+    def __call__(self, t, agent=0):
+        return 1.0 if agent == 0 else 1e-3
+
+
+def test_a_schedule_of_ones_own_may_differ_by_agent():
+    setting = {"sizes": [50, 50], "steps": 2, "network": sv.networks.ring(2)}
+    own = sv.account(sgd(_Odd()), **setting).per_agent
+    assert own == sv.account(sgd((1.0, 1e-3)), **setting).per_agent
+    assert own[1] > 100 * own[0]
+
+
+def test_records_given_for_sizes_tell_who_is_shared():
+    ids = np.repeat(np.arange(20), 2)
+    pool = np.ones((40, 2), np.float32)
+    parts = [Levels(Part(pool, np.arange(0, 40, 2), ids), Part(pool, np.arange(1, 40, 2), ids))]
+    method = _LowerOnly(sv.Release(1.0, 0.2), sv.Release(1.0, 0.2))
+    told = sv.account(method, sizes=parts, steps=1)
+    assert told.unit == "unit"
+    assert told.epsilon == sv.account(method, sizes=[Levels(20, 20)], steps=1, shared_units=True).epsilon
+    same_rows = [Levels(Part(pool, np.arange(20)), Part(pool, np.arange(20)))]  # no ids: rows of one set
+    assert sv.account(method, sizes=same_rows, steps=1).epsilon == told.epsilon
+    apart = [Levels(Part(pool, np.arange(20)), Part(pool, np.arange(20, 40)))]
+    assert sv.account(method, sizes=apart, steps=1).epsilon < told.epsilon
+
+
+def test_units_with_several_parties_are_said_and_repeated_rows_refused():
+    pool, ring = np.ones((40, 2), np.float32), sv.networks.ring(2)
+    shared = sv.account(sgd(), sizes=[Part(pool, np.arange(25)), Part(pool, np.arange(15, 40))], steps=1, network=ring)
+    assert any("several parties" in caveat for caveat in shared.caveats)
+    apart = sv.account(sgd(), sizes=[Part(pool, np.arange(20)), Part(pool, np.arange(20, 40))], steps=1, network=ring)
+    assert not any("several parties" in caveat for caveat in apart.caveats)
+    with pytest.raises(ValueError, match="lists a row twice"):
+        sv.account(sgd(), sizes=[Part(pool, np.zeros(5, int))], steps=1)
+
+
+@pytest.mark.parametrize("stop", [-1.0, 0.0])
+def test_noise_that_reaches_zero_is_infinite_in_every_design(stop):
+    fading = sv.Release(1.0, Linear(1.0, stop, 4))
+    for design in ("sound", "printed"):
+        method = sv.methods.DpMixSgd(0.1, 0.1, Full(), x=fading, y=fading, design=design)
+        report = sv.account(method, sizes=[50], steps=6)
+        assert report.epsilon == np.inf
+        assert report.published is None

@@ -181,6 +181,26 @@ def test_one_value_an_agent_means_every_agent():
         sv.run(PROBLEM, PARTS, sgd(rate=(0.1, 0.2, 0.3)), network=RING, steps=2)
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        {"loss": jax.jit(lambda x, r: jnp.sum((x - r) ** 2) + jnp.sum(jnp.asarray(DATA[0][:3]) @ x))},
+        {"public": lambda x: jnp.mean((jnp.asarray(DATA[0]) @ x) ** 2)},
+        {"project_x": lambda x: x + jnp.asarray(DATA[0]).mean(0)},
+    ],
+    ids=lambda hidden: next(iter(hidden)),
+)
+def test_edge_11_there_is_no_other_way_in(hidden):
+    with pytest.raises(ValueError, match="by-pass the privacy gate"):
+        sv.run(dataclasses.replace(PROBLEM, **hidden), PARTS, sgd(), network=RING, steps=1)
+
+
+def test_short_floats_are_refused():
+    short = dataclasses.replace(PROBLEM, x0=jnp.zeros(2, jnp.bfloat16))
+    with pytest.raises(ValueError, match="bfloat16: use floating-point numbers of 32 bits"):
+        sv.run(short, PARTS, sgd(), network=RING, steps=1)
+
+
 def test_edge_11_captured_arrays_are_refused_unless_declared_public():
     secret = jnp.asarray(DATA[0][:3])
     leaky = sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2) + jnp.sum(secret @ x), jnp.zeros(2))

@@ -217,11 +217,15 @@ def _check_public(problem: Problem) -> None:
     for field in fields(problem):
         if field.name.startswith("public") and field.name != "public_constants":
             value = _tried(field.name, problem, start(problem))
+            if not problem.public_constants:
+                _refuse_captured(field.name, jax.make_jaxpr(getattr(problem, field.name))(*start(problem)))
             if jnp.shape(value) != ():
                 raise ValueError(f"{field.name} returned shape {jnp.shape(value)}: it must return one number (sum it)")
         if field.name.startswith("project_"):
             variable = getattr(problem, field.name.replace("project_", "") + "0")
             kept = _tried(field.name, problem, (variable,))
+            if not problem.public_constants:
+                _refuse_captured(field.name, jax.make_jaxpr(getattr(problem, field.name))(variable))
             if jax.tree.map(jnp.shape, kept) != jax.tree.map(jnp.shape, variable):
                 raise ValueError(f"{field.name} must return what it is given, with other numbers: its shapes changed")
 
