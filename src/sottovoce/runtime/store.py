@@ -133,7 +133,7 @@ def _facts(by_level: Mapping[str, list[Part]]) -> dict[str, Any]:
     return {
         "sizes": {level: np.array([part.units for part in group]) for level, group in by_level.items()},
         "unit": "record" if groups[0][0].unit is None else "unit",
-        "shared_units": any(_overlap(parts) for parts in by_agent),
+        "shared_units": len(groups) > 1 and any(_overlap(parts) for parts in by_agent),
         "spread": _overlap([part for group in groups for part in group], by_agent=len(groups[0])),
     }
 
@@ -200,7 +200,7 @@ def _overlap(parts: Sequence[Part], by_agent: int | None = None) -> bool:
     """
     pools: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     for number, part in enumerate(parts):
-        own = np.unique(_ids(part))
+        own = _ids(part) if part.unit is None else np.unique(_ids(part))  # rows are checked to be distinct
         holder = np.full(len(own), number if by_agent is None else number % by_agent)
         source = id(part.records) if part.unit is None else 0 if by_agent is None else id(part.unit)
         pools.setdefault(source, []).append((own, holder))
