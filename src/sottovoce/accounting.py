@@ -57,7 +57,7 @@ def account(
     (3.36, 'zero-out')
     """
     if (known := _records_given(sizes)) is not None:
-        unit, shared_units, spread = known["unit"], known["shared_units"], known["spread"]
+        sizes, unit, shared_units, spread = (known[name] for name in ("sizes", "unit", "shared_units", "spread"))
     by_level = as_sizes(sizes)
     agents = len(next(iter(by_level.values())))
     network = check_network(network, agents)
@@ -107,6 +107,7 @@ def calibrate(method: M, *, epsilon: float, delta: float = 1e-5, tolerance: floa
     """
     if not epsilon > 0 or not math.isfinite(epsilon):
         raise ValueError(f"epsilon is {epsilon}: give a positive number")
+    setting |= _records_given(setting.get("sizes", ())) or {}  # once, not for every noise that is tried
     unbounded = [release.name for release in method.releases() if not release.private]
     if unbounded or not method.releases():
         raise ValueError(

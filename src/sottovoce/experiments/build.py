@@ -22,6 +22,7 @@ from sottovoce import data as datasets
 from sottovoce import methods, networks
 from sottovoce.data import Part, synthetic
 from sottovoce.experiments.runfile import Data, MethodTable, NetworkTable, TaskTable
+from sottovoce.methods.base import alternatives
 from sottovoce.naming import unknown
 from sottovoce.privacy.release import Release
 from sottovoce.problems import tasks
@@ -231,7 +232,7 @@ def construct(
 
 def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
     """A TOML value as a parameter of type `hint`."""
-    choices = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    choices = alternatives(hint)
     kinds = {_kebab(kind.__name__): kind for choice in choices for kind in _concrete(choice)}
     if isinstance(value, dict) and kinds:
         return _from_table(value, kinds, where, calibrated)

@@ -103,7 +103,7 @@ class Method:
 
     def schedules(self) -> dict[str, Schedule]:
         """The fields that are schedules, or numbers that stand for one."""
-        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if Schedule in _allowed(f.type)}
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if Schedule in alternatives(f.type)}
         return {name: schedule(value) for name, value in given.items() if value is not None}
 
     def louder(self, factor: float) -> Self:
@@ -122,13 +122,18 @@ class Method:
 _KINDS = {Release: "a release, such as sv.Release(clip=1.0, noise=0.1)", Sampling: "a sampling, such as sv.Poisson(50)"}
 
 
-def _allowed(annotation: Any) -> tuple[Any, ...]:
+def alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The kinds that an annotation allows.
+
+    >>> alternatives(float | None)
+    (<class 'float'>, <class 'NoneType'>)
+    """
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
 def _check_kind(name: str, value: Any, annotation: Any) -> None:
     """Refuse a number where a release or a sampling belongs, and what is no schedule where one does."""
-    allowed = _allowed(annotation)
+    allowed = alternatives(annotation)
     for kind, wanted in _KINDS.items():
         if kind in allowed and not isinstance(value, tuple(one for one in allowed if isinstance(one, type))):
             raise TypeError(f"{name} is {value!r}: give {wanted}")

@@ -18,7 +18,7 @@ import numpy as np
 
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Epsilon, Mechanism
-from sottovoce.privacy.ledger import Budget, BudgetExceeded
+from sottovoce.privacy.ledger import Budget, BudgetExceeded, digest
 from sottovoce.privacy.response import ONE, Response, groups
 from sottovoce.runtime.checkpoint import write_atomically
 
@@ -203,17 +203,17 @@ class Labels:
         }
         buffer = io.BytesIO()
         np.savez_compressed(buffer, facts=np.asarray(json.dumps(facts)), **arrays)  # type: ignore[arg-type]
-        if self._seen != (_digest(self.path.read_bytes()) if self.path.exists() else None):
+        if self._seen != (digest(self.path.read_bytes()) if self.path.exists() else None):
             raise ValueError(
                 f"{self.path} was written to by another process meanwhile, so what was drawn and what is left of the "
                 "budget have changed: make the Labels anew"
             )
         write_atomically(self.path, buffer.getvalue())
-        self._seen = _digest(buffer.getvalue())
+        self._seen = digest(buffer.getvalue())
 
     def _read(self, path: Path) -> None:
         data = path.read_bytes()
-        self._seen = _digest(data)
+        self._seen = digest(data)
         with np.load(io.BytesIO(data)) as file:
             facts = json.loads(str(file["facts"]))
             if facts["rows"] != self._rows.hexdigest():
@@ -224,10 +224,6 @@ class Labels:
             for number, cost in enumerate(facts["costs"]):
                 mechanism = Mechanism(pure=cost["pure"], laplace=tuple(cost["laplace"]))
                 self._costs[mechanism] = file[f"counts{number}"]
-
-
-def _digest(data: bytes) -> str:
-    return sha256(data).hexdigest()
 
 
 def _most(costs: Mapping[Mechanism, np.ndarray], delta: float) -> Epsilon:

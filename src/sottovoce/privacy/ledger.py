@@ -89,7 +89,7 @@ class Ledger:
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = Path(path) if path is not None else None
         self.entries: dict[tuple[str, int, int], Entry] = {}
-        self._last = _digest(b"")
+        self._last = digest(b"")
         self._size = 0  # of the file, as this ledger knows it
         if self.path is not None:
             self._read(self.path)
@@ -102,20 +102,20 @@ class Ledger:
                     f"run {entry.run}, steps {entry.start} to {entry.stop}, was charged differently before"
                 )
             return
-        self.check(entry)
+        self.check(entry.unit, _owned(entry))
         if self.path is not None:
             self._append(self.path, json.dumps({**_encode(entry), "before": self._last}).encode())
         self.entries[entry.key] = entry
 
-    def check(self, entry: Entry) -> None:
-        """Refuse an entry that does not belong with those that are there."""
+    def check(self, unit: str, owned: bool) -> None:
+        """Refuse entries that do not belong with those that are there, which all agree with the first."""
+        first = next(iter(self.entries.values()), None)
         where = self.path or "the ledger"
-        for other in self.entries.values():
-            if other.unit != entry.unit:
-                raise ValueError(f"{where} counts by {other.unit}, this run by {entry.unit}: give it another ledger")
-            if _owned(other) != _owned(entry):
-                kind, remedy = ("its owner alone", "in a list") if _owned(other) else ("all agents", "by itself")
-                raise ValueError(f"{where} was kept for {kind}: give it {remedy}, or give another ledger")
+        if first is not None and first.unit != unit:
+            raise ValueError(f"{where} counts by {first.unit}, this run by {unit}: give it another ledger")
+        if first is not None and _owned(first) != owned:
+            kind, remedy = ("all agents", "by itself") if owned else ("its owner alone", "in a list")
+            raise ValueError(f"{where} was kept for {kind}: give it {remedy}, or give another ledger")
 
     def _append(self, path: Path, line: bytes) -> None:
         if (path.stat().st_size if path.exists() else 0) != self._size:
@@ -129,7 +129,7 @@ class Ledger:
             file.flush()
             os.fsync(file.fileno())
         self._size += len(line) + 1
-        self._last = _digest(line)
+        self._last = digest(line)
         write_atomically(_head(path), f"{len(self.entries) + 1} {self._last}\n".encode())
 
     def _read(self, path: Path) -> None:
@@ -147,7 +147,7 @@ class Ledger:
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(_refusal(f"{path}, line {number}, is not a ledger entry ({error})")) from error
             self.entries[entry.key] = entry
-            digests.append(_digest(line))
+            digests.append(digest(line))
         count = int(head[0]) if head else 0
         if head is None and (lines or torn):
             raise ValueError(_refusal(f"{_head(path)} is missing"))
@@ -259,14 +259,15 @@ def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | No
 
 
 def _owned(entry: Entry) -> bool:
-    return any(OWNER in group.agents for group in entry.groups)
+    return any(group.agents == (OWNER,) for group in entry.groups)
 
 
 def _head(path: Path) -> Path:
     return path.with_name(path.name + ".head")
 
 
-def _digest(line: bytes) -> str:
+def digest(line: bytes) -> str:
+    """What a change of a line or a file shows in."""
     return hashlib.sha256(line).hexdigest()
 
 

@@ -197,13 +197,8 @@ def fingerprint(problem: Problem, records: Mapping[str, Record]) -> str:
     False
     """
     begun, sha = start(problem), hashlib.sha256()
-    asked = [(name, (*begun, records.get(level, records.get("records")))) for level, name in problem.losses.items()]
-    for field in fields(problem):
-        if field.name.startswith("public") and field.name != "public_constants":
-            asked.append((field.name, begun))
-        if field.name.startswith("project_"):
-            asked.append((field.name, (getattr(problem, field.name.replace("project_", "") + "0"),)))
-    for name, given in asked:
+    asked = {name: (*begun, records.get(level, records.get("records"))) for level, name in problem.losses.items()}
+    for name, given in {**asked, **_without_records(problem)}.items():
         traced = jax.make_jaxpr(getattr(problem, name))(*given)
         # addresses of functions differ from process to process, what they compute does not
         sha.update(re.sub(r" at 0x[0-9a-f]+", "", f"{name}: {traced.jaxpr}").encode())
@@ -212,29 +207,27 @@ def fingerprint(problem: Problem, records: Mapping[str, Record]) -> str:
     return sha.hexdigest()[:16]
 
 
+def _without_records(problem: Problem) -> dict[str, tuple[Tree, ...]]:
+    """The public terms and the projections by name, and what they are called with."""
+    names = [field.name for field in fields(problem)]
+    terms = {name: start(problem) for name in names if name.startswith("public") and name != "public_constants"}
+    sets = {name: (getattr(problem, f"{name[-1]}0"),) for name in names if name.startswith("project_")}
+    return {**terms, **sets}
+
+
 def _check_public(problem: Problem) -> None:
-    """Terms without records give one number, projections give back what they were given."""
-    for field in fields(problem):
-        if field.name.startswith("public") and field.name != "public_constants":
-            value = _tried(field.name, problem, start(problem))
-            if not problem.public_constants:
-                _refuse_captured(field.name, jax.make_jaxpr(getattr(problem, field.name))(*start(problem)))
-            if jnp.shape(value) != ():
-                raise ValueError(f"{field.name} returned shape {jnp.shape(value)}: it must return one number (sum it)")
-        if field.name.startswith("project_"):
-            variable = getattr(problem, field.name.replace("project_", "") + "0")
-            kept = _tried(field.name, problem, (variable,))
-            if not problem.public_constants:
-                _refuse_captured(field.name, jax.make_jaxpr(getattr(problem, field.name))(variable))
-            if jax.tree.map(jnp.shape, kept) != jax.tree.map(jnp.shape, variable):
-                raise ValueError(f"{field.name} must return what it is given, with other numbers: its shapes changed")
-
-
-def _tried(name: str, problem: Problem, given: tuple[Tree, ...]) -> Any:
-    try:
-        return jax.eval_shape(getattr(problem, name), *given)
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        raise ValueError(f"{name} could not be evaluated ({type(error).__name__}: {error})") from error
+    """Terms without records give one number, projections give back what they were given; neither captures arrays."""
+    for name, given in _without_records(problem).items():
+        try:
+            traced, value = jax.make_jaxpr(getattr(problem, name), return_shape=True)(*given)
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            raise ValueError(f"{name} could not be evaluated ({type(error).__name__}: {error})") from error
+        if not problem.public_constants:
+            _refuse_captured(name, traced)
+        if name.startswith("public") and jnp.shape(value) != ():
+            raise ValueError(f"{name} returned shape {jnp.shape(value)}: it must return one number (sum it)")
+        if name.startswith("project_") and jax.tree.map(jnp.shape, value) != jax.tree.map(jnp.shape, given[0]):
+            raise ValueError(f"{name} must return what it is given, with other numbers: its shapes changed")
 
 
 def _refuse_captured(name: str, traced: ClosedJaxpr) -> None:

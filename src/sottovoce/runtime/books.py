@@ -38,9 +38,8 @@ class Books:
     ) -> None:
         self.shared = ledger if isinstance(ledger, Ledger) else None
         self.own = () if isinstance(ledger, Ledger) else _one_each(ledger, layout.agents)
-        for kept, agents in [(self.shared, 0), *((own, OWNER) for own in self.own)]:
-            if kept is not None:
-                kept.check(Entry(run, 0, 0, (Group("", (agents,), ()),), layout.unit))
+        for kept in [self.shared] if self.shared is not None else self.own:
+            kept.check(layout.unit, owned=self.shared is None)
         self.run, self.layout, self.steps, self.report = run, layout, steps, report
         self.notes = charges(method, layout.sizes, steps, network, problem)
         self.told = any(note.sampling is None for note in self.notes)  # private state is sent

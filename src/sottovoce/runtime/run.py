@@ -171,21 +171,19 @@ def _identity(
     }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Journey(Journey):
     """The journey of a compiled program."""
 
-    compiled: Program | None = None
-    problem: Any = None
-    evaluate: Callable[..., Mapping[str, Any]] | None = None
+    compiled: Program
+    problem: Any
+    evaluate: Callable[..., Mapping[str, Any]] | None
 
     def begin(self) -> None:
-        assert self.compiled is not None
         self.state = self.compiled.init()
         self.measure()
 
     def advance(self, count: int) -> None:
-        assert self.compiled is not None
         began = time.perf_counter()
         state, broken = self.compiled.advance(self.state, self.step, count)
         first = np.asarray(broken)  # waits for the stretch to end

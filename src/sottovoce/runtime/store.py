@@ -200,14 +200,13 @@ def _overlap(parts: Sequence[Part], by_agent: int | None = None) -> bool:
     """
     pools: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     for number, part in enumerate(parts):
-        own = _ids(part) if part.unit is None else np.unique(_ids(part))  # rows are checked to be distinct
-        holder = np.full(len(own), number if by_agent is None else number % by_agent)
+        ids = _ids(part)
+        holder = np.full(len(ids), number if by_agent is None else number % by_agent)
         source = id(part.records) if part.unit is None else 0 if by_agent is None else id(part.unit)
-        pools.setdefault(source, []).append((own, holder))
+        pools.setdefault(source, []).append((ids, holder))
     for held in pools.values():
-        ids, holders = (np.concatenate(column) for column in zip(*held))
-        pairs = np.unique(np.stack([np.unique(ids, return_inverse=True)[1], holders]), axis=1)
-        counted = len(ids) if by_agent is None else pairs.shape[1]
-        if counted > len(np.unique(ids)):
+        every_id, holders = (np.concatenate(column) for column in zip(*held))
+        distinct, place = np.unique(every_id, return_inverse=True)
+        if np.unique(place * len(parts) + holders).size > distinct.size:  # a pair of unit and holder as one number
             return True
     return False
