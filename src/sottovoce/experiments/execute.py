@@ -26,7 +26,7 @@ from sottovoce.problems import objectives
 from sottovoce.problems.tasks.base import Evaluate, Task
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
-from sottovoce.runtime.store import lay_out
+from sottovoce.runtime.store import facts
 from sottovoce.trees import Tree
 
 _TOLD_APART = 64  # up to so many agents a run records each one's metrics
@@ -55,7 +55,7 @@ class Setup:
             "network": self.network,
             "adjacency": self.case.privacy.adjacency,
             "problem": self.task.problem,
-            **lay_out(self.parts).facts,
+            **facts(self.parts),
         }
 
     def calibrated(self) -> "Setup":
