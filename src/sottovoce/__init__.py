@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from sottovoce.problems.columns import Columns
     from sottovoce.problems.vertical import Vertical
     from sottovoce.runtime.result import Model, Result
+    from sottovoce.data.population import Population
+    from sottovoce.privacy.table import Table
+    from sottovoce.runtime.performance import Performance
     from sottovoce.runtime.run import run
-    from sottovoce.runtime.vertical import account_vertical, run_vertical
     from sottovoce.schedules import Decay
 
 _HOMES = {
@@ -38,11 +40,13 @@ _HOMES = {
     "Model": "runtime.result",
     "Result": "runtime.result",
     "run": "runtime.run",
+    "Performance": "runtime.performance",
+    "Population": "data.population",
+    "Table": "privacy.table",
     "PrivateLogisticRegression": "estimator",
     "Labels": "privacy.labels",
     "Columns": "problems.columns",
     "Vertical": "problems.vertical",
-    **dict.fromkeys(("account_vertical", "run_vertical"), "runtime.vertical"),
     "Decay": "schedules",
     **dict.fromkeys(("Bilevel", "MinMax", "Minimize"), "problems"),
     **dict.fromkeys(("Budget", "FixedSize", "Full", "Ledger", "OnePass", "Poisson"), "privacy"),
@@ -62,16 +66,18 @@ __all__ = [
     "Minimize",
     "Model",
     "OnePass",
+    "Performance",
     "Poisson",
+    "Population",
     "PrivacyReport",
     "PrivateLogisticRegression",
     "Release",
     "Result",
     "Stream",
+    "Table",
     "Vertical",
     "WithReplacement",
     "account",
-    "account_vertical",
     "audit",
     "calibrate",
     "data",
@@ -80,7 +86,6 @@ __all__ = [
     "privacy",
     "problems",
     "run",
-    "run_vertical",
     "schedules",
 ]
 __version__ = "0.1.0"

@@ -4,23 +4,21 @@ Anonymous authors, "BAMBI: vertical federated bilevel optimization with privacy-
 Here are Algorithm 1 and equation (5); Algorithms 2 and 3 are label gates (`sottovoce.privacy.labels`).
 """
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sottovoce import rates
-from sottovoce.privacy.labels import LabelGate
-from sottovoce.privacy.release import Release
+from sottovoce.methods.base import Method
+from sottovoce.methods.party import Party
+from sottovoce.privacy.labels import LabelGate, Open
 from sottovoce.problems.vertical import Vertical
 from sottovoce.rates import Rate
 from sottovoce.trees import Tree, add, inner
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.exchange import Party, Server
 
 _SMALLEST = 1e-5  # below this, float32 leaves less than two digits of a perturbed parameter
 
@@ -35,7 +33,7 @@ class BambiState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bambi:
+class Bambi(Method):
     """Vertical bilevel optimisation in which only head outputs and gradients at them leave a party.
 
     Each step, N inner steps fit the heads y at x, and Q copies of them at x + mu u_j; then
@@ -73,7 +71,11 @@ class Bambi:
     smoothing: float = 1e-2
     cross_terms: bool = True
 
+    solves: ClassVar[tuple[type, ...]] = (Vertical,)
+    over: ClassVar[tuple[str, ...]] = ()  # parties talk to a server, not to each other
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("inner_steps", "batch", "directions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
@@ -85,88 +87,60 @@ class Bambi:
         """How many batches a step reads at each level."""
         return {"lower": self.inner_steps, "upper": 1}
 
-    def releases(self) -> list[Release]:
-        """There are none: what is noised are labels, and nothing about that needs calibration."""
-        raise ValueError("the epsilon of memoised labels is that of the whole run: there is no noise to calibrate")
+    @property
+    def design_name(self) -> str:
+        """The label gate's design: "sound", "printed" or "non-private"."""
+        return self.labels.design
 
-    def init(self, problem: Vertical, m: int) -> BambiState:
-        """Where party m starts."""
-        # through NumPy, for Python numbers have no type of their own, and steps would be compiled twice
+    def without_privacy(self) -> Self:
+        """Return the non-private twin: true labels."""
+        return replace(self, labels=Open())
+
+    def init(self, problem: Vertical, party: Party) -> BambiState:
+        """Start party m at its own blocks of x0 and y0."""
+        # through NumPy, because Python numbers have no type of their own
         x, y = (
-            jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), block) for block in (problem.x0[m], problem.y0[m])
+            jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), block[party.index])
+            for block in (problem.x0, problem.y0)
         )
         return BambiState(x, y, rates.memory(self.rate_x, x), rates.memory(self.rate_y, y))
 
-    def step(self, problem: Vertical, state: BambiState, party: "Party") -> Generator[Any, Any, BambiState]:
-        """Algorithm 1 on one party. Where it says ``yield from``, it waits for the server."""
+    def step(self, problem: Vertical, state: BambiState, party: Party) -> BambiState:
+        """Run one outer iteration k of Algorithm 1 on one party m."""
         m, mu, x = party.index, self.smoothing, state.x
-        u = party.normal("direction", x, self.directions)
-        points = jax.tree.map(lambda x, u: jnp.concatenate([x[None], x + mu * u]), x, u)
-        heads, memory = _repeated((state.y, state.memory_y), self.directions + 1)
+        u = party.normal("direction", x, self.directions)  # line 3: u_j ~ N(0, I)
+        points = jax.tree.map(lambda x, u: jnp.concatenate([x[None], x + mu * u]), x, u)  # x, and x + mu u_j
+        start = _repeated((state.y, state.memory_y), self.directions + 1)
 
-        def fit(carry: Tree, rows: jax.Array) -> Generator[Any, Any, Tree]:
+        def fit(carry: Tree, rows: jax.Array, party: Party) -> Tree:
+            """Lines 5 to 13: one inner step of y at x, and of its copies at x + mu u_j."""
             heads, memory = carry
             embedded = jax.vmap(problem.embedded, (None, 0, None))(m, points, party.features(rows))
             outputs, back = jax.vjp(lambda y: jax.vmap(problem.outputs, (None, 0, 0))(m, y, embedded), heads)
-            (slope,) = back((yield from party.ask("lower", rows, outputs)))
+            (slope,) = back(party.ask("lower", rows, outputs))
             slope = add(slope, jax.vmap(jax.grad(problem.penalty_of, 1))(points, heads))
-            return jax.vmap(self._update_y, (0, 0, 0, None))(heads, memory, slope, party.t)
+            return jax.vmap(lambda at, kept, slope: rates.update(self.rate_y, at, kept, slope, party.t))(
+                heads, memory, slope
+            )
 
-        heads, memory = yield from party.loop(fit, (heads, memory), over=party.rows["lower"])
+        heads, memory = party.over(party.rows["lower"], fit, start, "lower")
         y, memory = jax.tree.map(lambda leaf: leaf[0], (heads, memory))
 
         rows = party.rows["upper"][0]
         features = party.features(rows)
         outputs, back = jax.vjp(lambda x, y: problem.outputs(m, y, problem.embedded(m, x, features)), x, y)
-        slope_x, slope_y = back((yield from party.ask("upper", rows, outputs)))
-        through_heads = _along(heads, y, slope_y, mu)
+        slope_x, slope_y = back(party.ask("upper", rows, outputs))
+        through_heads = _along(heads, y, slope_y, mu)  # equation (5): <(y_j - y) / mu, grad_y f>
         if self.cross_terms:
-            through_heads = yield from party.total(through_heads)
-        x, memory_x = rates.update(self.rate_x, x, state.memory_x, add(slope_x, _weighted(through_heads, u)), party.t)
+            through_heads = party.total(through_heads)
+        hypergradient = add(slope_x, _weighted(through_heads, u))
+        x, memory_x = rates.update(self.rate_x, x, state.memory_x, hypergradient, party.t)
         return BambiState(x, y, memory_x, memory)
 
-    def step_in_one_place(
-        self, problem: Vertical, states: Sequence[BambiState], parties: Sequence["Party"], server: "Server"
-    ) -> list[BambiState]:
-        """The non-federated twin of `step`: all columns in one place, gradients by differentiating the whole loss."""
-        mu, t, rows = self.smoothing, parties[0].t, parties[0].rows
-        x, y = [s.x for s in states], [s.y for s in states]
-        u = [party.normal("direction", s.x, self.directions) for party, s in zip(parties, states)]
-        points = jax.tree.map(lambda x, u: jnp.concatenate([x[None], x + mu * u]), x, u)
-
-        def lower(y: Tree, rows: jax.Array, turn: jax.Array) -> jax.Array:
-            features = [party.features(rows) for party in parties]
-            scores = jax.vmap(lambda x, y: problem.scores(x, y, features))(points, y)
-            penalty = jax.vmap(lambda x, y: sum(map(problem.penalty_of, x, y)))(points, y)
-            return server.loss(rows, scores, server.key("lower", t, turn)) + jnp.sum(penalty)
-
-        def fit(carry: Tree, item: Tree) -> tuple[Tree, None]:
-            heads, memory = carry
-            slope = jax.grad(lower)(heads, *item)
-            moved = [
-                jax.vmap(self._update_y, (0, 0, 0, None))(h, o, s, t)
-                for h, o, s in zip(heads, memory, slope, strict=True)
-            ]
-            return ([h for h, _ in moved], [o for _, o in moved]), None
-
-        def upper(x: Tree, y: Tree) -> jax.Array:
-            features = [party.features(rows["upper"][0]) for party in parties]
-            key = server.key("upper", t, 0)
-            return server.loss(rows["upper"][0], problem.scores(x, y, features), key)
-
-        start = _repeated((y, [s.memory_y for s in states]), self.directions + 1)
-        (heads, memory), _ = jax.lax.scan(fit, start, (rows["lower"], jnp.arange(self.inner_steps)))
-        y, memory = jax.tree.map(lambda leaf: leaf[0], (heads, memory))
-        slope_x, slope_y = jax.grad(upper, (0, 1))(x, y)
-        along = [_along(h, y, s, mu) for h, y, s in zip(heads, y, slope_y, strict=True)]
-        if self.cross_terms:
-            along = [sum(along[1:], along[0])] * len(along)
-        slope_x = add(slope_x, [_weighted(a, d) for a, d in zip(along, u, strict=True)])
-        moved = [rates.update(self.rate_x, s.x, s.memory_x, slope, t) for s, slope in zip(states, slope_x, strict=True)]
-        return [BambiState(x, y, mx, my) for (x, mx), y, my in zip(moved, y, memory, strict=True)]
-
-    def _update_y(self, at: Tree, memory: Any, slope: Tree, t: jax.Array) -> tuple[Tree, Any]:
-        return rates.update(self.rate_y, at, memory, slope, t)
+    @classmethod
+    def examples(cls) -> Mapping[str, Method]:
+        """Two directions with true labels: what the contract suite runs."""
+        return {"open": cls(4, 12, 0.1, 0.4, Open(), directions=2)}
 
 
 def smoothing_in_theory(directions: int, q: int, p: int, steps: int) -> float:

@@ -2,19 +2,17 @@
 
 import dataclasses
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, Union, get_args, get_origin
+from typing import Any, ClassVar, Self, Union, get_args, get_origin
 
+from sottovoce.networks import Network
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import Minimize
 from sottovoce.schedules import Schedule, schedule
-
-if TYPE_CHECKING:
-    from sottovoce.networks import Network
-    from sottovoce.runtime.agent import Agent
 
 State = Any  # a pytree with the fields the problem's variables are named after: x, and y where there is one
 
@@ -25,17 +23,18 @@ class Setting:
 
     sizes: Mapping[str, Sequence[int]]
     steps: int
-    network: "Network"
+    network: Network
     delta: float
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(ABC):
     """Base of all methods. A subclass is a frozen dataclass in a file of its own, with its paper cited on top.
 
-    It writes ``init`` and ``step`` for *one* agent, against the handle `Agent`; it never sees another agent's state,
-    and no record except through the gate. Which releases it makes is read off by tracing ``step``, so there is nothing
-    to declare. Fields of type `Release` are named after themselves.
+    It writes ``init`` and ``step`` for *one* agent, against a handle: an `Agent` for peers with records of their own, a
+    `Party` for holders of columns (where `solves` says `Vertical`). It never sees another agent's state, and no record
+    except through the gate. Which releases it makes is read off by tracing ``step``, so there is nothing to declare.
+    Fields of type `Release` are named after themselves.
     """
 
     solves: ClassVar[tuple[type, ...]] = (Minimize,)
@@ -57,18 +56,18 @@ class Method:
             if isinstance(value, Release) and not value.name:
                 object.__setattr__(self, field.name, dataclasses.replace(value, name=field.name))
 
-    def init(self, problem: Any, agent: "Agent") -> State:
-        """The agent's state before the first step."""
-        raise NotImplementedError
+    @abstractmethod
+    def init(self, problem: Any, agent: Any) -> State:
+        """Return the agent's state before the first step."""
 
-    def step(self, problem: Any, state: State, agent: "Agent") -> State:
-        """The agent's next state."""
-        raise NotImplementedError
+    @abstractmethod
+    def step(self, problem: Any, state: State, agent: Any) -> State:
+        """Return the agent's next state."""
 
     @classmethod
+    @abstractmethod
     def examples(cls) -> Mapping[str, "Method"]:
-        """Named configurations for quadratic problems with curvatures near 1: what the contract suite runs."""
-        raise NotImplementedError(f"{cls.__name__}.examples() is missing: the contract suite needs it")
+        """Return named configurations for quadratic problems with curvatures near 1: what the contract suite runs."""
 
     # What a paper's design may add to the account.
 
@@ -96,10 +95,6 @@ class Method:
     def releases(self) -> list[Release]:
         """All releases it is configured with."""
         return [value for value in _values(self) if isinstance(value, Release)]
-
-    def samplings(self) -> list[Sampling]:
-        """All samplings it is configured with."""
-        return [value for value in _values(self) if isinstance(value, Sampling)]
 
     def schedules(self) -> dict[str, Schedule]:
         """The fields that are schedules, or numbers that stand for one."""

@@ -1,39 +1,67 @@
 """The gate: the one place where raw records are read.
 
 `clipped_mean` bounds what one record can do; `noised` hides the rest. A release is the two in a row, and everything
-done with its result afterwards is post-processing.
+done with its result afterwards is post-processing. Example: with clip 1 and a batch divided by 50, removing a record
+moves the mean by at most 0.02, whatever the record is.
+
+`sottovoce.privacy.exact_gate` is the same gate in whole numbers, as deployed.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Jaxpr
 
+from sottovoce.data.sealed import Sealed
 from sottovoce.privacy.bookkeeping import clipped_sum
 from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import Rows
 from sottovoce.trees import Tree
 
 
-def clipped_mean(
-    fn: Callable[[Tree, Any], jax.Array],
-    at: Tree,
-    gather: Callable[[jax.Array], Tree],
-    rows: jax.Array,
-    weights: jax.Array,
-    denominator: Any,
-    release: Release,
-    chunk: int,
-) -> Tree:
-    """The sum of the batch's clipped gradients over a denominator fixed in advance.
+@dataclass(frozen=True, eq=False)
+class RecordFunction:
+    """A scalar function of one record of a level, with all that it closes over made explicit.
+
+    `jaxpr` takes `consts` closed-over values, then the leaves of the point, then the leaves of one record.
+    """
+
+    level: str
+    jaxpr: Jaxpr
+    consts: int
+
+    def __call__(self, closed_over: Sequence[Any], at: Tree, record: Tree) -> jax.Array:
+        """Return the function's value."""
+        leaves = (*jax.tree.leaves(at), *jax.tree.leaves(record))
+        return jax.core.eval_jaxpr(self.jaxpr, (), *closed_over, *leaves)[0]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a release reads of one record set: a function of one record, the rows of a batch, what to divide by."""
+
+    source: Sealed
+    function: RecordFunction
+    closed_over: Sequence[Any]
+    rows: Rows
+    denominator: Any
+
+
+def clipped_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tree:
+    """Return the sum of the batch's clipped gradients over a denominator fixed in advance.
 
     Guarantee: removing a record moves the result by at most ``release.clip / denominator`` in ``release.norm``, for
     every `at` and every other record. A record that is not finite contributes exactly zero. Memory grows with `chunk`,
     not with the batch.
     """
+    loss = reading.source.lift(lambda at, record: reading.function(reading.closed_over, at, record))
+    rows, weights = reading.rows
 
     def partial(rows: jax.Array, weights: jax.Array) -> Tree:
-        return clipped_sum(fn, at, gather(rows), weights, release.clip, norm=release.norm)
+        return clipped_sum(loss, at, reading.source.unseal(rows), weights, release.clip, norm=release.norm)
 
     if rows.shape[0] <= chunk:
         total = partial(rows, weights)
@@ -47,11 +75,20 @@ def clipped_mean(
             return jax.tree.map(jnp.add, total, partial(*piece)), None
 
         total, _ = jax.lax.scan(accumulate, jax.tree.map(jnp.zeros_like, at), (rows, weights))
-    return jax.tree.map(lambda leaf: leaf / denominator, total)
+    return jax.tree.map(lambda leaf: leaf / reading.denominator, total)
+
+
+def added(means: Sequence[Tree]) -> Tree:
+    """Return the sum of the levels' means.
+
+    >>> added([{"w": 1.0}, {"w": 2.0}])
+    {'w': 3.0}
+    """
+    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *means)
 
 
 def noised(mean: Tree, release: Release, key: jax.Array, t: Any, agent: Any) -> Tree:
-    """`mean` with the release's noise of step t: independent in each coordinate of each leaf.
+    """Return `mean` with the release's noise of step t: independent in each coordinate of each leaf.
 
     Floating-point noise: the guarantee is that of the ideal mechanism, which reports state.
     """

@@ -69,11 +69,12 @@ class Entry:
     stop: int
     groups: tuple[Group, ...]
     unit: str = "record"  # whose data is protected: epsilons of records and of larger units do not compose
+    attempt: int = 0  # how often the stretch was drawn before: deployed noise cannot be repeated
 
     @property
-    def key(self) -> tuple[str, int, int]:
+    def key(self) -> tuple[str, int, int, int]:
         """What makes it the same entry."""
-        return self.run, self.start, self.stop
+        return self.run, self.start, self.stop, self.attempt
 
 
 class Ledger:
@@ -88,7 +89,7 @@ class Ledger:
 
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = Path(path) if path is not None else None
-        self.entries: dict[tuple[str, int, int], Entry] = {}
+        self.entries: dict[tuple[str, int, int, int], Entry] = {}
         self._last = digest(b"")
         self._size = 0  # of the file, as this ledger knows it
         if self.path is not None:
@@ -287,7 +288,8 @@ def _encode(entry: Entry) -> dict[str, Any]:
         }
         for group in entry.groups
     ]
-    return {"run": entry.run, "start": entry.start, "stop": entry.stop, "unit": entry.unit, "groups": groups}
+    facts = {"run": entry.run, "start": entry.start, "stop": entry.stop, "unit": entry.unit, "attempt": entry.attempt}
+    return {**facts, "groups": groups}
 
 
 def _decode(data: dict[str, Any]) -> Entry:
@@ -301,4 +303,4 @@ def _decode(data: dict[str, Any]) -> Entry:
         Group(group["level"], tuple(group["agents"]), tuple(mechanism(dict(item)) for item in group["spent"]))
         for group in data["groups"]
     )
-    return Entry(data["run"], data["start"], data["stop"], groups, data["unit"])
+    return Entry(data["run"], data["start"], data["stop"], groups, data["unit"], data["attempt"])

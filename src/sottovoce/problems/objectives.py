@@ -174,7 +174,7 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
         try:
             traced = jax.make_jaxpr(loss)(*start(problem), record)
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-            shapes = jax.tree.map(np.shape, record)
+            shapes = jax.tree.map(lambda leaf: tuple(leaf.shape), record)
             raise ValueError(
                 f"{name} could not be evaluated on one record ({type(error).__name__}: {error}). "
                 f"It is called as {name}({', '.join(problem.variables)}, record) with one record of shapes {shapes}."

@@ -7,7 +7,7 @@ the heads y. `scores` and `predict` are the same maths in one place.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,7 @@ class Vertical:
     y0: Sequence[Tree]
     penalty: Callable[[Tree, Tree], jax.Array] | None = None
     alter: Callable[[jax.Array, Any], Any] | None = None
+    variables: ClassVar[tuple[str, ...]] = ("x", "y")
 
     def __post_init__(self) -> None:
         if not len(self.x0) or len(self.x0) != len(self.y0):

@@ -1,1 +1,7 @@
-"""Where agents run: vectorised on one machine or a mesh, or one thread an agent."""
+"""Where a method runs: one loop, and the places it drives (array, mesh, threads, columns)."""
+
+from sottovoce.runtime.performance import Performance
+from sottovoce.runtime.result import Model, Result
+from sottovoce.runtime.run import run
+
+__all__ = ["Model", "Performance", "Result", "run"]

@@ -2,58 +2,41 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from sottovoce import accounting
-from sottovoce.methods.bambi import Bambi
+from sottovoce.data.population import Population
 from sottovoce.methods.base import Method
-from sottovoce.naming import check_count
 from sottovoce.networks import Network
 from sottovoce.problems import objectives
-from sottovoce.problems.vertical import Vertical
-from sottovoce.runtime.store import Layout
+from sottovoce.runtime.layout import Layout
 
 
-def fitting(problem: Any, method: Method, network: Network | None, layout: Layout, steps: int) -> Network:
-    """The network of a run whose parts belong together; says what to change if they do not."""
-    if isinstance(problem, Vertical) or isinstance(method, Bambi):
-        raise TypeError("Vertical problems and Bambi are for a table that is split by columns: use sv.run_vertical")
+def fitting(problem: Any, method: Method, network: Network, population: Population, records: Mapping[str, Any]) -> None:
+    """Refuse a problem, a method and a network that do not belong together; say what to change.
+
+    `records` are the shapes of one record per level.
+    """
     if not isinstance(method, Method):
         raise TypeError(f"method is {method!r}: give a configured method, such as sv.methods.DpSgd(rate=0.1, ...)")
-    solvable: tuple[type, ...] = method.solves
-    if type(problem) not in solvable:
-        kinds = " or ".join(kind.__name__ for kind in method.solves)
-        raise TypeError(f"{type(method).__name__} solves {kinds}; the problem is a {type(problem).__name__}")
-    check_count("steps", steps)
-    network = accounting.check_network(network, layout.agents)
+    kinds = " or ".join(kind.__name__ for kind in method.solves)
+    if type(problem) not in method.solves:
+        columns = " (a table split by columns: give data=sv.Table(columns, labels))" if kinds == "Vertical" else ""
+        raise TypeError(f"{type(method).__name__} solves {kinds}{columns}; the problem is a {type(problem).__name__}")
+    if kinds == "Vertical":
+        raise TypeError(f"{type(method).__name__} is for a table split by columns: give sv.Table(columns, labels)")
     for over in method.over:
         network._matrix(over, f"cannot serve {type(method).__name__}, which needs it")
     for name, rate in method.schedules().items():
-        if rate.agents not in (None, layout.agents):
-            raise ValueError(f"{name} lists values for {rate.agents} agents, but there are {layout.agents}")
-    if "records" not in layout.sizes and set(problem.losses) != set(layout.sizes):
+        if rate.agents not in (None, population.parties):
+            raise ValueError(f"{name} lists values for {rate.agents} agents, but there are {population.parties}")
+    if "records" not in population.sizes and set(problem.losses) != set(population.sizes):
         raise ValueError(
             f"Levels(upper, lower) are for bilevel problems; {type(problem).__name__} takes one record set"
         )
-    objectives.check(problem, layout.example())
-    return network
-
-
-def ready(out: str | Path | None, resume: bool) -> Path | None:
-    """Make the folder; refuse to run over an earlier run."""
-    if out is None:
-        return None
-    folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file: give a folder for the run")
-    if any((folder / name).exists() for name in ("checkpoint.npz", "result.json")) and not resume:
-        raise ValueError(f"{folder} holds a run already: choose another folder, or go on with resume=True (--resume)")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    objectives.check(problem, records)
 
 
 def metrics(problem: Any, evaluate: Callable[..., Mapping[str, Any]] | None) -> None:
@@ -73,15 +56,20 @@ def metrics(problem: Any, evaluate: Callable[..., Mapping[str, Any]] | None) -> 
 
 
 def finite(layout: Layout) -> None:
-    """A word to whoever holds the records; the run goes on, for a refusal would tell others of a single record."""
-    for level, store in layout.stores.items():
-        floats = [leaf for leaf in jax.tree.leaves(store.pool) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    """Warn if some records contain NaN or infinity; never stop the run.
+
+    Such records contribute zero to every release, so the guarantee is unaffected. Stopping would itself reveal that a
+    record is malformed; the warning is printed on the data holder's machine only.
+    """
+    for level, sealed in layout.sealed.items():
+        leaves = jax.tree.leaves(sealed.unseal())
+        floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
         bad = [~jnp.isfinite(leaf.reshape(leaf.shape[0], -1)).all(axis=1) for leaf in floats]
         count = int(jnp.sum(jnp.stack(bad).any(axis=0))) if bad else 0
         if count:
             where = "" if level == "records" else f" of the {level} level"
             warnings.warn(
                 f"{count} of {len(floats[0])} records{where} have values that are not finite: a record whose gradient "
-                "is not finite adds nothing. Drop or impute them (a word to the holder of the records, not to others)",
+                "is not finite adds nothing. Drop or impute them (this is for the holder of the records only)",
                 stacklevel=3,
             )

@@ -1,4 +1,4 @@
-"""The vectorised run spread over devices with `shard_map`: each holds only its own agents' records."""
+"""The array of agents spread over devices with `shard_map`: each device holds only its own agents' records."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -9,71 +9,69 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from sottovoce.methods.base import State
-from sottovoce.runtime import vectorised
-from sottovoce.runtime.store import Layout, Store
-from sottovoce.runtime.vectorised import AXIS, Array, Program, Spec, Starts, Stores
+from sottovoce.accounting.trace import Trace
+from sottovoce.data.sealed import Sealed
+from sottovoce.runtime import array
+from sottovoce.runtime.array import Array, Spec
+from sottovoce.runtime.layout import Layout, shard
+from sottovoce.runtime.place import RowsPlace
+
+AXIS = "agents"  # the mesh axis that agents are spread over
 
 
-def program(spec: Spec, layout: Layout, indices: Array, seed: Array) -> Program:
-    """As `vectorised.program`, over ``spec.devices`` devices."""
-    if layout.agents % spec.devices:
-        raise ValueError(f"{layout.agents} agents do not spread evenly over {spec.devices} devices: use a divisor")
-    if len(jax.devices()) < spec.devices:
-        raise ValueError(
-            f"{spec.devices} devices were asked for, {len(jax.devices())} are there; on a CPU set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={spec.devices} before Python starts"
-        )
-    stores = {level: _shard(store, layout.sizes[level], spec.devices) for level, store in layout.stores.items()}
-    return Program(
-        init=lambda: _compiled(spec, None)(indices, stores, seed),
-        advance=lambda state, first, count: _compiled(spec, count)(state, jnp.int32(first), indices, stores, seed),
-    )
+class MeshPlace(RowsPlace):
+    """One compiled program over several devices, with the same agents on each."""
+
+    def __init__(self, trace: Trace, problem: Any, layout: Layout, root: Array, chunk: int, devices: int) -> None:
+        super().__init__(trace, problem)
+        agents = layout.population.parties
+        if agents % devices:
+            raise ValueError(f"{agents} agents do not spread evenly over {devices} devices: use a divisor")
+        if len(jax.devices()) < devices:
+            raise ValueError(
+                f"{devices} devices were asked for, {len(jax.devices())} are there; on a CPU set "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={devices} before Python starts"
+            )
+        self.spec, self.devices, self.root = Spec(trace, chunk, AXIS), devices, root
+        self.indices = jnp.arange(agents, dtype=jnp.int32)
+        counts = layout.population.counts
+        self.records = {level: shard(sealed, counts[level], devices) for level, sealed in layout.sealed.items()}
+
+    def begin(self) -> list[Array]:
+        """Return the first state."""
+        return _compiled(self.spec, self.devices, None)(self.indices, self.records, self.root)
+
+    def advance(self, state: list[Array], first: int, count: int) -> tuple[list[Array], np.ndarray]:
+        """Run `count` steps."""
+        given = (list(state), jnp.int32(first), self.indices, self.records, self.root)
+        moved, broken = _compiled(self.spec, self.devices, count)(*given)
+        return moved, np.asarray(broken)
 
 
 @lru_cache(maxsize=64)
-def _compiled(spec: Spec, count: int | None) -> Callable[..., Any]:
-    """`init` (no count) or `advance` by `count` steps, compiled."""
-    devices = Mesh(np.array(jax.devices()[: spec.devices]), (AXIS,))
+def _compiled(spec: Spec, devices: int, count: int | None) -> Callable[..., Any]:
+    """Compile `init` (no count), or `advance` by `count` steps."""
+    mesh = Mesh(np.array(jax.devices()[:devices]), (AXIS,))
     spread, everywhere = PartitionSpec(AXIS), PartitionSpec()
 
-    def local_init(indices: Array, stores: Stores, seed: Array) -> State:
-        return vectorised.init(spec, indices, *_own(stores), seed)
+    def local_init(indices: Array, records: dict[str, Sealed], root: Array) -> list[Array]:
+        return array.init(spec, indices, *_own(records), root)
 
-    def local_advance(state: State, first: Array, indices: Array, stores: Stores, seed: Array) -> tuple[State, Array]:
+    def local_advance(
+        state: list[Array], first: Array, indices: Array, records: dict[str, Sealed], root: Array
+    ) -> tuple[list[Array], Array]:
         assert count is not None
-        state, broken = vectorised.advance(spec, count, state, first, indices, *_own(stores), seed)
+        state, broken = array.advance(spec, count, state, first, indices, *_own(records), root)
         return state, jax.lax.pmin(broken, AXIS)
 
-    shard = partial(jax.shard_map, mesh=devices, check_vma=False)
+    sharded = partial(jax.shard_map, mesh=mesh, check_vma=False)
     if count is None:
-        return jax.jit(shard(local_init, in_specs=(spread, spread, everywhere), out_specs=spread))
+        return jax.jit(sharded(local_init, in_specs=(spread, spread, everywhere), out_specs=spread))
     specs = (spread, everywhere, spread, spread, everywhere)
-    return jax.jit(shard(local_advance, in_specs=specs, out_specs=(spread, everywhere)))
+    return jax.jit(sharded(local_advance, in_specs=specs, out_specs=(spread, everywhere)))
 
 
-def _own(stores: Stores) -> tuple[Starts, Stores]:
-    """A device's slice of the stacked stores."""
-    mine = jax.tree.map(lambda leaf: leaf[0], stores)
-    return {level: store.starts for level, store in mine.items()}, mine
-
-
-def _shard(store: Store, sizes: np.ndarray, devices: int) -> Store:
-    """A store per device, of equal shapes (padded), stacked: each holds the records of its agents alone."""
-    order, per = np.asarray(store.order), len(sizes) // devices
-    ends = np.cumsum(sizes)
-    bounds = [(int(ends[d * per - 1]) if d else 0, int(ends[(d + 1) * per - 1])) for d in range(devices)]
-    longest = max(stop - start for start, stop in bounds)
-    rows = [
-        np.pad(order[start:stop], [(0, longest - (stop - start))] + [(0, 0)] * (order.ndim - 1), mode="edge")
-        for start, stop in bounds
-    ]
-    pool = jax.tree.map(lambda leaf: jnp.stack([leaf[r.reshape(-1)] for r in rows]), store.pool)
-    shape = (longest, *order.shape[1:])
-    renumbered = jnp.stack([jnp.arange(np.prod(shape), dtype=jnp.int32).reshape(shape)] * devices)
-    filled = None
-    if store.filled is not None:
-        mask = np.asarray(store.filled)
-        filled = jnp.stack([jnp.asarray(np.pad(mask[a:b], [(0, longest - (b - a)), (0, 0)])) for a, b in bounds])
-    starts = np.asarray(store.starts).reshape(devices, per)
-    return Store(pool, renumbered, filled, jnp.asarray(starts - starts[:, :1], jnp.int32))
+def _own(records: dict[str, Sealed]) -> tuple[dict[str, Array], dict[str, Sealed]]:
+    """Return a device's slice of the stacked sets."""
+    mine = jax.tree.map(lambda leaf: leaf[0], records)
+    return {level: sealed.starts for level, sealed in mine.items()}, mine

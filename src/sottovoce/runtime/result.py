@@ -11,42 +11,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.methods.base import State
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import checkpoint
-from sottovoce.trees import Private, Tree, reveal
+from sottovoce.trees import Tree
 
 _EACH = 64  # agents up to which metrics are computed for each of them
 
 
-def variables(problem: Any, state: State) -> tuple[Tree, ...]:
-    """The problem's variables out of the agents' states."""
-    missing = [name for name in problem.variables if not hasattr(state, name)]
-    if missing:
-        raise TypeError(
-            f"the method's state has no {' and no '.join(missing)}: `init` and `step` must return a NamedTuple with a "
-            f"field for each variable of the problem ({', '.join(problem.variables)})"
-        )
-    return tuple(reveal(getattr(state, name)) for name in problem.variables)
+@partial(jax.jit, static_argnums=1)
+def measure(variables: tuple[Tree, ...], evaluate: Callable[..., Mapping[str, Any]] | None) -> dict[str, jax.Array]:
+    """Return the consensus error, and the user's metrics for the agents' average and for each agent.
 
-
-def average(trees: Tree) -> Tree:
-    """The mean over the agents."""
-    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), trees)
-
-
-@partial(jax.jit, static_argnums=(1, 2))
-def measure(state: State, problem: Any, evaluate: Callable[..., Mapping[str, Any]] | None) -> dict[str, jax.Array]:
-    """Consensus error, and the user's metrics for the average and for each agent."""
-    own = variables(problem, state)
-    mean = average(own)
-    agents = jax.tree.leaves(own)[0].shape[0]
-    gap = [jnp.sum((leaf - middle) ** 2) for leaf, middle in zip(jax.tree.leaves(own), jax.tree.leaves(mean))]
+    >>> float(measure((jnp.asarray([1.0, 3.0]),), None)["consensus"])    # the mean squared distance from the average
+    1.0
+    """
+    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), variables)
+    agents = jax.tree.leaves(variables)[0].shape[0]
+    gap = [jnp.sum((leaf - middle) ** 2) for leaf, middle in zip(jax.tree.leaves(variables), jax.tree.leaves(mean))]
     metrics: dict[str, jax.Array] = {"consensus": sum(gap[1:], gap[0]) / agents}
     if evaluate is not None:
         metrics.update({name: jnp.asarray(value) for name, value in evaluate(*mean).items()})
         if 1 < agents <= _EACH:
-            each = jax.lax.map(lambda one: dict(evaluate(*one)), own)
+            each = jax.lax.map(lambda one: dict(evaluate(*one)), variables)
             metrics.update({f"{name}/agents": jnp.asarray(value) for name, value in each.items()})
     return metrics
 
@@ -55,29 +41,25 @@ def measure(state: State, problem: Any, evaluate: Callable[..., Mapping[str, Any
 class Result:
     """A finished run.
 
-    `x` and `y` are the agents' average; `agents` their full states, stacked. `releasable` says whether the privacy
-    statement covers the states: a printed design's final state is un-noised, and only its messages are covered.
+    `x` and `y` are the agents' average (for columns: the parties' blocks); `agents` holds all states, stacked.
     `history` maps a metric to its values over time; a metric computed on private records is for the owner's eyes.
+
+    `covered` says whether the privacy statement covers every value of the result: a printed design's final state is
+    un-noised, and only its messages are covered. `releasable` says that it is covered and that the noise was drawn as
+    deployed; it is never true for a simulation.
     """
 
     x: Tree
     y: Tree | None
-    agents: State
+    agents: Any
     history: dict[str, np.ndarray]
     privacy: PrivacyReport
+    covered: bool
     releasable: bool
     predictor: Callable[..., Any] | None = None
 
-    @classmethod
-    def of(cls, problem: Any, state: State, history: dict[str, np.ndarray], privacy: PrivacyReport) -> "Result":
-        """From the agents' final states."""
-        mean = jax.tree.map(np.asarray, average(variables(problem, state)))
-        private = [isinstance(getattr(state, name), Private) for name in problem.variables]
-        second = mean[1] if len(mean) > 1 else None
-        return cls(mean[0], second, state, history, privacy, privacy.private and not any(private), problem.predict)
-
     def predict(self, features: Any) -> Any:
-        """The problem's `predict` with this model."""
+        """Return the problem's `predict` with this model."""
         return Model(self.x, self.y, self.privacy, self.predictor).predict(features)
 
     def save(self, folder: str | Path) -> Path:
@@ -86,6 +68,7 @@ class Result:
         Model(self.x, self.y, self.privacy, self.predictor).save(folder / "model.npz")
         summary = {
             "privacy": self.privacy.to_dict(),
+            "covered": self.covered,
             "releasable": self.releasable,
             "history": {name: values.tolist() for name, values in self.history.items()},
         }
@@ -113,19 +96,19 @@ class Model:
     predictor: Callable[..., Any] | None = None
 
     def predict(self, features: Any) -> Any:
-        """The problem's `predict` on features."""
+        """Return the problem's `predict` on features."""
         if self.predictor is None:
             raise ValueError("this problem was stated without predict=: give it predict(x, features), or with y too")
         given = (self.x,) if self.y is None else (self.x, self.y)
         return self.predictor(*given, features)
 
     def save(self, path: str | Path) -> None:
-        """One file: arrays and statement."""
+        """Write one file: arrays and statement."""
         checkpoint.save(Path(path), (self.x, self.y), {"privacy": self.privacy.to_dict()})
 
     @classmethod
     def load(cls, path: str | Path, problem: Any) -> "Model":
-        """A saved model of this problem (which gives the structure of x and y, and `predict`)."""
+        """Read a saved model of this problem (which gives the structure of x and y, and `predict`)."""
         like = (problem.x0, getattr(problem, "y0", None))
         (x, y), meta = checkpoint.load(Path(path), like)
         return cls(x, y, PrivacyReport.from_dict(meta["privacy"]), problem.predict)

@@ -1,6 +1,9 @@
-"""`run`: a problem, the parties' records, a method, a network; out comes a model with its privacy statement."""
+"""`run`: a problem, the parties' data, a method, a network; out comes a model with its privacy statement.
 
-import hashlib
+There is one loop, `drive`, for every place to run. Example: a simulation of a thousand agents, a run on threads with
+exact noise, and a table split by columns are resumed, measured, stopped and checked for divergence by the same lines.
+"""
+
 import math
 import sys
 import time
@@ -12,71 +15,97 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from sottovoce import accounting
+from sottovoce.accounting.account import Account, account_of, check_network
+from sottovoce.accounting.calibrate import calibrate, check_target
+from sottovoce.accounting.charging import Charging, own_ledgers
+from sottovoce.accounting.fingerprint import fingerprint
+from sottovoce.accounting.table import SIMULATED, calibrate_labels, table_account
+from sottovoce.data.population import Population, parts_by_level, record_shapes
 from sottovoce.methods.base import Method
 from sottovoce.naming import check_count
 from sottovoce.networks import Network
+from sottovoce.privacy import discrete, exact_gate
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport
-from sottovoce.problems import objectives
+from sottovoce.privacy.table import Table
+from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime import checks
-from sottovoce.runtime.books import Books
-from sottovoce.runtime.journey import CHECKPOINT, Journey, digest
+from sottovoce.runtime.answers import root_key
+from sottovoce.runtime.array import ArrayPlace
+from sottovoce.runtime.columns import ColumnsPlace
+from sottovoce.runtime.layout import Layout, lay_out
+from sottovoce.runtime.mesh import MeshPlace
+from sottovoce.runtime.performance import Performance
+from sottovoce.runtime.place import NEVER, Evaluate, Place
 from sottovoce.runtime.progress import Progress
-from sottovoce.runtime.result import Result, measure
-from sottovoce.runtime.store import Layout, lay_out
-from sottovoce.runtime.vectorised import NEVER, Program, program, public_leaves
+from sottovoce.runtime.result import Result
+from sottovoce.runtime.run_state import CHECKPOINT, RunFolder, RunState, digest
+from sottovoce.runtime.threads import ThreadPlace
 
-SIMULATION = (
-    "simulated noise, do not deploy: it comes from a seed and a floating-point sampler, so this is the epsilon of the "
-    "ideal mechanism, and who knows the seed can subtract the noise"
+EXACT = (
+    "noise is discrete and exact, coins and noise come from the operating system: the guarantee holds bit for bit, "
+    "if a compiled program gives the same bits for the same input"
 )
 _SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend their time on the disk
 
 
+@dataclass(frozen=True, eq=False)
+class Job:
+    """All that the loop needs: a place, what to charge before a stretch, and what makes this run the same run."""
+
+    place: Place
+    report: PrivacyReport
+    identity: Mapping[str, Any]
+    charge: Callable[[int, int], None]  # before steps `start` to `stop` - 1 are run
+    resumed: Callable[[int], None]  # once, when the run goes on from a step
+
+
 def run(
     problem: Any,
-    parts: Sequence[Any],
+    data: Sequence[Any] | Table,
     method: Method,
     *,
     steps: int,
     network: Network | None = None,
-    seed: int = 0,
-    noise: Literal["simulated", "discrete"] = "simulated",
-    evaluate: Callable[..., Mapping[str, Any]] | None = None,
-    every: int | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    delta: float = 1e-5,
+    epsilon: float | None = None,
+    delta: float | None = None,
     adjacency: Adjacency | None = None,
     budget: Budget | None = None,
     ledger: Ledger | Sequence[Ledger] | None = None,
-    chunk: int = 1024,
-    devices: int = 1,
-    progress: bool | None = None,
+    noise: Literal["simulated", "discrete"] = "simulated",
+    seed: int = 0,
+    evaluate: Evaluate | None = None,
+    every: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    performance: Performance = Performance(),  # noqa: B008  (a frozen value)
 ) -> Result:
-    """Run a method on all agents, compiled as one program.
+    """Run a method on all parties.
 
     Args:
-        problem: `Minimize`, `MinMax` or `Bilevel`.
-        parts: one record set an agent: a pytree of arrays that share their first axis, a `Part`, or `Levels`.
+        problem: `Minimize`, `MinMax` or `Bilevel`; `Vertical` for a table split by columns.
+        data: one record set per agent: a pytree of arrays that share their first axis, a `Part`, or `Levels`; or a
+            `Table` of columns and labels.
         method: a configured method.
         steps: how many steps.
-        network: who talks to whom; needed as soon as there is more than one agent.
-        seed: same seed, same bytes. For simulation: a seed is no secret.
-        noise: "simulated", or "discrete" as deployed: exact noise and coins from the operating system, one thread an
-            agent (see `runtime.threads.run_discrete`). Slow; `seed`, `every` and `progress` then say nothing.
-        evaluate: ``evaluate(x)`` or ``evaluate(x, y)`` giving named numbers, in JAX; recorded for the agents' average
-            and, with up to 64 agents, for each agent (``name/agents``).
-        every: evaluate (and checkpoint) each so many steps; a tenth of the run by default.
-        out: folder for the checkpoint, the ledger and the result; `resume` continues what is there.
+        network: who talks to whom; needed for more than one agent.
+        epsilon: calibrate the method's noise for this epsilon first. Without it the method runs with the noise it has.
+        delta: of the privacy statement; 1e-5 by default, 0 for a table, whose memoised labels need none.
+        adjacency: "zero-out" or "replace-one"; by default the one natural to the method's sampling.
         budget: refuse to start when an agent would spend more than this, counting what `ledger` has already.
-        ledger: where it is written down what is spent: one for all agents, or a list of one an agent, which discrete
-            noise asks for. By default `ledger.jsonl` in `out`, and there `ledger-0.jsonl` and so on.
-        chunk: how many records are treated at once: bounds the memory.
-        devices: spread the agents over so many devices.
-        progress: show a progress bar; by default on a terminal.
+        ledger: where it is written down what is spent: one for all agents, or a list with one per agent, which discrete
+            noise asks for. By default `ledger.jsonl` in `out`, and for discrete noise `ledger-0.jsonl` and so on.
+        noise: "simulated", or "discrete" as deployed: exact noise and coins from the operating system, one thread per
+            agent. A resumed run keeps what was stored; steps that must be drawn anew are new releases, and are charged
+            again under the next attempt number.
+        seed: same seed, same bytes. For simulation: a seed is no secret. Discrete noise does not use it.
+        evaluate: ``evaluate(x)`` or ``evaluate(x, y)`` returning named numbers, in JAX; recorded for the agents'
+            average and, with up to 64 agents, for each agent (``name/agents``). For a table: ``evaluate(x, y)`` of
+            the parties' blocks, from public test records it brings along.
+        every: evaluate (and checkpoint) every n steps; a tenth of the run by default.
+        out: folder for the checkpoint, the ledger and the result; `resume` continues what is there.
+        performance: chunk, devices and progress bar: nothing that could affect privacy.
 
     >>> import jax.numpy as jnp, numpy as np, sottovoce as sv
     >>> problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(2))
@@ -86,115 +115,221 @@ def run(
     >>> np.round(result.x, 1).tolist()
     [1.5, 1.5]
     """
-    if noise == "discrete":
-        from sottovoce.runtime.threads import run_discrete
-
-        if resume or devices > 1:
-            raise ValueError("discrete noise runs on threads and from the beginning: leave out resume= and devices=")
-        given: dict[str, Any] = {"delta": delta, "adjacency": adjacency, "budget": budget, "ledger": ledger}
-        given |= {"steps": steps, "network": network, "evaluate": evaluate, "out": out, "chunk": chunk}
-        return run_discrete(problem, parts, method, **given)
-    if noise != "simulated":
+    if noise not in ("simulated", "discrete"):
         raise ValueError(f"noise is {noise!r}: choose 'simulated' or 'discrete'")
-    layout = lay_out(parts)
-    network = checks.fitting(problem, method, network, layout, steps)
-    check_count("chunk", chunk)
-    place = {"steps": steps, "network": network, "problem": problem, **layout.facts}
-    report = _simulated(accounting.account(method, delta=delta, adjacency=adjacency, **place))
+    if isinstance(data, Table):
+        _refuse_for_tables(network=network, adjacency=adjacency, budget=budget, ledger=ledger)
+        if noise == "discrete":
+            raise ValueError("noise='discrete' is for records; memoised labels of a Table are exact without it")
+    check_count("steps", steps)
     every = max(1, math.ceil(steps / 10)) if every is None else every
     check_count("every", every)
     checks.metrics(problem, evaluate)
-    checks.finite(layout)
-    folder = checks.ready(out, resume)
-    identity = _identity(problem, method, network, layout, steps, seed, every) if folder or ledger else {}
-    name = hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:16]
-    if ledger is None:
-        ledger = Ledger(folder / "ledger.jsonl" if folder else None)
-    books = Books(ledger, name, method, problem, layout, network, steps, report)
-    if budget is not None:
-        books.require(budget)
-
-    compiled = program(problem, method, layout, network, steps, seed, chunk, devices)
-    journey = _Journey(identity=identity, compiled=compiled, problem=problem, evaluate=evaluate)
-    if resume and folder is not None and (folder / CHECKPOINT).exists():
-        journey.restore(folder, like=jax.eval_shape(compiled.init))
+    if isinstance(data, Table):
+        job_for: Callable[[RunFolder], Job] = _columns(problem, data, method, steps, epsilon, delta or 0.0, seed, every)
     else:
-        books.charge(0, min(every, steps))  # what `init` releases is charged with the first stretch
-        journey.begin()
-    with Progress(f"{type(method).__name__}, {network.size} agents", steps, journey.step, progress) as bar:
-        saved = time.monotonic()
-        try:
-            while journey.step < steps:
-                count = min(every - journey.step % every, steps - journey.step)
-                books.charge(journey.step, journey.step + count)
-                journey.advance(count)
-                bar.show(journey.step, journey.latest())
-                if folder is not None and (time.monotonic() - saved > _SAVE_SECONDS or journey.step == steps):
-                    journey.save(folder)
-                    saved = time.monotonic()
-        except KeyboardInterrupt:
-            if folder is not None:
-                journey.save(folder)
-                print(f"stopped at step {journey.step}; resume=True (--resume) goes on from there", file=sys.stderr)
-            raise
-    result = Result.of(problem, journey.state, journey.stacked(), report)
-    if folder is not None:
-        result.save(folder)
+        account = _account(problem, data, method, steps, network, epsilon, 1e-5 if delta is None else delta, adjacency)
+        if noise == "discrete":
+            job_for = _deployed(problem, data, account, budget, ledger, every, performance)
+        else:
+            job_for = _simulated(problem, data, account, budget, ledger, seed, every, performance)
+    folder = RunFolder.open(out, resume)
+    job = job_for(folder)
+    last = drive(job, folder, resume, steps, evaluate, every, f"{type(method).__name__}", performance.progress)
+    result = job.place.result(last.leaves, last.stacked(), job.report)
+    if folder.path is not None:
+        result.save(folder.path)
     return result
 
 
-def _simulated(report: PrivacyReport) -> PrivacyReport:
-    exact = f"{SIMULATION} (noise='discrete' is exact)"
-    return replace(report, caveats=(*report.caveats, exact)) if report.private else report
+def drive(
+    job: Job, folder: RunFolder, resume: bool, steps: int, evaluate: Evaluate | None, every: int, title: str,
+    progress: bool | None,
+) -> RunState:  # fmt: skip
+    """Run a job to its last step: the one loop.
+
+    What a stretch will spend is charged before it runs. After each stretch the state is measured and, if it is time,
+    stored. An interrupt stores the last complete stretch.
+    """
+    place = job.place
+    if resume and folder.path is not None and (folder.path / CHECKPOINT).exists():
+        now = RunState.restore(folder.path, job.identity, like=jax.eval_shape(place.begin))
+        job.resumed(now.step)
+    else:
+        job.charge(0, min(every, steps))  # what `init` releases is charged with the first stretch
+        now = RunState(place.begin())
+        now = now.noted(place.measure(now.leaves, 0, evaluate))
+    saved = time.monotonic()
+    with Progress(title, steps, now.step, progress) as bar:
+        try:
+            while now.step < steps:
+                count = min(every - now.step % every, steps - now.step)
+                job.charge(now.step, now.step + count)
+                began = time.perf_counter()
+                leaves, broken = place.advance(now.leaves, now.step, count)
+                _require_finite(place.names, broken, now.step)
+                after = now.moved(leaves, count, time.perf_counter() - began)
+                now = after.noted(place.measure(leaves, after.step, evaluate))
+                bar.show(now.step, now.latest())
+                if folder.path is not None and (time.monotonic() - saved > _SAVE_SECONDS or now.step == steps):
+                    now.save(folder.path, job.identity)
+                    saved = time.monotonic()
+        except KeyboardInterrupt:
+            if folder.path is not None:
+                now.save(folder.path, job.identity)
+                print(f"stopped at step {now.step}; resume=True (--resume) goes on from there", file=sys.stderr)
+            raise
+    return now
 
 
-def _identity(
-    problem: Any, method: Method, network: Network, layout: Layout, steps: int, seed: int, every: int
-) -> dict[str, Any]:
-    """What must agree for a run to be continued."""
+def _require_finite(names: Sequence[str], broken: np.ndarray, good: int) -> None:
+    if broken.size and broken.min() < NEVER:
+        raise FloatingPointError(
+            f"{names[int(broken.argmin())]} is no longer finite after step {int(broken.min())}: the run diverges. Lower "
+            f"the step size or the noise; the last good state is that of step {good}."
+        )
+
+
+def _account(
+    problem: Any, data: Any, method: Method, steps: int, network: Network | None, epsilon: float | None, delta: float,
+    adjacency: Adjacency | None,
+) -> Account:  # fmt: skip
+    """Return the run's account, with everything that belongs to it checked, and calibrated if an epsilon is wanted."""
+    if isinstance(problem, Vertical):
+        raise TypeError("a Vertical problem is for a table split by columns: give sv.Table(columns, labels) as data")
+    population, by_level = Population.of(data), parts_by_level(data)
+    checks.fitting(problem, method, check_network(network, population.parties), population, record_shapes(by_level))
+    given = {"steps": steps, "network": network, "delta": delta, "adjacency": adjacency, "problem": problem}
+    if epsilon is not None:
+        method = calibrate(method, data, epsilon=epsilon, **given)
+    account = account_of(method, data, **given)
+    check_target(account)
+    return account
+
+
+def _simulated(
+    problem: Any, data: Any, account: Account, budget: Budget | None, ledger: Any, seed: int, every: int,
+    performance: Performance,
+) -> Callable[[RunFolder], Job]:  # fmt: skip
+    """Return how to make the job of a simulation: all agents as one array, on one device or several."""
+    layout = lay_out(data)
+    checks.finite(layout)
+    chunk, devices = performance.chunk, performance.devices
+    root = root_key(seed)
+    place: Place
+    if devices > 1:
+        place = MeshPlace(account.trace, problem, layout, root, chunk, devices)
+    else:
+        place = ArrayPlace(account.trace, problem, layout, root, chunk)
+    exact = f"{SIMULATED} (noise='discrete' is exact)"
+    report = account.report
+    report = replace(report, caveats=(*report.caveats, exact)) if report.private else report
+
+    def job(folder: RunFolder) -> Job:
+        kept = ledger if ledger is not None else Ledger(folder.path / "ledger.jsonl" if folder.path else None)
+        charging = Charging(kept, folder.name, account)
+        if budget is not None:
+            charging.require(budget)
+        identity = _identity(account, layout, folder, every, seed=seed)
+        return Job(place, report, identity, charging.charge, lambda step: charging.ensure(step, every))
+
+    return job
+
+
+def _deployed(
+    problem: Any, data: Any, account: Account, budget: Budget | None, ledger: Any, every: int, performance: Performance
+) -> Callable[[RunFolder], Job]:
+    """Return how to make the job of a run with exact noise: a thread and a ledger per agent."""
+    if isinstance(ledger, Ledger):
+        raise ValueError("deployed agents keep a ledger each: give a list, ledger=[sv.Ledger(path), ...]")
+    if performance.devices > 1:
+        raise ValueError("discrete noise runs on threads: leave out devices")
+    for charge in account.charges:
+        if charge.sampling is None:
+            raise ValueError(exact_gate.PRINTED.format(charge.release.name))
+        if not charge.release.private:
+            raise ValueError(f"release {charge.release.name!r} has no clip or no noise: discrete noise needs both")
+    if not account.report.private:
+        raise ValueError(f"discrete noise is for runs that guarantee something: {account.report.statement()}")
+    layout = lay_out(data)
+    checks.finite(layout)
+
+    def job(folder: RunFolder) -> Job:
+        agents = account.population.parties
+        charging = Charging(own_ledgers(folder.path, agents) if ledger is None else ledger, folder.name, account)
+        charging.next_attempt()
+
+        def resumed(step: int) -> None:
+            charging.ensure(step, every)
+            if budget is not None:
+                charging.require(budget, step)
+
+        if budget is not None and charging.attempt == 0:
+            charging.require(budget)
+        place = ThreadPlace.deployed(
+            account.trace, problem, layout, performance.chunk, lambda agent, t: charging.charge_own(agent, t, t + 1)
+        )
+        identity = _identity(account, layout, folder, every, noise="discrete")
+        return Job(place, _as_drawn(account), identity, lambda start, stop: None, resumed)  # agents pay by themselves
+
+    return job
+
+
+def _columns(
+    problem: Any, table: Table, method: Method, steps: int, epsilon: float | None, delta: float, seed: int, every: int
+) -> Callable[[RunFolder], Job]:
+    """Return how to make the job of a table: its labels are charged for the whole run before it starts."""
+    if epsilon is not None:
+        method = calibrate_labels(method, table, problem, epsilon, steps, delta)  # type: ignore[arg-type]
+    account = table_account(method, table, problem, steps, delta, seed)
+
+    def job(folder: RunFolder) -> Job:
+        account.charge(table.labels)
+        place = ColumnsPlace(account, table, root_key(seed))
+        columns = table.columns
+        identity = {"method": repr(method), "steps": steps, "every": every, "seed": seed}
+        if folder.path is not None:
+            identity["program"] = fingerprint(account.trace.programs)
+            identity["columns"] = folder.seal([columns.blocks, columns.upper, columns.lower])
+            identity["labels"] = folder.seal(place.vectors)
+        return Job(place, account.report(table.labels), identity, lambda start, stop: None, lambda step: None)
+
+    return job
+
+
+def _identity(account: Account, layout: Layout, folder: RunFolder, every: int, **how: Any) -> dict[str, Any]:
+    """Return what must agree for a run to be continued; nothing where there is no folder to continue from."""
+    if folder.path is None:
+        return {}
+    network = account.network
+    held = [[sealed.unseal(), sealed.order] for _, sealed in sorted(layout.sealed.items())]
     return {
-        "method": repr(method),
-        "steps": steps,
+        "method": repr(account.method),
+        "steps": account.steps,
         "every": every,
-        "seed": seed,
-        "network": network.name
-        + "/"
-        + digest(
-            [
-                network.matrices[key].toarray() if network.size < 512 else network.matrices[key].data
-                for key in sorted(network.matrices)
-            ]
-        ),
-        "problem": objectives.fingerprint(problem, layout.example()),
-        "start": digest(objectives.start(problem)),
-        "records": digest(dict(layout.stores)),
+        "network": f"{network.name}/{digest([matrix.tocsr() for _, matrix in sorted(network.matrices.items())])[:16]}",
+        "program": fingerprint([account.trace.init, account.trace.step]),
+        "records": folder.seal(held),
+        **how,
     }
 
 
-@dataclass(kw_only=True)
-class _Journey(Journey):
-    """The journey of a compiled program."""
+def _as_drawn(account: Account) -> PrivacyReport:
+    """Return the report with each release as it is drawn, for the first agent at the first step."""
+    events = []
+    for charge in account.charges:
+        assert charge.sampling is not None
+        sizes = [int(account.population.counts[level][0]) for level in charge.levels]
+        grid = discrete.on_grid(charge.release, math.lcm(*(int(charge.sampling.denominator(n, 0)) for n in sizes)))
+        often = charge.batches * charge.times * (1 if charge.phase == "init" else account.steps)
+        events.append(f"{charge.release.name}: {grid}, {charge.sampling}, {often} times")
+    return replace(account.report, events=tuple(events), caveats=(*account.report.caveats, EXACT))
 
-    compiled: Program
-    problem: Any
-    evaluate: Callable[..., Mapping[str, Any]] | None
 
-    def begin(self) -> None:
-        self.state = self.compiled.init()
-        self.measure()
-
-    def advance(self, count: int) -> None:
-        began = time.perf_counter()
-        state, broken = self.compiled.advance(self.state, self.step, count)
-        first = np.asarray(broken)  # waits for the stretch to end
-        if first.size and first.min() < NEVER:
-            name = public_leaves(state)[int(first.argmin())][0]
-            raise FloatingPointError(
-                f"{name} is no longer finite after step {int(first.min())}: the run diverges. Lower the step size or "
-                f"the noise; the last good state is that of step {self.step}."
+def _refuse_for_tables(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}= is for parties with records; a Table has a server between its parties, and its Labels keep "
+                "their own costs and budget (sv.Labels(..., path=..., budget=...))"
             )
-        self.move(state, count, time.perf_counter() - began)
-        self.measure()
-
-    def measure(self) -> None:
-        self.note(measure(self.state, self.problem, self.evaluate))

@@ -1,277 +1,292 @@
-"""Each agent on a thread of its own, holding its own records only, its messages travelling through queues.
+"""Each agent on a thread of its own, holding its own records only; messages travel through queues.
 
-The shape of a deployment: a step is one agent's code, so that a cluster or a federation can run it, and coins and noise
-can come from the operating system, exact to the last bit (`run_discrete`). Slow: nothing is compiled as a whole.
+This is the shape of a deployment. Example: the step of DP-SGD is three compiled pieces (up to the release, up to the
+exchange, after it); at the exchange the thread sends its value to its neighbours and waits for theirs. With
+``noise="discrete"`` batches and noise come from the operating system and are exact (`sottovoce.privacy.exact_gate`).
 """
 
-import math
 import queue
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
+from jax.extend.core import JaxprEqn
 
-from sottovoce import accounting
-from sottovoce.methods.base import Method, State
-from sottovoce.naming import check_count
-from sottovoce.networks import Network
-from sottovoce.privacy import discrete
-from sottovoce.privacy.accountant import Adjacency
-from sottovoce.privacy.ledger import Budget, Ledger
-from sottovoce.privacy.release import Release
-from sottovoce.privacy.report import PrivacyReport
-from sottovoce.privacy.sampling import Rows, Sampling
-from sottovoce.runtime import checks, mixing
-from sottovoce.runtime.agent import Agent, Place, Read, RecordFn, root_key, run_key, step_key
-from sottovoce.runtime.books import Books, own_ledgers
-from sottovoce.runtime.recorder import Charge, charges
-from sottovoce.runtime.result import Result, measure
-from sottovoce.runtime.store import Store, lay_out
-from sottovoce.trees import Tree
+from sottovoce.accounting.trace import Trace
+from sottovoce.data.sealed import Sealed
+from sottovoce.methods import equations
+from sottovoce.methods.agent import Known
+from sottovoce.privacy import exact_gate
+from sottovoce.runtime import answers, mixing
+from sottovoce.runtime.answers import BatchRows, Moment
+from sottovoce.runtime.interpreter import play, walk
+from sottovoce.runtime.layout import Layout, alone
+from sottovoce.runtime.place import NEVER, RowsPlace, public
 
-Noise = Literal["simulated", "discrete"]
-EXACT = (
-    "noise is discrete and exact, coins and noise come from the operating system: the guarantee holds bit for bit, "
-    "if a compiled program gives the same bits for the same input"
-)
+NoiseSource = Literal["simulated", "discrete"]
 _GONE = object()  # what an agent that failed leaves in the others' inboxes
 
 
+class Stopped(Exception):
+    """The run was interrupted: a thread ends without a result."""
+
+
+@dataclass
+class Post:
+    """The queues between agents for one stretch of steps: ``inboxes[hearer][sender]``."""
+
+    inboxes: list[dict[int, "queue.SimpleQueue[Any]"]]
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    @classmethod
+    def between(cls, agents: int) -> "Post":
+        """Return empty queues between all pairs."""
+        return cls([{sender: queue.SimpleQueue() for sender in range(agents)} for _ in range(agents)])
+
+    def send(self, sender: int, hearer: int, value: Any) -> None:
+        """Put a message into an inbox."""
+        self.inboxes[hearer][sender].put(value)
+
+    def receive(self, hearer: int, sender: int) -> Any:
+        """Wait for the next message of a sender."""
+        said = self.inboxes[hearer][sender].get()
+        if said is _GONE:
+            raise Stopped(f"agent {sender} is gone")
+        return said
+
+    def leave(self, agent: int) -> None:
+        """Tell everybody that this agent says nothing more."""
+        for inbox in self.inboxes:
+            inbox[agent].put(_GONE)
+
+    def stop(self) -> None:
+        """End all threads at their next exchange or step."""
+        self.stopping.set()
+        for agent in range(len(self.inboxes)):
+            self.leave(agent)
+
+
+class Programs:
+    """The compiled program of each equation that reads records, shared by all agents and steps."""
+
+    def __init__(self, known: Known, chunk: int) -> None:
+        self.known, self.chunk = known, chunk
+        self._made: dict[int, Callable[..., Any]] = {}
+
+    def draw(self, equation: JaxprEqn, moment: Moment) -> BatchRows:
+        """Draw a batch by the simulation's coins."""
+
+        def drawn(index: Any, t: Any, key: Any) -> Any:
+            return answers.draw(Moment(self.known, index, t, key, {}, self.chunk), equation).rows
+
+        program = self._made.setdefault(id(equation), jax.jit(drawn))
+        return BatchRows(program(moment.index, moment.t, moment.key), equation.params["sampling"])
+
+    def read(self, equation: JaxprEqn, moment: Moment, values: list[Any]) -> list[Any]:
+        """Compute a simulated `release` or `mean`."""
+        sampling = values[0].sampling
+
+        def computed(records: Any, rows: Any, operands: Any, index: Any, t: Any, key: Any) -> list[Any]:
+            now = Moment(self.known, index, t, key, records, self.chunk)
+            mean = answers.mean(now, equation, [BatchRows(rows, sampling), *operands])
+            noisy = equation.primitive is equations.release_p
+            return jax.tree.leaves(answers.noised(now, equation, mean) if noisy else mean)
+
+        program = self._made.setdefault(id(equation), jax.jit(computed))
+        return program(dict(moment.records), values[0].rows, values[1:], moment.index, moment.t, moment.key)
+
+
 @dataclass(frozen=True)
-class ThreadPlace(Place):
-    """An agent's own records, and a queue from each of the others."""
+class ThreadAnswers:
+    """Answers of one agent on its thread."""
 
-    stores: Mapping[str, Store]
     me: int
-    inboxes: Sequence[Sequence[queue.Queue[Tree]]]  # inboxes[hearer][sender]
+    moment: Moment
+    programs: Programs
+    post: Post
+    noise: NoiseSource
 
-    def gather(self, level: str, rows: jax.Array) -> Tree:
-        """The store holds nobody else's."""
-        return self.stores[level].gather(jnp.zeros((), jnp.int32), rows)
+    def __call__(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+        """Return an equation's results."""
+        if self.post.stopping.is_set():
+            raise Stopped("the run was interrupted")
+        kind, moment = equation.primitive, self.moment
+        if kind is equations.mix_p:
+            return self.mix(equation, values)
+        if kind is equations.loop_p:
+            return self.loop(equation, values)
+        if kind is equations.key_p:
+            return [moment.named(equation)]
+        if self.noise == "discrete":
+            return self.exact(equation, values)
+        if kind is equations.sample_p:
+            return [self.programs.draw(equation, moment)]
+        if kind is equations.tell_p:
+            return answers.noised(moment, equation, values)
+        return self.programs.read(equation, moment, values)
 
-    def lift(self, level: str, fn: RecordFn) -> RecordFn:
-        """As the store holds records or units."""
-        return self.stores[level].lift(fn)
+    def exact(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+        """Answer as deployed: secret coins, whole-number sums, exact noise."""
+        t = int(self.moment.t)
+        if equation.primitive is equations.sample_p:
+            sampling, counts = equation.params["sampling"], self.moment.known.population.counts
+            rows = {level: exact_gate.draw(sampling, int(n[self.me]), t) for level, n in sorted(counts.items())}
+            return [BatchRows(rows, sampling)]
+        release = equation.params["release"]
+        if equation.primitive is not equations.release_p:
+            raise ValueError(exact_gate.PRINTED.format(release.name))
+        readings, at = self.moment.readings(equation.params["asked"], values, values[0].sampling)
+        return jax.tree.leaves(exact_gate.release(readings, at, release, t, self.me, self.moment.chunk))
 
-    def mix(self, over: str, value: Tree, index: jax.Array, others_only: bool) -> Tree:
+    def mix(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Send to those who hear, wait for those who are heard, add in the order of their numbers."""
-        column = self.network.matrices[over].tocsc()[:, [self.me]].tocoo()
+        network, over = self.moment.known.network, equation.params["over"]
+        column = network.matrices[over].tocsc()[:, [self.me]].tocoo()
         for hearer, weight in zip(column.row, column.data):
             if hearer != self.me and weight != 0:
-                self.inboxes[hearer][self.me].put(value)
-        lists = mixing.neighbours(self.network, over, others_only)
-        total = jax.tree.map(jnp.zeros_like, value)
+                self.post.send(self.me, int(hearer), values)
+        lists = mixing.neighbours(network, over, equation.params["others_only"])
+        total = [jnp.zeros_like(value) for value in values]
         for sender, weight in zip(lists.senders[self.me], lists.weights[self.me]):
             if weight != 0:
-                said = value if sender == self.me else self.inboxes[self.me][sender].get()
-                if said is _GONE:
-                    raise ConnectionError(f"agent {sender} is gone")
-                total = jax.tree.map(lambda a, b, weight=weight: a + weight * b, total, said)
+                said = values if sender == self.me else self.post.receive(self.me, int(sender))
+                total = [mine + weight * other for mine, other in zip(total, said)]
         return total
 
-    def loop(self, times: int, body: Callable[[Tree, jax.Array], Tree], carry: Tree) -> Tree:
-        """In Python: messages inside must really be sent."""
-        for k in range(times):
-            carry = body(carry, jnp.int32(k))
+    def loop(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+        """Run the turns one by one: messages inside must really be sent."""
+        body, consts = equation.params["body"], equation.params["consts"]
+        carry = list(values[consts:])
+        for k in range(equation.params["times"]):
+            inside = ThreadAnswers(self.me, self.moment.inside(equation, k), self.programs, self.post, self.noise)
+            carry = play(walk(body, (), [*values[:consts], *carry], compiled=True), inside)
         return carry
 
 
-@dataclass(frozen=True)
-class DiscretePlace(ThreadPlace):
-    """As deployed: the operating system's coins, and exact noise on whole-number sums (`privacy.discrete`)."""
+class ThreadPlace(RowsPlace):
+    """One thread per agent.
 
-    def draw(self, sampling: Sampling, level: str, key: jax.Array, index: jax.Array, t: jax.Array) -> Rows:
-        """A batch by secret coins, padded to its usual size; one that is larger is not cut."""
-        n = int(self.sizes[level][self.me])
-        rows = discrete.draw(sampling, n, int(t))
-        room = max(sampling.capacity(n), len(rows))
-        return jnp.asarray(np.pad(rows, (0, room - len(rows)))), jnp.asarray(np.arange(room) < len(rows), jnp.float32)
-
-    def noisy_mean(
-        self, release: Release, reads: Sequence[Read], at: Tree, key: jax.Array, index: jax.Array, t: jax.Array
-    ) -> Tree:
-        """Whole-number sums of the levels on their common grid, noised; the key is not used."""
-        flat, unflatten = ravel_pytree(at)
-        common = math.lcm(*(int(read.denominator) for read in reads))
-        grid = discrete.on_grid(release, common, int(t), self.me)
-        total = np.zeros(flat.shape, object)
-        for read in reads:
-            total += self._whole_sum(grid, read, at).astype(object) * (common // int(read.denominator))
-        return unflatten(jnp.asarray(grid.noised(total), flat.dtype))
-
-    def noised(self, value: Tree, release: Release, key: jax.Array, index: jax.Array, t: jax.Array) -> Tree:
-        """Floating-point state is on no grid."""
-        raise ValueError(_PRINTED.format(release.name))
-
-    def _whole_sum(self, grid: discrete.GridRelease, read: Read, at: Tree) -> np.ndarray:
-        """Each record's gradient by itself, with one program for all: what it is does not depend on the others."""
-        fn = self.lift(read.level, read.fn)
-        slope = jax.jit(lambda at, record: ravel_pytree(jax.grad(fn)(at, record))[0])
-        rows = np.asarray(read.rows[0])[np.asarray(read.rows[1]) > 0]
-        total = np.zeros(ravel_pytree(at)[0].shape, np.int64)
-        for start in range(0, len(rows), self.chunk):
-            part = jax.tree.map(np.asarray, self.gather(read.level, jnp.asarray(rows[start : start + self.chunk])))
-            for number in range(len(rows[start : start + self.chunk])):
-                record = jax.tree.map(lambda leaf, number=number: leaf[number], part)
-                total += grid.whole(np.asarray(slope(at, record)))
-        return total
-
-
-_PRINTED = (
-    "message {!r} carries private state, which is on no grid: discrete noise is for sound designs, whose every message "
-    "is a release. Use design='sound', or simulate."
-)
-
-
-def places(
-    stores: Sequence[Mapping[str, Store]],
-    sizes: Mapping[str, np.ndarray],
-    network: Network,
-    steps: int,
-    chunk: int = 1024,
-    noise: Noise = "simulated",
-) -> list[ThreadPlace]:
-    """A place for each agent, given its own stores, and the queues between them."""
-    agents = range(len(stores))
-    inboxes: list[list[queue.Queue[Tree]]] = [[queue.Queue() for _ in agents] for _ in agents]
-    kind = DiscretePlace if noise == "discrete" else ThreadPlace
-    return [kind(network, sizes, steps, chunk, stores[me], me, inboxes) for me in agents]
-
-
-def live(
-    problem: Any, method: Method, where: Sequence[ThreadPlace], handle: Callable[[ThreadPlace, str, int], Agent]
-) -> State:
-    """All agents' lives, each on a thread: their final states, stacked as in the vectorised run.
-
-    `handle(place, phase, t)` makes the agent of a step.
+    `pay(agent, t)` is called by each agent before each of its steps, so that a deployed agent charges its own ledger
+    before it releases anything.
     """
-    finals: list[Any] = [None] * len(where)
-    failures: list[BaseException] = []
 
-    def one(place: ThreadPlace) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        problem: Any,
+        records: Sequence[Mapping[str, Sealed]],
+        roots: Sequence[jax.Array],
+        chunk: int,
+        noise: NoiseSource = "simulated",
+        pay: Callable[[int, int], None] = lambda agent, t: None,
+    ) -> None:
+        super().__init__(trace, problem, deployed=noise == "discrete")
+        self.records, self.roots, self.noise, self.pay = records, roots, noise, pay
+        self.programs = Programs(trace.known, chunk)
+
+    @classmethod
+    def simulated(cls, trace: Trace, problem: Any, layout: Layout, root: jax.Array, chunk: int) -> "ThreadPlace":
+        """Return the place whose states are those of the array with this root key."""
+        agents = range(layout.population.parties)
+        return cls(trace, problem, [own_records(layout, me) for me in agents], [root for _ in agents], chunk)
+
+    @classmethod
+    def deployed(
+        cls, trace: Trace, problem: Any, layout: Layout, chunk: int, pay: Callable[[int, int], None]
+    ) -> "ThreadPlace":
+        """Return the place with exact noise and coins from the operating system; keys for own choices are secret."""
+        agents = range(layout.population.parties)
+        records, keys = [own_records(layout, me) for me in agents], [secret_key() for _ in agents]
+        return cls(trace, problem, records, keys, chunk, "discrete", pay)
+
+    def begin(self) -> list[Any]:
+        """Return the first state."""
+        return self._together(lambda me, post: self._init(me, post))[0]
+
+    def advance(self, state: list[Any], first: int, count: int) -> tuple[list[Any], np.ndarray]:
+        """Run `count` steps of every agent."""
+        own = [[leaf[me] for leaf in state] for me in range(len(self.records))]
+        return self._together(lambda me, post: self._steps(me, post, own[me], first, count))
+
+    def _init(self, me: int, post: Post) -> tuple[list[Any], np.ndarray]:
+        first = self.trace.init
+        self.pay(me, 0)  # what `init` releases is charged with step 0
+        index = jnp.int32(me)
+        answer = self._answers(me, "init", 0, post)
+        return play(walk(first.jaxpr, first.consts, [index], compiled=True), answer), np.empty(0, np.int32)
+
+    def _steps(self, me: int, post: Post, state: list[Any], first: int, count: int) -> tuple[list[Any], np.ndarray]:
+        step, shown = self.trace.step, public(self.trace)
+        broken = np.full(len(shown), NEVER, np.int32)
+        for t in range(first, first + count):
+            if t > 0:
+                self.pay(me, t)
+            answer = self._answers(me, "step", t, post)
+            arguments = [jnp.int32(me), jnp.int32(t), *state]
+            state = play(walk(step.jaxpr, step.consts, arguments, compiled=True), answer)
+            fine = np.array([bool(jnp.isfinite(state[leaf]).all()) for leaf in shown], bool)
+            broken = np.where(fine, broken, np.minimum(broken, t)).astype(np.int32)
+        return state, broken
+
+    def _answers(self, me: int, phase: str, t: int, post: Post) -> ThreadAnswers:
+        index, now = jnp.int32(me), jnp.int32(t)
+        key = answers.step_key(self.roots[me], index, phase, now)
+        moment = Moment(self.trace.known, index, now, key, self.records[me], self.programs.chunk)
+        return ThreadAnswers(me, moment, self.programs, post, self.noise)
+
+    def _together(
+        self, life: Callable[[int, Post], tuple[list[Any], np.ndarray]]
+    ) -> tuple[list[Any], np.ndarray]:
+        """Run all agents' lives, each on a thread; return their states, stacked, and the first broken steps."""
+        agents = len(self.records)
+        post, ends, failures = Post.between(agents), [None] * agents, list[BaseException]()
+
+        def one(me: int) -> None:
+            try:
+                ends[me] = life(me, post)  # type: ignore[call-overload]
+            except BaseException as failure:
+                failures.append(failure)
+                post.leave(me)
+
+        threads = [threading.Thread(target=one, args=(me,), daemon=True) for me in range(agents)]
         try:
-            state = method.init(problem, handle(place, "init", 0))
-            for t in range(place.steps):
-                state = method.step(problem, state, handle(place, "step", t))
-            finals[place.me] = state
-        except BaseException as failure:
-            failures.append(failure)
-            for inbox in place.inboxes:
-                inbox[place.me].put(_GONE)
-
-    threads = [threading.Thread(target=one, args=(place,), daemon=True) for place in where]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *finals)
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            post.stop()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+            raise
+        causes = [failure for failure in failures if not isinstance(failure, Stopped)] or failures
+        if causes:
+            raise causes[0]
+        states, broken = zip(*ends)  # type: ignore[arg-type]
+        return [jnp.stack(leaves) for leaves in zip(*states)], np.min(np.stack(broken), axis=0)
 
 
-def agent_of(place: ThreadPlace, phase: str, t: int, root: jax.Array) -> Agent:
-    """An agent at one step of the run with this root key."""
-    index, now = jnp.int32(place.me), jnp.int32(t)
-    return Agent(place, index, now, step_key(run_key(root, index), phase, now))
+def own_records(layout: Layout, me: int) -> dict[str, Sealed]:
+    """Return one agent's records by level; nobody else's are held.
 
-
-def run_threads(
-    problem: Any, parts: Sequence[Any], method: Method, network: Network, steps: int, seed: int, chunk: int = 1024
-) -> State:
-    """The final states of all agents, simulated: those of the vectorised run with this seed."""
-    layouts = [lay_out(parts, range(me, me + 1)) for me in range(len(parts))]
-    where = places([layout.stores for layout in layouts], layouts[0].sizes, network, steps, chunk)
-    return live(problem, method, where, lambda place, phase, t: agent_of(place, phase, t, root_key(seed)))
-
-
-def run_discrete(
-    problem: Any,
-    parts: Sequence[Any],
-    method: Method,
-    *,
-    steps: int,
-    network: Network | None = None,
-    evaluate: Callable[..., Mapping[str, Any]] | None = None,
-    out: str | Path | None = None,
-    delta: float = 1e-5,
-    adjacency: Adjacency | None = None,
-    budget: Budget | None = None,
-    ledger: Sequence[Ledger] | None = None,
-    chunk: int = 1024,
-) -> Result:
-    """Run a method as it is deployed: exact discrete noise and the operating system's coins, nothing from a seed.
-
-    Takes the arguments of `sv.run` that apply; `evaluate` is asked once, at the end. Each agent keeps a ledger of its
-    own: it writes down what a step will spend, and syncs it, before it takes the step, and anew in each run, for no two
-    draw the same noise. Each charge is that of the stated release, which the discrete noise is rounded up to deserve
-    (see `privacy.discrete`).
-
-    >>> import sottovoce as sv
-    >>> problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(2))
-    >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=5.0, noise=0.01), sampling=sv.Full())
-    >>> result = run_discrete(problem, [np.ones((20, 2), np.float32)], method, steps=8)
-    >>> np.round(result.x, 1).tolist(), result.privacy.epsilon == sv.account(method, sizes=[20], steps=8).epsilon
-    ([1.0, 1.0], True)
-    >>> print(result.privacy.events[0])
-    gradient: discrete gaussian noise of scale 3277 on whole-number sums of records clipped to 81920 (l2), in steps of
-    6.10352e-05 / 20, Full(), 8 times
+    >>> from sottovoce.runtime.layout import lay_out
+    >>> own_records(lay_out([np.zeros(5), np.zeros(3)]), 1)["records"].order.shape
+    (3,)
     """
-    if isinstance(ledger, Ledger):
-        raise ValueError("deployed agents keep a ledger each: give a list, ledger=[sv.Ledger(path), ...]")
-    layout = lay_out(parts)
-    network = checks.fitting(problem, method, network, layout, steps)
-    check_count("chunk", chunk)
-    checks.metrics(problem, evaluate)
-    checks.finite(layout)
-    notes = charges(method, layout.sizes, steps, network, problem)
-    for note in notes:
-        if note.sampling is None:
-            raise ValueError(_PRINTED.format(note.release.name))
-        if not note.release.private:
-            raise ValueError(f"release {note.release.name!r} has no clip or no noise: discrete noise needs both")
-    place = {"steps": steps, "network": network, "problem": problem, **layout.facts}
-    report = accounting.account(method, delta=delta, adjacency=adjacency, **place)
-    if not report.private:
-        raise ValueError(f"discrete noise is for runs that guarantee something: {report.statement()}")
-    report = _as_drawn(report, notes, layout.sizes, steps)
-    folder = checks.ready(out, resume=False)
-    ledger = own_ledgers(folder, layout.agents) if ledger is None else ledger
-    books = Books(ledger, secrets.token_hex(8), method, problem, layout, network, steps, report)
-    if budget is not None:
-        books.require(budget)
-    stores = [lay_out(parts, range(me, me + 1)).stores for me in range(layout.agents)]
-    roots = [jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32))) for _ in stores]
-    where = places(stores, layout.sizes, network, steps, chunk, "discrete")
-
-    def pay_and_act(place: ThreadPlace, phase: str, t: int) -> Agent:
-        if phase == "init" or t > 0:  # what `init` releases is charged with step 0
-            books.charge_own(place.me, t, t + 1)
-        return agent_of(place, phase, t, roots[place.me])
-
-    state = live(problem, method, where, pay_and_act)
-    measured = {"step": steps, **measure(state, problem, evaluate)}
-    result = Result.of(problem, state, {name: np.asarray(value)[None] for name, value in measured.items()}, report)
-    if folder is not None:
-        result.save(folder)
-    return result
+    counts = layout.population.counts
+    return {level: alone(sealed, me, int(counts[level][me])) for level, sealed in layout.sealed.items()}
 
 
-def _as_drawn(
-    report: PrivacyReport, notes: Sequence[Charge], sizes: Mapping[str, np.ndarray], steps: int
-) -> PrivacyReport:
-    """The report with each release as it is drawn, for the first agent at the first step."""
-    events = []
-    for note in notes:
-        assert note.sampling is not None
-        shares = [int(note.sampling.denominator(int(sizes[level][0]), 0)) for level in note.levels]
-        grid = discrete.on_grid(note.release, math.lcm(*shares))
-        often = note.batches * note.times * (1 if note.phase == "init" else steps)
-        events.append(f"{note.release.name}: {grid}, {note.sampling}, {often} times")
-    return replace(report, events=tuple(events), caveats=(*report.caveats, EXACT))
+def secret_key() -> jax.Array:
+    """Return a key from the operating system's entropy.
+
+    >>> bool(secret_key() == secret_key())
+    False
+    """
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32)))

@@ -1,0 +1,394 @@
+"""`account`: the epsilon of a configured method, before a record is read.
+
+One value, `Account`, holds all that is known: the traced step, the population, the network. The report, calibration,
+the ledger's charges and the run share it. Example: ``Account.report.epsilon`` is the number in the statement, and
+``Account.spent(agent, levels, range(10))`` is what the ledger writes down for the first ten steps.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sottovoce.accounting.table import blank, table_account
+from sottovoce.accounting.trace import Charge, Trace, stand_in, stand_in_records, trace
+from sottovoce.data.population import Population, named, parts_by_level, record_shapes
+from sottovoce.methods.agent import Known
+from sottovoce.methods.base import Method, Setting
+from sottovoce.naming import check_count
+from sottovoce.networks import Network, single
+from sottovoce.privacy import accountant
+from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.report import PrivacyReport, merge_caveats
+from sottovoce.privacy.sampling import FixedSize, OnePass, Sampling
+from sottovoce.privacy.table import Table
+from sottovoce.schedules import same_for_all
+
+Spent = tuple[tuple[Mechanism, int], ...]
+
+
+def account(
+    method: Method,
+    data: Any,
+    *,
+    steps: int,
+    network: Network | None = None,
+    delta: float | None = None,
+    adjacency: Adjacency | None = None,
+    problem: Any = None,
+) -> PrivacyReport:
+    """Return the privacy statement of a configured method; nothing is run and no record is read.
+
+    Args:
+        method: a configured method.
+        data: the parties' parts, or a `Population`: their sizes, what a unit is, and which units are held twice; or a
+            `Table`, whose labels are not read: the statement then is for labels of which nothing was released before.
+        steps: how many steps the run will have.
+        network: who talks to whom; needed for more than one party.
+        delta: of the statement; 1e-5 by default, 0 for a table.
+        adjacency: "zero-out" or "replace-one"; by default the one natural to the method's sampling.
+        problem: what will be solved; only some methods look at it (`x=None` of the bilevel ones). Needs the parts.
+
+    >>> import sottovoce as sv
+    >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
+    >>> report = sv.account(method, sv.Population([1000] * 5), steps=200, network=sv.networks.ring(5), delta=1e-5)
+    >>> round(report.epsilon, 2), report.adjacency
+    (3.36, 'zero-out')
+    """
+    if isinstance(data, Table):
+        labels = blank(data.labels)
+        about = table_account(method, data, problem, steps, delta or 0.0)
+        about.charge(labels)
+        return about.report(labels)
+    return account_of(method, data, steps, network, 1e-5 if delta is None else delta, adjacency, problem).report
+
+
+def account_of(
+    method: Method,
+    data: Any,
+    steps: int,
+    network: Network | None = None,
+    delta: float = 1e-5,
+    adjacency: Adjacency | None = None,
+    problem: Any = None,
+) -> "Account":
+    """Return the account itself; arguments as for `account`, all checked.
+
+    >>> import sottovoce as sv
+    >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
+    >>> len(account_of(method, sv.Population([1000]), steps=200).trace.charges)
+    1
+    """
+    if not isinstance(method, Method):
+        raise TypeError(f"method is {method!r}: give a configured method, such as sv.methods.DpSgd(rate=0.1, ...)")
+    check_count("steps", steps)
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta is {delta}: it must lie in [0, 1); 1e-5, or below 1/n, is usual")
+    population = Population.of(data)
+    if isinstance(data, Population):
+        if problem is not None:
+            raise TypeError("problem= needs the parties' records in place of a Population: a loss is tried on a record")
+        problem, records = stand_in(method), stand_in_records(population)
+    else:
+        records = record_shapes(parts_by_level(data)) if problem is not None else stand_in_records(population)
+        problem = problem if problem is not None else stand_in(method)
+    network = check_network(network, population.parties)
+    try:
+        hash(method)
+    except TypeError as error:
+        raise TypeError(f"{type(method).__name__} has a field that cannot be hashed ({error}): use tuples") from error
+    traced = trace(method, problem, Known(population, network, steps, records))
+    _check_per_agent(traced.charges, population.parties)
+    relation = accountant.check_adjacency(adjacency or default_adjacency(traced.charges))
+    return Account(method, traced, traced.charges, delta, relation)
+
+
+def check_network(network: Network | None, parties: int) -> Network:
+    """Return the network if it fits this number of parties; one party needs none.
+
+    >>> check_network(None, 1).size
+    1
+    """
+    if network is None:
+        if parties > 1:
+            raise ValueError(f"{parties} parties need a network, for example sv.networks.ring({parties})")
+        return single()
+    if not isinstance(network, Network):
+        raise TypeError(f"network is a {type(network).__name__}: make one, for example sv.networks.from_matrix(W)")
+    if network.size != parties:
+        raise ValueError(f"the network has {network.size} agents, but there are {parties} parties")
+    return network
+
+
+@dataclass(frozen=True, eq=False)
+class Account:
+    """What a configured method spends, and on whom."""
+
+    method: Method
+    trace: Trace
+    charges: tuple[Charge, ...]  # of the trace; with louder noise while a calibration searches
+    delta: float
+    adjacency: Adjacency
+
+    @property
+    def population(self) -> Population:
+        """Who takes part."""
+        return self.trace.known.population
+
+    @property
+    def network(self) -> Network:
+        """Who talks to whom."""
+        return self.trace.known.network
+
+    @property
+    def steps(self) -> int:
+        """How many steps the run has."""
+        return self.trace.known.steps
+
+    @cached_property
+    def setting(self) -> Setting:
+        """What a method's own bounds may depend on."""
+        return Setting(self.population.sizes, self.steps, self.network, self.delta)
+
+    @cached_property
+    def tells(self) -> bool:
+        """Whether messages carry private state, which standard composition does not cover."""
+        return any(charge.sampling is None for charge in self.charges)
+
+    def louder(self, factor: float) -> "Account":
+        """Return the account of the same method with its noise multiplied, without tracing it again."""
+        charges = tuple(replace(charge, release=charge.release.louder(factor)) for charge in self.charges)
+        return replace(self, method=self.method.louder(factor), charges=charges)
+
+    @cached_property
+    def kinds(self) -> np.ndarray:
+        """A number per agent: agents with equal numbers are charged alike, so that 10 000 equal agents cost one."""
+        population, agents = self.population, self.population.parties
+        differ = any(not same_for_all(charge.release.scale) for charge in self.charges)
+        both = np.array([population.in_both_levels(agent) for agent in range(agents)])
+        table = np.stack([*population.counts.values(), both, np.arange(agents) if differ else np.zeros(agents)])
+        return np.unique(table, axis=1, return_inverse=True)[1].reshape(-1)
+
+    def groups(self, agent: int) -> dict[str, tuple[str, ...]]:
+        """Return the levels that one unit of an agent may be in: apart, or together where some unit is in both."""
+        levels = tuple(self.population.sizes)
+        return {"both levels": levels} if self.population.in_both_levels(agent) else {name: (name,) for name in levels}
+
+    @cached_property
+    def report(self) -> PrivacyReport:
+        """The privacy statement."""
+        agents = self.population.parties
+        kinds = np.arange(agents) if self.tells else self.kinds  # a proof about messages may use an agent's weights
+        first = [int(np.argmax(kinds == kind)) for kind in range(kinds.max() + 1)]
+        bounds = [self._bound(agent) for agent in first]
+        per_agent = tuple(float(bounds[kind][0]) for kind in kinds)
+        worst = bounds[int(np.argmax([float(epsilon) for epsilon, _ in bounds]))]
+        return PrivacyReport(
+            epsilon=max(per_agent),
+            delta=self.delta,
+            per_agent=per_agent,
+            per_level={level: float(epsilon) for level, epsilon in worst[1].items()},
+            published=self.method.published(self.setting),
+            design="printed" if self.tells else self.method.design_name,
+            adjacency=self.adjacency,
+            unit=self.population.unit,
+            accountant=worst[0].accountant,
+            library=accountant.library(),
+            method=type(self.method).__name__,
+            steps=self.steps,
+            events=tuple(_describe(charge, self.steps) for charge in self.charges),
+            caveats=merge_caveats(self._caveats(worst[0]), self.method.caveats(self.setting)),
+        )
+
+    def spent(self, agent: int, levels: Sequence[str], steps: range) -> Spent:
+        """Return what one unit of an agent's `levels` takes part in during `steps`: mechanisms and their counts.
+
+        What `init` releases is counted with step 0.
+        """
+        return composed(self.charges, self.population, agent, levels, steps)
+
+    def _bound(self, agent: int) -> tuple[Epsilon, dict[str, Epsilon]]:
+        """Return an agent's epsilon: the largest over its levels, or their composition where units are in both."""
+        if self.tells:
+            proved = self.method.proved(self.setting, agent)
+            known = proved if proved is not None else math.inf
+            epsilon = Epsilon(known, delta=self.delta, adjacency=self.adjacency, accountant="the design's own bound")
+            return epsilon, dict.fromkeys(self.population.sizes, epsilon)
+        by_level = {
+            name: bound(
+                self.spent(agent, levels, range(self.steps)),
+                sum(self._overflow(agent, level) for level in levels),
+                self.delta,
+                self.adjacency,
+            )
+            for name, levels in self.groups(agent).items()
+        }
+        return max(by_level.values(), key=float), by_level
+
+    def _overflow(self, agent: int, level: str) -> float:
+        """Return the chance that some padded batch of the run does not fit its array."""
+        n = int(self.population.counts[level][agent])
+        seen = {
+            (charge.phase, charge.batch): charge
+            for charge in self.charges
+            if charge.sampling is not None and level in charge.levels
+        }
+        return sum(
+            charge.sampling.overflow(n) * charge.batches * (1 if charge.phase == "init" else self.steps)
+            for charge in seen.values()
+            if charge.sampling is not None
+        )
+
+    def _caveats(self, worst: Epsilon) -> list[str]:
+        caveats = []
+        if self.tells:
+            caveats.append("messages carry private state: standard composition does not cover them")
+        if not math.isfinite(worst):
+            caveats.append(
+                "epsilon is infinite: a release has no clip or (almost) no noise, or no bound is proved for its messages"
+            )
+        both = [party for party in range(self.population.parties) if self.population.in_both_levels(party)]
+        if len(self.population.sizes) == 2 and len(both) < self.population.parties:
+            caveats.append(
+                "levels hold disjoint records, split without looking at values: each is charged for its own level"
+            )
+        if both:
+            caveats.append(
+                f"some units have records in both levels: they are charged for both (parties "
+                f"{named(self.population, both)})"
+            )
+        if self.population.spread:
+            caveats.append("some units have records with several parties: epsilon is of what one party holds of them")
+        caveats.append("sizes of the parties, hyper-parameters and preprocessing are taken as public")
+        return caveats
+
+
+def composed(
+    charges: Sequence[Charge], population: Population, agent: int, levels: Sequence[str], steps: range
+) -> Spent:
+    """Return what some charges cost one unit of an agent's `levels` during `steps`."""
+    counts: Counter[Mechanism] = Counter()
+    groups: dict[tuple[Any, ...], list[Charge]] = {}
+    for charge in charges:
+        if charge.sampling is not None:
+            groups.setdefault((charge.phase, charge.batch), []).append(charge)
+    for (phase, _), group in groups.items():
+        times = np.asarray(steps if phase == "step" else range(0 in steps), dtype=np.int64)
+        for level in levels:
+            for mechanism, count in _group(group, population, agent, level, times, levels):
+                counts[mechanism] += count
+    return tuple(counts.items())
+
+
+def _group(
+    group: list[Charge],
+    population: Population,
+    agent: int,
+    level: str,
+    times: np.ndarray,
+    paying: Sequence[str],
+) -> list[tuple[Mechanism, int]]:
+    """Return the releases that share a batch as one mechanism per step: privacy is lost jointly, not separately.
+
+    A unit with records in both levels moves both means of a release that reads both, under one noise. Gaussian noise is
+    the sum of two, in any proportion: with shares like the levels' sensitivities a and b, what each level pays is
+    a (a + b) and b (a + b), and (a + b)^2 together.
+    """
+    own = [charge for charge in group if level in charge.levels]
+    if not own or times.size == 0:
+        return []
+    sampling, n = own[0].sampling, int(population.counts[level][agent])
+    assert sampling is not None
+    gaussian = np.zeros(times.size)
+    laplace: list[np.ndarray] = []
+    for charge in own:
+        inverse = _inverse_multiplier(charge.release, sampling, n, agent, times)
+        both = [
+            _inverse_multiplier(charge.release, sampling, int(population.counts[other][agent]), agent, times)
+            for other in charge.levels
+            if other in paying
+        ]
+        if charge.release.mechanism == "gaussian":
+            gaussian += charge.times * inverse * sum(both)
+        elif len(both) > 1:
+            raise ValueError(
+                f"release {charge.release.name!r} reads both levels under one Laplace noise, and some units are in "
+                "both: no sum of two covers it. Use Gaussian noise, or keep each unit in one level"
+            )
+        else:
+            laplace += [inverse] * charge.times
+    table = np.stack([gaussian, *laplace])
+    if isinstance(sampling, OnePass):  # a record takes part in one step only: it pays for the dearest
+        table = table.max(axis=1, keepdims=True)
+    rows, how_often = np.unique(table, axis=1, return_counts=True)
+    event = sampling.event(n)
+    return [
+        (
+            Mechanism(gaussian=float(row[0]), laplace=tuple(row[1:].tolist()), sampling=event),
+            int(count) * own[0].batches,
+        )
+        for row, count in zip(rows.T, how_often)
+    ]
+
+
+def _inverse_multiplier(release: Release, sampling: Sampling, n: int, agent: int, times: np.ndarray) -> np.ndarray:
+    """Return zero-out sensitivity over noise scale at each step; infinite where nothing is guaranteed."""
+    scale = np.broadcast_to(np.asarray(release.scale(times, agent), dtype=np.float64), times.shape)
+    sensitivity = release.clip / np.broadcast_to(np.asarray(sampling.denominator(n, times), np.float64), times.shape)
+    with np.errstate(divide="ignore"):
+        return np.where(scale > 0, sensitivity / np.where(scale > 0, scale, 1.0), np.inf)
+
+
+def bound(mechanisms: Spent, overflow: float, delta: float, adjacency: Adjacency) -> Epsilon:
+    """Return epsilon of what was spent; `overflow`, the chance that any padded batch did not fit, is paid from delta.
+
+    >>> float(bound(((Mechanism(laplace=(0.1,)), 10),), 0.0, 0.0, "zero-out"))
+    1.0
+    """
+    infinite = any(
+        not math.isfinite(m.gaussian) or not all(map(math.isfinite, m.laplace)) or not math.isfinite(m.pure)
+        for m, _ in mechanisms
+    )
+    if infinite:
+        return Epsilon(math.inf, delta=delta, adjacency=adjacency, accountant="none")
+    if overflow == 0.0:
+        return accountant.epsilon(mechanisms, delta, adjacency)
+    for reserve in (1e-6, 1e-2):
+        epsilon = accountant.epsilon(mechanisms, delta * (1 - reserve), adjacency)
+        if overflow * (1 + math.exp(min(float(epsilon), 700.0))) <= reserve * delta:
+            return epsilon
+    # Beyond an epsilon of about 20 the chance of an overflow, times e^epsilon, is no longer negligible against delta.
+    return Epsilon(math.inf, delta=delta, adjacency=adjacency, accountant="none")
+
+
+def default_adjacency(charges: Sequence[Charge]) -> Adjacency:
+    """Return replace-one where the sampler needs it or nothing is sampled, zero-out for the other random samplers.
+
+    >>> default_adjacency([])
+    'replace-one'
+    """
+    samplings = [charge.sampling for charge in charges if charge.sampling is not None]
+    if any(isinstance(sampling, FixedSize) for sampling in samplings):
+        return "replace-one"
+    return "zero-out" if any(sampling.amplifies for sampling in samplings) else "replace-one"
+
+
+def _check_per_agent(charges: Sequence[Charge], agents: int) -> None:
+    for charge in charges:
+        listed = charge.release.scale.agents
+        if listed is not None and listed != agents:
+            raise ValueError(f"release {charge.release.name!r} lists noise for {listed} agents, but there are {agents}")
+
+
+def _describe(charge: Charge, steps: int) -> str:
+    release, often = charge.release, charge.batches * charge.times * (1 if charge.phase == "init" else steps)
+    first = float(np.asarray(release.scale(0, 0)))
+    what = f"{release.name}: {release.mechanism} noise {first:.4g}"
+    if charge.sampling is None:
+        return f"{what} on a message of private state, {often} times"
+    return f"{what} on a mean clipped to {release.clip:g} ({release.norm}), {charge.sampling}, {often} times"

@@ -1,0 +1,138 @@
+"""`calibrate`: the noise for a wanted epsilon.
+
+Example: ``calibrate(method, parts, epsilon=2.0, steps=100)`` returns the same method with all its noise multiplied by
+one factor, such that the worst party's epsilon is just below 2.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from scipy.optimize import brentq
+
+from sottovoce.accounting.account import Account, account_of
+from sottovoce.accounting.table import calibrate_labels
+from sottovoce.methods.base import Method
+from sottovoce.networks import Network
+from sottovoce.privacy.accountant import Adjacency
+from sottovoce.privacy.report import PrivacyReport
+from sottovoce.privacy.table import Table
+
+M = TypeVar("M", bound=Method)
+_TARGET = "_calibrated_for"  # where a method remembers its target: no field, so that equality and hash ignore it
+_FAR = 1.02  # a run whose epsilon differs from the target by more than this factor gets a warning
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a method was calibrated for."""
+
+    epsilon: float
+    parties: int
+    steps: int
+    network: str
+
+
+def calibrate(
+    method: M,
+    data: Any,
+    *,
+    epsilon: float,
+    steps: int,
+    network: Network | None = None,
+    delta: float | None = None,
+    adjacency: Adjacency | None = None,
+    problem: Any = None,
+    tolerance: float = 1e-3,
+) -> M:
+    """Return the method with its noise scaled so that the worst agent's epsilon is the wanted one.
+
+    All releases keep their ratio to each other. The result's epsilon lies within `tolerance` (relative) below the
+    target, never above it. The method remembers the target: `sv.run` warns if it is run for other data, another network
+    or another number of steps. Other arguments as for `account`.
+
+    >>> import sottovoce as sv
+    >>> rough = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
+    >>> clinics, network = sv.Population([1000] * 5), sv.networks.ring(5)
+    >>> tuned = sv.calibrate(rough, clinics, epsilon=1.0, steps=200, network=network)
+    >>> 0.999 <= sv.account(tuned, clinics, steps=200, network=network).epsilon <= 1.0
+    True
+    """
+    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)):
+        raise TypeError(f"epsilon is {epsilon!r}: give a positive number")
+    if not epsilon > 0 or not math.isfinite(epsilon):
+        raise ValueError(f"epsilon is {epsilon}: give a positive number")
+
+    if isinstance(data, Table):
+        return calibrate_labels(method, data, problem, epsilon, steps, delta or 0.0)  # type: ignore[return-value, arg-type]
+    within = 1e-5 if delta is None else delta
+
+    def account_for(candidate: Method) -> Account:
+        return account_of(candidate, data, steps, network, within, adjacency, problem)
+
+    rough = account_for(method)
+    _require_scalable(method)
+    found = method.louder(_factor(lambda factor: rough.louder(factor).report, epsilon, tolerance))
+    if account_for(found).report.epsilon > epsilon:  # its step does more with noise than draw it: trace every trial
+        found = method.louder(_factor(lambda factor: account_for(method.louder(factor)).report, epsilon, tolerance))
+    target = Target(epsilon, rough.population.parties, steps, rough.network.name)
+    object.__setattr__(found, _TARGET, target)
+    return found
+
+
+def check_target(account: Account) -> None:
+    """Warn if a calibrated method is about to be run at another epsilon than the one it was calibrated for."""
+    target: Target | None = getattr(account.method, _TARGET, None)
+    reached = account.report.epsilon
+    if target is not None and not target.epsilon / _FAR <= reached <= target.epsilon * (1 + 1e-9):
+        warnings.warn(
+            f"{type(account.method).__name__} was calibrated for epsilon {target.epsilon:g} ({target.parties} parties, "
+            f"{target.network}, {target.steps} steps), but this run has epsilon {reached:.4g} "
+            f"({account.population.parties} parties, {account.network.name}, {account.steps} steps): calibrate it for "
+            "this run, or give sv.run(..., epsilon=...)",
+            stacklevel=3,
+        )
+
+
+def _require_scalable(method: Method) -> None:
+    unbounded = [release.name for release in method.releases() if not release.private]
+    if unbounded or not method.releases():
+        raise ValueError(
+            f"releases {unbounded} have no clip or no noise, so there is nothing to scale: "
+            "give each a finite clip and any positive noise (only the ratios matter)"
+        )
+
+
+def _factor(report: Callable[[float], PrivacyReport], epsilon: float, tolerance: float) -> float:
+    """Return by how much to multiply the noise; epsilon falls as noise grows."""
+
+    @cache
+    def excess(log_factor: float) -> float:
+        reached = report(math.exp(log_factor)).epsilon
+        if not math.isfinite(reached):
+            return 50.0
+        return math.log(max(reached, 1e-12)) - math.log(epsilon * (1 - tolerance / 2))
+
+    if excess(0.0) >= 50.0:  # too little noise for a finite epsilon, or a design without a bound at any noise
+        loudest = report(1e12)
+        if not math.isfinite(loudest.epsilon):
+            raise ValueError(f"no noise level helps: {loudest.statement()} {' '.join(loudest.caveats)}")
+    low, high = _bracket(excess)
+    root = float(brentq(excess, low, high, xtol=tolerance / 8, rtol=1e-12, maxiter=60))
+    while excess(root) > math.log1p(tolerance / 2) * 0.9:  # the last step must land on the safe side
+        root += tolerance / 4
+    return math.exp(root)
+
+
+def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:
+    """Return log-factors around the root."""
+    width = 1.0
+    while width < 64:
+        low, high = (-width, 0.0) if excess(0.0) < 0 else (0.0, width)
+        if excess(low) >= 0 >= excess(high):
+            return low, high
+        width *= 2
+    raise ValueError("the wanted epsilon is out of reach by scaling the noise: change the clip, batch or steps")

@@ -1,0 +1,133 @@
+"""Charging: what each agent spends in a stretch of steps, written down before anything of it is released.
+
+Example: a run of 100 steps that is measured every 10 writes ten entries; the entry "steps 0 to 9" is in the ledger, on
+disk, before step 0 draws its batch.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sottovoce.accounting.account import Account, Spent, composed
+from sottovoce.privacy.accountant import Mechanism
+from sottovoce.privacy.ledger import OWNER, Budget, Entry, Group, Ledger
+from sottovoce.privacy.sampling import OnePass
+
+
+class Charging:
+    """The charges of one run, in a ledger that all agents share, or in one per agent.
+
+    A simulation is one process that holds everybody's records, so one file is enough. Deployed agents keep their own:
+    it outlives the run, and only its owner writes it.
+
+    `attempt` counts how often a stretch was drawn. A simulation repeats the same bytes when it is resumed, so it stays
+    0 and nothing is charged twice. Deployed noise cannot be repeated: a stretch that is drawn anew is a new release,
+    with a new attempt number and a new charge.
+    """
+
+    def __init__(self, ledger: Ledger | Sequence[Ledger], run: str, account: Account) -> None:
+        self.account, self.run, self.attempt = account, run, 0
+        self.shared = ledger if isinstance(ledger, Ledger) else None
+        self.own = () if isinstance(ledger, Ledger) else _one_each(ledger, account.population.parties)
+        for kept in self.ledgers:
+            kept.check(account.population.unit, owned=self.shared is None)
+
+    @property
+    def ledgers(self) -> tuple[Ledger, ...]:
+        """The shared ledger, or everybody's own."""
+        return (self.shared,) if self.shared is not None else self.own
+
+    def next_attempt(self) -> None:
+        """Count one more attempt than any ledger has seen of this run."""
+        seen = [entry.attempt for kept in self.ledgers for entry in kept.entries.values() if entry.run == self.run]
+        self.attempt = 1 + max(seen, default=-1)
+
+    def charge(self, start: int, stop: int) -> None:
+        """Write a stretch down for everyone."""
+        if self.shared is not None:
+            self._write(self.shared, start, stop, None)
+        for agent in range(len(self.own)):
+            self.charge_own(agent, start, stop)
+
+    def charge_own(self, agent: int, start: int, stop: int) -> None:
+        """Write a stretch down in the ledger of one agent."""
+        self._write(self.own[agent], start, stop, agent)
+
+    def require(self, budget: Budget, first: int = 0) -> None:
+        """Refuse what would go over the budget; `first` is where a resumed run goes on."""
+        if not isinstance(budget, Budget):
+            raise TypeError(f"budget is {budget!r}: give sv.Budget(epsilon, delta)")
+        if self.account.tells or not self.account.report.private:
+            raise ValueError(f"a budget of {budget.epsilon:g} was set, but: {self.account.report.statement()}")
+        # A repeated simulation replaces what it charged; a new attempt comes on top of all earlier ones.
+        replaced, planned = (self.run, range(self.account.steps)) if self.attempt == 0 else ("", self._rest(first))
+        adjacency = self.account.adjacency
+        if self.shared is not None:
+            self.shared.require(budget, replaced, self._planned(planned), adjacency)
+        for agent, ledger in enumerate(self.own):
+            name = f"agent {self.account.population.names[agent]}"
+            ledger.require(budget, replaced, self._planned(planned, agent), adjacency, name)
+
+    def ensure(self, stop: int, every: int) -> None:
+        """Charge what a resumed run has released before step `stop`, if a ledger does not hold it yet."""
+        if self.shared is not None:
+            for start in range(0, stop, every):
+                self.charge(start, min(start + every, stop))
+        for agent, ledger in enumerate(self.own):
+            held = {t for e in ledger.entries.values() if e.run == self.run for t in range(e.start, e.stop)}
+            for t in sorted(set(range(stop)) - held):
+                self.charge_own(agent, t, t + 1)
+
+    def _rest(self, first: int) -> range:
+        return range(first, self.account.steps)
+
+    def _write(self, ledger: Ledger, start: int, stop: int, agent: int | None) -> None:
+        groups = self._planned(range(start, stop), agent)
+        ledger.charge(Entry(self.run, start, stop, groups, self.account.population.unit, self.attempt))
+
+    def _planned(self, stretch: range, agent: int | None = None) -> tuple[Group, ...]:
+        """Return what is spent by level and kind of agent, or for one agent."""
+        kinds = self.account.kinds
+        alike = [np.flatnonzero(kinds == kind).tolist() for kind in np.unique(kinds)]
+        who = [(agents[0], tuple(agents)) for agents in alike] if agent is None else [(agent, (OWNER,))]
+        return tuple(
+            Group(name, agents, self._spent(first, levels, stretch))
+            for first, agents in who
+            for name, levels in self.account.groups(first).items()
+        )
+
+    def _spent(self, agent: int, levels: Sequence[str], stretch: range) -> Spent:
+        """Return composed releases; infinity for messages of private state, whose bounds (if any) do not compose."""
+        account = self.account
+        if account.tells:
+            return ((Mechanism(pure=math.inf), 1),) if 0 in stretch else ()
+        # A record is in one batch of a single pass. Which one is not told: it pays for the dearest, once per run.
+        once = [charge for charge in account.charges if isinstance(charge.sampling, OnePass)]
+        others = [charge for charge in account.charges if not isinstance(charge.sampling, OnePass)]
+        whole = range(account.steps) if 0 in stretch else range(0)
+        return (
+            *composed(others, account.population, agent, levels, stretch),
+            *composed(once, account.population, agent, levels, whole),
+        )
+
+
+def own_ledgers(folder: Path | None, agents: int) -> list[Ledger]:
+    """Return one ledger per agent, in a folder as `ledger-0.jsonl` and so on, or in memory.
+
+    >>> len(own_ledgers(None, 3))
+    3
+    """
+    return [Ledger(folder / f"ledger-{agent}.jsonl" if folder else None) for agent in range(agents)]
+
+
+def _one_each(ledgers: Sequence[Ledger], agents: int) -> tuple[Ledger, ...]:
+    if isinstance(ledgers, str) or not all(isinstance(ledger, Ledger) for ledger in ledgers):
+        raise TypeError("ledger is neither a ledger nor a list of them: give sv.Ledger(path), or one for each agent")
+    if len(ledgers) != agents:
+        raise ValueError(f"there are {len(ledgers)} ledgers for {agents} agents: give one ledger per agent")
+    files = [id(ledger) if ledger.path is None else ledger.path.resolve() for ledger in ledgers]
+    if len(set(files)) < agents:
+        raise ValueError("two agents share a ledger: in a list of ledgers each agent has its own file")
+    return tuple(ledgers)

@@ -1,0 +1,347 @@
+"""The account of a run over columns, where labels are private: which labels are used how often, in which messages.
+
+Example: with memoised labels each label is randomised once, and the whole run costs that one epsilon; with fresh noise
+every use is charged, in each perturbed copy. As for rows, what a step sends is read off its trace.
+"""
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from sottovoce.methods import equations
+from sottovoce.methods.bambi import Bambi
+from sottovoce.methods.base import Method
+from sottovoce.methods.handle import like, strong
+from sottovoce.methods.party import KnownTable, Party
+from sottovoce.naming import check_count
+from sottovoce.privacy.accountant import Mechanism, library
+from sottovoce.privacy.labels import Fresh, Labels, Memoised
+from sottovoce.privacy.report import PrivacyReport
+from sottovoce.privacy.table import Table
+from sottovoce.problems.columns import Columns, device_block, gather
+from sottovoce.problems.vertical import Vertical
+
+FEATURES = "features are not covered: each party's head outputs travel in the clear to the server"
+TEST = (
+    "figures of `evaluate` come from records that it brings along, public by declaration: no label of the run is read"
+)
+REVEALED = "the printed noise for more than two classes reveals every label: see docs/bambi.md"
+SIMULATED = (
+    "simulated noise, do not deploy: it comes from a seed and a floating-point sampler, so this is the epsilon of the "
+    "ideal mechanism, and who knows the seed can subtract the noise"
+)
+
+
+class Crossing(NamedTuple):
+    """What one step sends: `times` such messages, of `size` bytes up and as many down for each passive party."""
+
+    level: str | None
+    copies: int
+    size: int
+    times: int
+
+
+@dataclass(frozen=True, eq=False)
+class PartyTrace:
+    """`init` and `step` of one party as jaxprs. `step` takes t, the rows by level (sorted), and the state's leaves."""
+
+    init: ClosedJaxpr
+    step: ClosedJaxpr
+    structure: Any
+    shapes: tuple[jax.ShapeDtypeStruct, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TableTrace:
+    """All parties' traces, what a step sends, and the functions that are applied between parties and server."""
+
+    parties: tuple[PartyTrace, ...]
+    crossings: tuple[Crossing, ...]
+    between: tuple[ClosedJaxpr, ...]  # the server's losses, and how features are altered
+
+    @property
+    def programs(self) -> list[ClosedJaxpr]:
+        """Everything that is computed."""
+        return [*(closed for party in self.parties for closed in (party.init, party.step)), *self.between]
+
+    def states(self, leaves: Sequence[Any]) -> list[Any]:
+        """Return a flat list of leaves as the parties' own states."""
+        found, at = [], 0
+        for party in self.parties:
+            found.append(jax.tree.unflatten(party.structure, leaves[at : at + len(party.shapes)]))
+            at += len(party.shapes)
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all leaves."""
+        states = self.states(range(sum(len(party.shapes) for party in self.parties)))
+        return [
+            f"party {number}: {jax.tree_util.keystr(path).lstrip('.')}"
+            for number, state in enumerate(states)
+            for path, _ in jax.tree_util.tree_leaves_with_path(state)
+        ]
+
+
+def trace_table(method: Bambi, problem: Vertical, columns: Columns, steps: int, classes: int) -> TableTrace:
+    """Trace every party's `init` and `step`; ValueError says where the problem does not fit the columns."""
+    blocks = [jax.eval_shape(lambda b=block: device_block(b, method.batch)) for block in columns.blocks]
+
+    def features(m: int, count: int) -> Any:
+        def one(block: Any, rows: Any) -> Any:
+            found = gather(block, rows)
+            return found if problem.alter is None else problem.alter(jax.random.key(0), found)
+
+        return jax.eval_shape(one, blocks[m], jax.ShapeDtypeStruct((count,), jnp.int32))
+
+    known = KnownTable(steps, classes, features)
+    rows = {
+        level: jax.ShapeDtypeStruct((count, method.batch), jnp.int32) for level, count in sorted(method.batches.items())
+    }
+    try:
+        parties = tuple(_trace_party(method, problem, known, m, rows) for m in range(problem.parties))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the problem does not fit the columns ({error}): embed is called with x0[m] and (rows, features) of "
+            f"party m, head with y0[m] and embed's result, losses with (..., rows, outputs) for {classes} classes"
+        ) from error
+    crossings = [_crossings(party.step.jaxpr, 1) for party in parties]
+    if any(found != crossings[0] for found in crossings):
+        raise ValueError("parties send different messages: every head must have the same number of outputs")
+    between = (*_losses(problem, parties[0].step.jaxpr, classes), *_altered(problem, blocks, method.batch))
+    asked: dict[str, int] = {}
+    for crossing in crossings[0]:
+        if crossing.level:
+            asked[crossing.level] = asked.get(crossing.level, 0) + crossing.times
+    if asked != method.batches:
+        raise RuntimeError(f"a step asks for {asked} batches, the method says {method.batches}")
+    return TableTrace(parties, tuple(crossings[0]), between)
+
+
+def _trace_party(method: Bambi, problem: Vertical, known: KnownTable, m: int, rows: Mapping[str, Any]) -> PartyTrace:
+    found: dict[str, Any] = {}
+
+    def begin() -> list[jax.Array]:
+        leaves, found["structure"] = jax.tree.flatten(method.init(problem, Party(known, m, jnp.int32(0), {})))
+        return [strong(leaf) for leaf in leaves]
+
+    def step(t: jax.Array, rows: Mapping[str, jax.Array], *leaves: jax.Array) -> list[jax.Array]:
+        state = jax.tree.unflatten(found["structure"], leaves)
+        after, structure = jax.tree.flatten(method.step(problem, state, Party(known, m, t, rows)))
+        return like(after, structure, list(shapes), found["structure"], f"{type(method).__name__}.step")
+
+    init = jax.make_jaxpr(begin)()
+    shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in init.out_avals)
+    stepped = jax.make_jaxpr(step)(jax.ShapeDtypeStruct((), jnp.int32), dict(rows), *shapes)
+    return PartyTrace(init, stepped, found["structure"], shapes)
+
+
+def _crossings(jaxpr: Jaxpr, times: int) -> list[Crossing]:
+    """Return what a step sends, in the order of its code."""
+    found = []
+    for equation in jaxpr.eqns:
+        if equation.primitive is equations.loop_p:
+            found += _crossings(equation.params["body"], times * equation.params["times"])
+        elif equation.primitive in (equations.ask_p, equations.total_p):
+            sent = equation.outvars[0].aval
+            size = sent.size * sent.dtype.itemsize
+            found.append(Crossing(equation.params.get("level"), math.prod(sent.shape[:-2]), size, times))
+    return found
+
+
+def _losses(problem: Vertical, jaxpr: Jaxpr, classes: int) -> list[ClosedJaxpr]:
+    """Trace the server's loss on the shapes of the summed outputs; refuse one that does not fit."""
+    traced = []
+    for equation in jaxpr.eqns:
+        if equation.primitive is equations.loop_p:
+            traced += _losses(problem, equation.params["body"], classes)
+        elif equation.primitive is equations.ask_p:
+            sent = equation.outvars[0].aval
+            closed = jax.make_jaxpr(problem.losses)(jax.ShapeDtypeStruct(sent.shape, sent.dtype))
+            shape = closed.out_avals[0].shape
+            if shape != (*sent.shape[:-1], classes):
+                raise ValueError(
+                    f"the problem does not fit the columns: losses gave shape {shape} for outputs of shape "
+                    f"{sent.shape}; its last axis must have one entry for each of the {classes} classes"
+                )
+            traced.append(closed)
+    return traced
+
+
+def _altered(problem: Vertical, blocks: Sequence[Any], batch: int) -> list[ClosedJaxpr]:
+    if problem.alter is None:
+        return []
+    rows = jax.ShapeDtypeStruct((batch,), jnp.int32)
+    alter = problem.alter
+    return [
+        jax.make_jaxpr(lambda key, found: jax.tree.leaves(alter(key, found)))(
+            jax.random.key(0), jax.eval_shape(gather, block, rows)
+        )
+        for block in blocks
+    ]
+
+
+def schedule(columns: Columns, method: Bambi, seed: int, first: int, count: int) -> dict[str, np.ndarray]:
+    """Return the rows of every batch of `count` steps: (count, batches, rows) by level. Public: made from the seed."""
+    return {
+        level: _batches(getattr(columns, level), method.batch, first * each, count * each, seed, level).reshape(
+            count, each, -1
+        )
+        for level, each in method.batches.items()
+    }
+
+
+def _batches(rows: np.ndarray, batch: int, first: int, count: int, seed: int, level: str) -> np.ndarray:
+    """Return batches number `first` to `first + count` - 1: slices of a new random order of the rows in each pass."""
+    a_pass = len(rows) // batch
+    found, order, at = [], np.empty(0, int), -1
+    for number in range(first, first + count):
+        if number // a_pass != at:
+            at = number // a_pass
+            order = np.random.default_rng([seed, zlib.crc32(level.encode()), at]).permutation(rows)
+        start = number % a_pass * batch
+        found.append(order[start : start + batch])
+    return np.stack(found).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class TableAccount:
+    """What a run over columns uses of the labels."""
+
+    method: Bambi
+    problem: Vertical
+    columns: Columns
+    trace: TableTrace
+    steps: int
+    delta: float
+    seed: int
+
+    def charge(self, labels: Labels) -> None:
+        """Charge each label for its uses in the whole run, before any of them happens."""
+        method = self.method
+        method.labels.vectors(labels, self.rows)  # memoised labels are drawn, and charged, once
+        if method.labels.per_use(2, 1) is None:
+            return
+        uses = {level: np.zeros(len(self.columns), np.int64) for level in method.batches}
+        for step in range(self.steps):
+            for level, rows in schedule(self.columns, method, self.seed, step, 1).items():
+                uses[level] += np.bincount(rows.ravel(), minlength=len(self.columns))
+        costs: dict[Mechanism, np.ndarray] = {}
+        for crossing in self.trace.crossings:
+            cost = method.labels.per_use(labels.classes, crossing.copies) if crossing.level else None
+            if cost is not None:
+                each = cost[1] * crossing.times // method.batches[str(crossing.level)]
+                costs[cost[0]] = costs.get(cost[0], 0) + each * uses[str(crossing.level)]
+        if costs:
+            labels.charge(costs)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """All rows that some level reads."""
+        return np.union1d(self.columns.upper, self.columns.lower)
+
+    def simulated(self, labels: Labels) -> bool:
+        """Say whether some noise comes from a seed."""
+        return labels.simulated or self.method.labels.per_use(labels.classes, 1) is not None
+
+    def report(self, labels: Labels) -> PrivacyReport:
+        """Return the statement: it covers everything ever drawn from these labels, in this run and before."""
+        epsilon, gate = labels.epsilon(self.delta), self.method.labels
+        caveats = [FEATURES, TEST] + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
+        if self.simulated(labels) and math.isfinite(epsilon):
+            caveats.append(SIMULATED)
+        events = tuple(
+            f"{gate}, {c.times} x {c.copies} copies at the {c.level} level each step"
+            for c in self.trace.crossings
+            if c.level
+        )
+        return PrivacyReport(
+            epsilon=float(epsilon),
+            delta=self.delta,
+            per_agent=(float(epsilon),),
+            per_level={},
+            published=gate.published(),
+            design=gate.design,
+            adjacency=epsilon.adjacency,
+            unit="label",
+            accountant=epsilon.accountant,
+            library=library(),
+            method=type(self.method).__name__,
+            steps=self.steps,
+            events=events,
+            caveats=tuple(caveats),
+        )
+
+
+def table_account(
+    method: Method, table: Table, problem: Any, steps: int, delta: float, seed: int = 0
+) -> TableAccount:
+    """Return the account of a run over columns, all arguments checked; no label is read."""
+    if not isinstance(method, Bambi):
+        raise TypeError(f"{type(method).__name__} is for parties with records: a Table takes Bambi")
+    if not isinstance(problem, Vertical):
+        raise TypeError(f"problem is of type {type(problem).__name__}: a Table takes a Vertical problem (problem=...)")
+    if table.parties != problem.parties:
+        raise ValueError(f"the problem has {problem.parties} parties and the table {table.parties} blocks")
+    check_count("steps", steps)
+    for level in method.batches:
+        held = len(getattr(table.columns, level))
+        if held < method.batch:
+            raise ValueError(f"batch is {method.batch}, but the {level} level has {held} rows: lower it")
+    trace = trace_table(method, problem, table.columns, steps, table.labels.classes)
+    return TableAccount(method, problem, table.columns, trace, steps, delta, seed)
+
+
+def blank(labels: Labels) -> Labels:
+    """Return labels of which nothing was released: an account is made with them, because no label may be read.
+
+    >>> float(blank(Labels(np.array([1, 0]), classes=2)).epsilon())
+    0.0
+    """
+    return Labels(np.zeros(len(labels), int), labels.classes, seed=0)
+
+
+def calibrate_labels(method: Bambi, table: Table, problem: Any, epsilon: float, steps: int, delta: float) -> Bambi:
+    """Return the method with the label noise for a wanted epsilon.
+
+    Memoised labels are simply drawn at that epsilon; the scale of fresh noise is found by its account. Other gates have
+    no noise that could be scaled.
+
+    >>> from sottovoce.privacy.labels import Open
+    >>> import jax.numpy as jnp
+    >>> from sottovoce.problems.vertical import logistic
+    >>> problem = Vertical(lambda x, a: a, lambda y, a: a @ y, logistic, [jnp.zeros(())], [jnp.zeros((2, 1))])
+    >>> table = Table(Columns([np.ones((40, 2))]), Labels(np.arange(40) % 2, classes=2))
+    >>> method = Bambi(inner_steps=2, batch=20, rate_x=0.1, rate_y=0.1, labels=Memoised(9.0))
+    >>> calibrate_labels(method, table, problem, epsilon=2.0, steps=1, delta=0.0).labels
+    Memoised(epsilon=2.0, correction='forward')
+    """
+    gate = method.labels
+    if isinstance(gate, Memoised):
+        return replace(method, labels=replace(gate, epsilon=float(epsilon)))
+    if not isinstance(gate, Fresh) or gate.design != "sound":
+        raise ValueError(
+            f"{type(gate).__name__} labels have no noise that gives a wanted epsilon: use labels=Memoised(epsilon), "
+            "whose epsilon is that of the whole run, or Fresh(scale)"
+        )
+    account = table_account(method, table, problem, steps, delta)
+
+    def reached(scale: float) -> float:
+        labels = blank(table.labels)
+        replace(account, method=replace(method, labels=replace(gate, scale=scale))).charge(labels)
+        return float(labels.epsilon(delta))
+
+    low, high = 1e-6, 1.0
+    while reached(high) > epsilon:
+        low, high = high, 2 * high
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if reached(middle) <= epsilon else (middle, high)
+    return replace(method, labels=replace(gate, scale=high))

@@ -1,0 +1,214 @@
+"""A method's step as data: traced once per run, then read by everybody.
+
+Example: `Trace.charges` of DP-SGD holds one charge, "gradient, once per step"; `Trace.private` says of each leaf of the
+state whether it depends on a record without noise. Nothing is declared by a method, so nothing can be declared wrongly.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal as Constant, Var
+
+from sottovoce.accounting import marks
+from sottovoce.data.population import SINGLE, Population, named
+from sottovoce.methods import equations
+from sottovoce.methods.agent import Agent, Known
+from sottovoce.methods.base import Method
+from sottovoce.methods.handle import like, strong
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import Sampling
+from sottovoce.problems import Bilevel, Minimize, MinMax
+
+Phase = Literal["init", "step"]
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One `release` (or `tell`) in the code of a step, and how often it happens.
+
+    `batches` are drawn in the phase, and each of them carries the release `times` times. `levels` are the record sets
+    it reads. A message of private state (`tell`) has no sampling: standard events do not describe it.
+    """
+
+    release: Release
+    levels: tuple[str, ...]
+    batch: int
+    batches: int
+    times: int
+    sampling: Sampling | None
+    phase: Phase
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """`init` and `step` of one agent as jaxprs, and what is read off them.
+
+    `init` takes the agent's number; `step` takes the agent's number, the step, and the leaves of the state. Both return
+    the leaves of the state, whose structure and shapes are kept beside. `private` has one entry per leaf.
+    """
+
+    init: ClosedJaxpr
+    step: ClosedJaxpr
+    structure: Any
+    shapes: tuple[jax.ShapeDtypeStruct, ...]
+    private: tuple[bool, ...]
+    charges: tuple[Charge, ...]
+    known: Known
+
+    def state(self, leaves: list[Any]) -> Any:
+        """Return the leaves as the method's own state."""
+        return jax.tree.unflatten(self.structure, leaves)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the state's leaves."""
+        paths = jax.tree_util.tree_leaves_with_path(self.state(list(range(len(self.shapes)))))
+        return [jax.tree_util.keystr(path).lstrip(".") for path, _ in paths]
+
+    def covers(self, variables: tuple[str, ...]) -> bool:
+        """Say whether no leaf of these fields of the state is private."""
+        marked = self.state(list(self.private))
+        return not any(any(jax.tree.leaves(getattr(marked, name))) for name in variables)
+
+
+@lru_cache(maxsize=32)
+def trace(method: Method, problem: Any, known: Known) -> Trace:
+    """Trace a method's `init` and `step` for a problem; equal arguments share one trace.
+
+    Raises ValueError or TypeError, with the remedy, where an equation cannot be counted, a private value would leave
+    the agent, or the state does not keep its shapes.
+    """
+    found: dict[str, Any] = {}
+
+    def begin(index: jax.Array) -> list[jax.Array]:
+        state = method.init(problem, Agent(known, index, jnp.int32(0)))
+        _check_variables(problem, state)
+        leaves, found["structure"] = jax.tree.flatten(state)
+        return [strong(leaf) for leaf in leaves]
+
+    def step(index: jax.Array, t: jax.Array, *leaves: jax.Array) -> list[jax.Array]:
+        state = method.step(problem, jax.tree.unflatten(found["structure"], leaves), Agent(known, index, t))
+        after, structure = jax.tree.flatten(state)
+        return like(after, structure, list(shapes), found["structure"], f"{type(method).__name__}.step")
+
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    init = jax.make_jaxpr(begin)(number)
+    shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in init.out_avals)
+    stepped = jax.make_jaxpr(step)(number, number, *shapes)
+    for closed in (init, stepped):
+        _refuse_hidden(closed.jaxpr)
+    private = _settled(init.jaxpr, stepped.jaxpr)
+    charges = (*_charges(init.jaxpr, "init", known), *_charges(stepped.jaxpr, "step", known))
+    return Trace(init, stepped, found["structure"], shapes, private, charges, known)
+
+
+def _settled(init: Jaxpr, step: Jaxpr) -> tuple[bool, ...]:
+    """Return which leaves of the state are private after any number of steps."""
+    private = marks.follow(init, [False])
+    while True:
+        after = marks.follow(step, [False, False, *private])
+        grown = [before or now for before, now in zip(private, after, strict=True)]
+        if grown == private:
+            return tuple(private)
+        private = grown
+
+
+def _check_variables(problem: Any, state: Any) -> None:
+    missing = [name for name in problem.variables if not hasattr(state, name)]
+    if missing:
+        raise TypeError(
+            f"the method's state has no {' and no '.join(missing)}: `init` and `step` must return a NamedTuple with a "
+            f"field for each variable of the problem ({', '.join(problem.variables)})"
+        )
+
+
+def _refuse_hidden(jaxpr: Jaxpr) -> None:
+    """Refuse an equation of ours inside control flow of JAX's: the account could not count it."""
+    found = equations.hidden(jaxpr)
+    if found is not None:
+        raise ValueError(
+            f"a {found.primitive.name} stands inside jit, cond, while or scan, where the ledger cannot count it: "
+            "call it in the step itself, or repeat it with agent.loop"
+        )
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A batch as the account sees it: its number, how often it is drawn, and how."""
+
+    number: int
+    loops: tuple[int, ...]
+    sampling: Sampling
+
+
+def _charges(jaxpr: Jaxpr, phase: Phase, known: Known) -> list[Charge]:
+    """Return all charges of a phase, in the order of the code."""
+    found: list[Charge] = []
+    numbers = iter(range(1, 1 << 30))
+
+    def read(jaxpr: Jaxpr, drawn: dict[Var, _Drawn], loops: tuple[int, ...]) -> None:
+        for equation in jaxpr.eqns:
+            if equation.primitive is equations.sample_p:
+                sampling = equation.params["sampling"]
+                _check_sampling(sampling, known.population, known.steps)
+                drawn[equation.outvars[0]] = _Drawn(next(numbers), loops, sampling)
+            elif equation.primitive is equations.release_p:
+                found.append(_release(equation, drawn, loops))
+            elif equation.primitive is equations.tell_p:
+                times, levels = int(np.prod(loops, initial=1)), tuple(known.population.sizes)
+                found.append(Charge(equation.params["release"], levels, 0, 1, times, None, phase))
+            elif equation.primitive is equations.loop_p:
+                body, consts = equation.params["body"], equation.params["consts"]
+                inside = {
+                    own: drawn[given]
+                    for own, given in zip(body.invars[:consts], equation.invars[:consts])
+                    if not isinstance(given, Constant) and given in drawn
+                }
+                read(body, inside, (*loops, equation.params["times"]))
+
+    def _release(equation: JaxprEqn, drawn: dict[Var, _Drawn], loops: tuple[int, ...]) -> Charge:
+        batch = drawn[equation.invars[0]]
+        levels = tuple(function.level for function in equation.params["asked"].functions)
+        batches = int(np.prod(batch.loops, initial=1))
+        times = int(np.prod(loops[len(batch.loops) :], initial=1))
+        return Charge(equation.params["release"], levels, batch.number, batches, times, batch.sampling, phase)
+
+    read(jaxpr, {}, ())
+    return found
+
+
+def _check_sampling(sampling: Sampling, population: Population, steps: int) -> None:
+    """Refuse a batch that some party cannot draw, and name the party."""
+    for level, sizes in population.counts.items():
+        for n in np.unique(sizes):
+            try:
+                sampling.check(int(n), steps)
+            except ValueError as error:
+                where = "" if level == SINGLE else f", {level} level"
+                parties = named(population, np.flatnonzero(sizes == n).tolist())
+                raise ValueError(f"{error} (parties {parties}{where})") from None
+
+
+_ZERO = np.zeros(2, np.float32)
+_STAND_INS = {
+    Minimize: Minimize(lambda x, r: jnp.sum(x) * r, _ZERO),
+    MinMax: MinMax(lambda x, y, r: jnp.sum(x * y) * r, _ZERO, _ZERO),
+    Bilevel: Bilevel(lambda x, y, r: jnp.sum(x * y) * r, lambda x, y, r: jnp.sum(x * y) * r, _ZERO, _ZERO),
+}
+
+
+def stand_in(method: Method) -> Any:
+    """Return the smallest problem of the kind a method solves: releases do not depend on what a loss computes."""
+    for kind in method.solves:
+        if kind in _STAND_INS:
+            return _STAND_INS[kind]
+    raise ValueError(f"{type(method).__name__} needs problem= and the parties' parts: there is no stand-in for them")
+
+
+def stand_in_records(population: Population) -> dict[str, Any]:
+    """Return the shapes of the records that a stand-in reads: one number each."""
+    return {level: jax.ShapeDtypeStruct((), jnp.float32) for level in population.sizes}

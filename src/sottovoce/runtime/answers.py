@@ -1,0 +1,125 @@
+"""How an agent's equations are answered in a simulation: its batch, its release, what its neighbours say.
+
+Example: to `release` the answer is ``noised(clipped_mean(batch))``, with a key made of the run's seed, the agent, the
+phase, the step, the loop turns and the equation's number. No two equations share such a key.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
+
+from sottovoce.data.sealed import Sealed
+from sottovoce.methods import equations
+from sottovoce.methods.agent import Known
+from sottovoce.privacy import gate
+from sottovoce.privacy.gate import Reading
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import Rows, Sampling
+from sottovoce.trees import Tree
+
+Drawn = Mapping[str, Rows]  # the rows of a batch by level
+PHASES = {"init": 0, "step": 1}
+
+
+def root_key(seed: int) -> jax.Array:
+    """Return the key of a simulated run. Threefry only: its vectorised draws equal single ones.
+
+    >>> root_key(0).shape
+    ()
+    """
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def step_key(root: jax.Array, agent: Any, phase: str, t: Any) -> jax.Array:
+    """Return the key of one agent at one step of a phase ("init" or "step").
+
+    >>> bool(step_key(root_key(0), 1, "step", 2) == step_key(root_key(0), 1, "init", 2))
+    False
+    """
+    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(root, agent), PHASES[phase]), t)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One agent at one step: who, when, with which key, and its own records."""
+
+    known: Known
+    index: Any
+    t: Any
+    key: jax.Array
+    records: Mapping[str, Sealed]
+    chunk: int
+
+    def inside(self, loop: JaxprEqn, turn: Any) -> "Moment":
+        """Return the same moment inside one turn of a loop."""
+        return replace(self, key=jax.random.fold_in(self.named(loop), turn))
+
+    def named(self, equation: JaxprEqn) -> jax.Array:
+        """Return the key of one equation."""
+        return jax.random.fold_in(self.key, equation.params["number"])
+
+    def size(self, level: str) -> Any:
+        """Return how many records (or units) the agent has."""
+        return jnp.asarray(self.known.population.counts[level])[self.index]
+
+    def readings(self, asked: equations.Asked, values: Sequence[Any], sampling: Sampling) -> tuple[list[Reading], Tree]:
+        """Return what a `release` or `mean` reads, and the point."""
+        batch, leaves, closed_over = asked.split(values)
+        found = [
+            Reading(
+                self.records[function.level],
+                function,
+                given,
+                batch.rows[function.level],
+                sampling.denominator(self.size(function.level), self.t),
+            )
+            for function, given in zip(asked.functions, closed_over)
+        ]
+        return found, jax.tree.unflatten(asked.structure, leaves)
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """A batch as a place holds it."""
+
+    rows: Drawn
+    sampling: Sampling
+    number: int = 0  # for observers
+
+
+class Mixing(Protocol):
+    """What a place does with `mix`."""
+
+    def __call__(self, moment: Moment, leaves: list[Any], over: str, others_only: bool) -> list[Any]:
+        """Return the weighted sum of what is heard."""
+        ...
+
+
+def draw(moment: Moment, equation: JaxprEqn) -> BatchRows:
+    """Draw a batch from every level by the simulation's coins."""
+    key, sampling = moment.named(equation), equation.params["sampling"]
+    counts = moment.known.population.counts
+    rows = {
+        level: sampling.draw(jax.random.fold_in(key, number), counts[level], moment.index, moment.t)
+        for number, level in enumerate(sorted(counts))
+    }
+    return BatchRows(rows, sampling)
+
+
+def mean(moment: Moment, equation: JaxprEqn, values: Sequence[Any], within: Any = None) -> Tree:
+    """Return the levels' clipped means, added up; `within(function, reading)` may bound what runs side by side."""
+    readings, at = moment.readings(equation.params["asked"], values, values[0].sampling)
+    release, chunk = equation.params["release"], moment.chunk
+    if within is None:
+        return gate.added([gate.clipped_mean(reading, at, release, chunk) for reading in readings])
+    return gate.added([within(reading, at, release, chunk) for reading in readings])
+
+
+def noised(moment: Moment, equation: JaxprEqn, value: Tree) -> Tree:
+    """Return a value with the noise of the equation's release."""
+    release: Release = equation.params["release"]
+    return gate.noised(value, release, moment.named(equation), moment.t, moment.index)

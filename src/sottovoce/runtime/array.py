@@ -1,0 +1,159 @@
+"""All agents on one machine as one array: `vmap` over agents, `scan` over steps, one compiled program.
+
+`sottovoce.runtime.mesh` spreads the same program over devices.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+from sottovoce.accounting.trace import Trace
+from sottovoce.data.sealed import Sealed
+from sottovoce.methods import equations
+from sottovoce.privacy import gate
+from sottovoce.privacy.gate import Reading
+from sottovoce.privacy.release import Release
+from sottovoce.runtime import answers, mixing
+from sottovoce.runtime.answers import Moment
+from sottovoce.runtime.blocks import CACHE, in_blocks
+from sottovoce.runtime.interpreter import play, walk
+from sottovoce.runtime.layout import Layout
+from sottovoce.runtime.place import NEVER, RowsPlace, public
+from sottovoce.trees import Tree
+
+Array = jax.Array
+Records = Mapping[str, Sealed]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a compiled run depends on besides arrays. Equal specs share one compiled program, whatever the seed."""
+
+    trace: Trace  # compared by identity; `trace` returns the same one for equal arguments
+    chunk: int
+    mesh_axis: str | None = None  # set where agents are spread over devices
+
+
+@dataclass(frozen=True)
+class ArrayAnswers:
+    """Answers inside the compiled program: an agent is one row of the array."""
+
+    spec: Spec
+    moment: Moment
+
+    def __call__(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+        """Return an equation's results."""
+        kind, moment = equation.primitive, self.moment
+        if kind is equations.sample_p:
+            return [answers.draw(moment, equation)]
+        if kind is equations.release_p:
+            noisy = answers.noised(moment, equation, answers.mean(moment, equation, values, bounded_mean))
+            return jax.tree.leaves(noisy)
+        if kind is equations.mean_p:
+            return jax.tree.leaves(answers.mean(moment, equation, values, bounded_mean))
+        if kind is equations.tell_p:
+            return answers.noised(moment, equation, values)
+        if kind is equations.mix_p:
+            return self.mix(equation, values)
+        if kind is equations.loop_p:
+            return self.loop(equation, values)
+        return [moment.named(equation)]  # a key
+
+    def mix(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+        """Return weighted sums along the array."""
+        over, others_only = equation.params["over"], equation.params["others_only"]
+        mixed = mixing.vectorised(self.moment.known.network, over, others_only, self.spec.mesh_axis)
+        return mixed(values, self.moment.index)
+
+    def loop(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+        """Run a loop's turns, compiled once whatever their number."""
+        body, consts = equation.params["body"], equation.params["consts"]
+
+        def turn(k: Array, carry: list[Any]) -> list[Any]:
+            inside = ArrayAnswers(self.spec, self.moment.inside(equation, k))
+            return play(walk(body, (), [*values[:consts], *carry], compiled=False), inside)
+
+        return jax.lax.fori_loop(0, equation.params["times"], turn, list(values[consts:]))
+
+
+def bounded_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tree:
+    """Return a clipped mean; when vectorised, some agents after others: memory does not grow with the agents."""
+
+    def one(at: Tree, rows: Any, denominator: Any, start: Array, closed_over: Any) -> Tree:
+        own = Reading(reading.source.starting(start), reading.function, closed_over, rows, denominator)
+        return gate.clipped_mean(own, at, release, chunk)
+
+    block = max(1, CACHE // (reading.source.record_bytes * reading.rows[0].shape[0]))
+    given = (reading.rows, reading.denominator, reading.source.starts, list(reading.closed_over))
+    return in_blocks(one, block)(at, *given)
+
+
+def moment(spec: Spec, index: Any, phase: str, t: Any, records: Records, root: Array) -> Moment:
+    """Return one agent's moment; `records` are sealed sets whose `starts` is this agent's."""
+    known = spec.trace.known
+    return Moment(known, index, t, answers.step_key(root, index, phase, t), records, spec.chunk)
+
+
+def init(spec: Spec, indices: Array, starts: Mapping[str, Array], records: Records, root: Array) -> list[Array]:
+    """Return the leaves of the agents' states before the first step, stacked."""
+    first = spec.trace.init
+
+    def one(index: Array, starts: Mapping[str, Array]) -> list[Array]:
+        own = {level: sealed.starting(starts[level]) for level, sealed in records.items()}
+        answer = ArrayAnswers(spec, moment(spec, index, "init", jnp.int32(0), own, root))
+        return play(walk(first.jaxpr, first.consts, [index], compiled=False), answer)
+
+    return jax.vmap(one)(indices, starts)
+
+
+def advance(
+    spec: Spec, count: int, state: list[Array], first: Array, indices: Array, starts: Mapping[str, Array],
+    records: Records, root: Array,
+) -> tuple[list[Array], Array]:  # fmt: skip
+    """Return the state after `count` steps from step `first`, and when each public leaf was first not finite."""
+    step, shown = spec.trace.step, public(spec.trace)
+
+    def steps(carry: tuple[list[Array], Array], t: Array) -> tuple[tuple[list[Array], Array], None]:
+        state, broken = carry
+
+        def one(own: list[Array], index: Array, starts: Mapping[str, Array]) -> list[Array]:
+            mine = {level: sealed.starting(starts[level]) for level, sealed in records.items()}
+            answer = ArrayAnswers(spec, moment(spec, index, "step", t, mine, root))
+            return play(walk(step.jaxpr, step.consts, [index, t, *own], compiled=False), answer)
+
+        state = jax.vmap(one)(state, indices, starts)
+        fine = jnp.array([jnp.all(jnp.isfinite(state[leaf])) for leaf in shown], bool)
+        return (state, jnp.where(fine, broken, jnp.minimum(broken, t))), None
+
+    broken = jnp.full(len(shown), NEVER, jnp.int32)
+    return jax.lax.scan(steps, (list(state), broken), first + jnp.arange(count, dtype=jnp.int32))[0]
+
+
+_init = jax.jit(init, static_argnums=0)
+_advance = jax.jit(advance, static_argnums=(0, 1))
+
+
+class ArrayPlace(RowsPlace):
+    """One compiled program for all agents."""
+
+    def __init__(self, trace: Trace, problem: Any, layout: Layout, root: Array, chunk: int) -> None:
+        super().__init__(trace, problem)
+        self.spec = Spec(trace, chunk)
+        self.indices = jnp.arange(layout.population.parties, dtype=jnp.int32)
+        self.records, self.root = dict(layout.sealed), root
+        self.starts = {level: sealed.starts for level, sealed in self.records.items()}
+
+    def begin(self) -> list[Array]:
+        """Return the first state."""
+        return _init(self.spec, self.indices, self.starts, self.records, self.root)
+
+    def advance(self, state: list[Array], first: int, count: int) -> tuple[list[Array], np.ndarray]:
+        """Run `count` steps."""
+        given = (jnp.int32(first), self.indices, self.starts, self.records, self.root)
+        moved, broken = _advance(self.spec, count, list(state), *given)
+        return moved, np.asarray(broken)

@@ -1,0 +1,262 @@
+"""Parties with columns and their server, in one place: all walk through their steps together, from question to answer.
+
+Example: in a step of BAMBI every party stops at `ask` with its head outputs; the server adds them up, computes the
+gradient of its loss through the label gate, and all parties go on with it. The whole run is one compiled program; with
+`record_messages` the same walk is made message by message, and everything that crosses a boundary is written down.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+from sottovoce.accounting.table import TableAccount, TableTrace, schedule
+from sottovoce.methods import equations
+from sottovoce.privacy.labels import LabelGate
+from sottovoce.privacy.report import PrivacyReport
+from sottovoce.privacy.table import Table
+from sottovoce.problems.columns import device_block, gather
+from sottovoce.problems.vertical import Vertical
+from sottovoce.runtime import answers
+from sottovoce.runtime.interpreter import Walk, walk
+from sottovoce.runtime.place import NEVER, Place
+from sottovoce.runtime.result import Result
+
+_ROWS_AT_ONCE = 4_000_000  # rows of batches that are listed at a time
+
+
+class Message(NamedTuple):
+    """Something that crossed a party's boundary; `party` is the one that is not the server."""
+
+    step: int
+    turn: int | None
+    party: int
+    up: bool
+    what: str
+    level: str | None
+    rows: Any  # of the batch it is about, which all parties know
+    value: Any
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """What the compiled run depends on besides arrays."""
+
+    trace: TableTrace
+    problem: Vertical
+    gate: LabelGate
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One step (or one turn of a loop) of all parties, with the keys that belong to it."""
+
+    spec: TableSpec
+    t: Any
+    blocks: Sequence[Any]
+    vectors: jax.Array
+    own: Sequence[jax.Array]  # each party's key
+    shared: jax.Array  # the key that all parties know
+    server: jax.Array  # the key of the server's noise
+    log: list[Message] | None = None
+    active: int | None = None
+    turn: Any = None
+
+    def together(self, walks: Sequence[Walk]) -> list[list[Any]]:
+        """Run all walks to their ends."""
+        replies: list[Any] = [None] * len(walks)
+        while True:
+            stops, ends = [], []
+            for walking, reply in zip(walks, replies, strict=True):
+                try:
+                    stops.append(walking.send(reply))
+                except StopIteration as end:
+                    ends.append(end.value)
+            if ends and stops:
+                raise RuntimeError("some parties ended while others were waiting: a step must not depend on the party")
+            if ends:
+                return ends
+            kinds = {(equation.primitive, equation.params["number"]) for equation, _ in stops}
+            if len(kinds) > 1:
+                raise RuntimeError("parties stopped at different places: a step must not depend on the party")
+            replies = self._answers([equation for equation, _ in stops], [values for _, values in stops])
+
+    def _answers(self, stops: list[JaxprEqn], values: list[list[Any]]) -> list[list[Any]]:
+        kind, number = stops[0].primitive, stops[0].params["number"]
+        if kind is equations.features_p:
+            return [self._features(m, given[0], number) for m, given in enumerate(values)]
+        if kind is equations.key_p:
+            return [[jax.random.fold_in(key, number)] for key in self.own]
+        if kind is equations.loop_p:
+            return self._loop(stops, values)
+        if kind is equations.total_p:
+            sums = _in_order([given[0] for given in values])
+            self._note("scalars", None, None, [given[0] for given in values], sums)
+            return [[sums]] * len(values)
+        rows, level = values[0][0], stops[0].params["level"]
+        scores = _in_order([given[1] for given in values])
+        key = jax.random.fold_in(self.server, number)
+        slopes = jax.grad(lambda scores: self._loss(rows, scores, key))(scores)
+        self._note("outputs", level, rows, [given[1] for given in values], slopes)
+        return [[slopes]] * len(values)
+
+    def _loss(self, rows: jax.Array, scores: jax.Array, key: jax.Array) -> jax.Array:
+        """Return the server's mean loss over the rows, summed over copies: labels come through their gate."""
+        weights = self.spec.gate.weights(self.vectors[rows], scores.shape[:-2], key)
+        return jnp.sum(jnp.mean(self.spec.gate.loss(self.spec.problem.losses(scores), weights), axis=-1))
+
+    def _features(self, m: int, rows: jax.Array, number: int) -> list[Any]:
+        found, alter = gather(self.blocks[m], rows), self.spec.problem.alter
+        return jax.tree.leaves(found if alter is None else alter(jax.random.fold_in(self.shared, number), found))
+
+    def _loop(self, loops: list[JaxprEqn], values: list[list[Any]]) -> list[list[Any]]:
+        number, times = loops[0].params["number"], loops[0].params["times"]
+        consts = [loop.params["consts"] for loop in loops]
+
+        def turn(k: Any, carries: list[list[Any]]) -> list[list[Any]]:
+            inside = self._inside(number, k)
+            bodies = zip(loops, values, consts, carries, strict=True)
+            return inside.together(
+                [walk(loop.params["body"], (), [*given[:c], *carry], self.log is not None)
+                 for loop, given, c, carry in bodies]
+            )  # fmt: skip
+
+        carries = [list(given[c:]) for given, c in zip(values, consts)]
+        if self.log is None:
+            return jax.lax.fori_loop(0, times, turn, carries)
+        for k in range(times):
+            carries = turn(k, carries)
+        return carries
+
+    def _inside(self, number: int, k: Any) -> "Exchange":
+        def key(outer: jax.Array) -> jax.Array:
+            return jax.random.fold_in(jax.random.fold_in(outer, number), k)
+
+        keys = ([key(own) for own in self.own], key(self.shared), key(self.server))
+        return Exchange(self.spec, self.t, self.blocks, self.vectors, *keys, self.log, self.active, k)
+
+    def _note(self, what: str, level: str | None, rows: Any, up: list[jax.Array], down: jax.Array) -> None:
+        if self.log is None:
+            return
+        turn = None if self.turn is None else int(self.turn)
+        answer = "gradients" if what == "outputs" else what
+        passive = [m for m in range(len(up)) if m != self.active]
+        rows = None if rows is None else np.asarray(rows)
+        self.log += [Message(int(self.t), turn, m, True, what, level, rows, np.asarray(up[m])) for m in passive]
+        self.log += [Message(int(self.t), turn, m, False, answer, level, rows, np.asarray(down)) for m in passive]
+
+
+def _step(
+    spec: TableSpec, t: Any, rows: Mapping[str, Any], leaves: Sequence[Any], blocks: Any, vectors: Any, root: Any,
+    log: list[Message] | None = None, active: int | None = None,
+) -> list[Any]:  # fmt: skip
+    """Return the leaves of all parties after one step."""
+    parties = len(spec.trace.parties)
+    keys = [answers.step_key(root, number, "step", t) for number in range(parties + 2)]
+    exchange = Exchange(spec, t, blocks, vectors, keys[:parties], keys[-2], keys[-1], log, active)
+    walks, at = [], 0
+    for party in spec.trace.parties:
+        own = leaves[at : at + len(party.shapes)]
+        at += len(party.shapes)
+        given = [t, *(rows[level] for level in sorted(rows)), *own]
+        walks.append(walk(party.step.jaxpr, party.step.consts, given, compiled=log is not None))
+    return [leaf for state in exchange.together(walks) for leaf in state]
+
+
+@partial(jax.jit, static_argnums=0)
+def _advance(
+    spec: TableSpec, leaves: list[Any], first: Any, batches: Mapping[str, Any], blocks: Any, vectors: Any, root: Any
+) -> tuple[list[Any], jax.Array]:
+    def one(carry: Any, rows: Mapping[str, Any]) -> tuple[Any, None]:
+        leaves, t, broken = carry
+        leaves = _step(spec, t, rows, leaves, blocks, vectors, root)
+        fine = jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves], bool)
+        return (leaves, t + 1, jnp.where(fine, broken, jnp.minimum(broken, t))), None
+
+    broken = jnp.full(len(leaves), NEVER, jnp.int32)
+    (leaves, _, broken), _ = jax.lax.scan(one, (leaves, first, broken), dict(batches))
+    return leaves, broken
+
+
+@dataclass(eq=False)
+class ColumnsPlace(Place):
+    """All parties and the server as one compiled program."""
+
+    account: TableAccount
+    table: Table
+    root: jax.Array
+    log: list[Message] | None = None
+    blocks: list[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        method, columns = self.account.method, self.table.columns
+        self.trace = self.account.trace
+        self.blocks = [device_block(block, method.batch) for block in columns.blocks]
+        self.vectors = jnp.asarray(method.labels.vectors(self.table.labels, self.account.rows))
+        self.spec = TableSpec(self.account.trace, self.account.problem, method.labels)
+        self.at_once = max(1, _ROWS_AT_ONCE // (method.batch * sum(method.batches.values())))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the leaves that are looked at for divergence: all, because none depends on a label unnoised."""
+        return self.account.trace.names
+
+    def begin(self) -> list[Any]:
+        """Return all parties' first states."""
+        made = [jax.core.eval_jaxpr(p.init.jaxpr, p.init.consts) for p in self.account.trace.parties]
+        return [leaf for state in made for leaf in state]
+
+    def advance(self, state: list[Any], first: int, count: int) -> tuple[list[Any], np.ndarray]:
+        """Run `count` steps, with the batches of some steps listed at a time."""
+        broken = np.full(len(state), NEVER, np.int32)
+        for start in range(first, first + count, self.at_once):
+            some = min(self.at_once, first + count - start)
+            batches = schedule(self.table.columns, self.account.method, self.account.seed, start, some)
+            state, now = self._advance(list(state), start, batches)
+            broken = np.minimum(broken, np.asarray(now))
+        return state, broken
+
+    def _advance(self, state: list[Any], first: int, batches: Mapping[str, np.ndarray]) -> tuple[list[Any], Any]:
+        if self.log is None:
+            return _advance(self.spec, state, jnp.int32(first), batches, self.blocks, self.vectors, self.root)
+        for number in range(len(batches["upper"])):
+            rows = {level: jnp.asarray(listed[number]) for level, listed in batches.items()}
+            arguments = (jnp.int32(first + number), rows, state, self.blocks, self.vectors, self.root)
+            state = _step(self.spec, *arguments, log=self.log, active=self.table.active)
+        return state, np.full(len(state), NEVER, np.int32)
+
+    def measure(self, state: list[Any], step: int, evaluate: Callable[..., Mapping[str, Any]] | None) -> dict[str, Any]:
+        """Return the bytes that passive parties have sent and received, and the user's metrics."""
+        passive = self.table.parties - (self.table.active is not None)
+        sent = float(step * passive * sum(c.size * c.times for c in self.account.trace.crossings))
+        figures = {} if evaluate is None else dict(jax.jit(evaluate)(*self._variables(state)))
+        return {"bytes up": sent, "bytes down": sent, **figures}
+
+    def result(self, state: list[Any], history: dict[str, np.ndarray], report: PrivacyReport) -> Result:
+        """Return the parties' blocks; their columns and labels stay where they are."""
+        x, y = (jax.tree.map(np.asarray, blocks) for blocks in self._variables(state))
+        deployed = report.private and not self.account.simulated(self.table.labels)
+        predict = self.account.problem.predict
+        return Result(x, y, self.account.trace.states(state), history, report, report.private, deployed, predict)
+
+    def _variables(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
+        states = self.account.trace.states(state)
+        return [one.x for one in states], [one.y for one in states]
+
+
+def record_messages(account: TableAccount, table: Table, seed: int = 0) -> tuple[list[Any], list[Message]]:
+    """Run message by message; return the parties' final states, and everything that crossed a boundary."""
+    log: list[Message] = []
+    place = ColumnsPlace(account, table, answers.root_key(seed), log)
+    state, _ = place.advance(place.begin(), 0, account.steps)
+    return account.trace.states(state), log
+
+
+def _in_order(values: Sequence[jax.Array]) -> jax.Array:
+    """Return the sum, in the parties' order."""
+    return sum(values[1:], values[0])

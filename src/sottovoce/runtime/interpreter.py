@@ -1,0 +1,104 @@
+"""Run a traced step: JAX's own equations are computed, ours are handed to whoever can answer them.
+
+Example: ``walk`` over the step of DP-SGD computes the arithmetic, and stops three times to ask: at `sample`, at
+`release` and at `mix`. On one machine the answers are array operations inside one compiled program; deployed, `mix`
+sends a message and waits. What lies between two stops is a `Segment`, which is compiled once.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import jax
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+
+from sottovoce.methods.equations import OURS
+
+Stop = tuple[JaxprEqn, list[Any]]  # an equation of ours and its operands
+Walk = Generator[Stop, Sequence[Any], list[Any]]
+Answer = Callable[[JaxprEqn, list[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Consecutive equations of JAX's own, as one function of the values that they take from before."""
+
+    equations: tuple[JaxprEqn, ...]
+    inputs: tuple[Var, ...]
+    outputs: tuple[Var, ...]
+
+    def __call__(self, *values: Any) -> list[Any]:
+        """Compute the values that are used later."""
+        held: dict[Var, Any] = dict(zip(self.inputs, values, strict=True))
+        for equation in self.equations:
+            operands = [given.val if isinstance(given, Literal) else held[given] for given in equation.invars]
+            results = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
+            held.update(zip(equation.outvars, results if equation.primitive.multiple_results else [results]))
+        return [held[var] for var in self.outputs]
+
+    @cached_property
+    def compiled(self) -> Callable[..., list[Any]]:
+        """The same, compiled."""
+        return jax.jit(self.__call__)
+
+
+@lru_cache(maxsize=256)
+def pieces(jaxpr: Jaxpr) -> tuple[Segment | JaxprEqn, ...]:
+    """Return a jaxpr cut at our equations.
+
+    >>> len(pieces(jax.make_jaxpr(lambda x: x * 2 + 1)(1.0).jaxpr))
+    1
+    """
+    groups: list[list[JaxprEqn] | JaxprEqn] = []
+    for equation in jaxpr.eqns:
+        if equation.primitive in OURS:
+            groups.append(equation)
+        elif groups and isinstance(groups[-1], list):
+            groups[-1].append(equation)
+        else:
+            groups.append([equation])
+    later: set[Var] = {var for var in jaxpr.outvars if not isinstance(var, Literal)}
+    cut: list[Segment | JaxprEqn] = []
+    for group in reversed(groups):
+        equations = group if isinstance(group, list) else [group]
+        made = dict.fromkeys(var for equation in equations for var in equation.outvars)
+        used = dict.fromkeys(v for equation in equations for v in equation.invars if not isinstance(v, Literal))
+        inputs = tuple(var for var in used if var not in made)
+        if isinstance(group, list):
+            cut.append(Segment(tuple(group), inputs, tuple(var for var in made if var in later)))
+        else:
+            cut.append(group)
+        later |= set(inputs)
+    return tuple(reversed(cut))
+
+
+def walk(jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Any], compiled: bool) -> Walk:
+    """Compute a jaxpr's results; yield each equation of ours with its operands, and receive its results.
+
+    With `compiled`, what lies between two stops is compiled; otherwise it becomes part of the surrounding program.
+    """
+    held: dict[Var, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    held.update(zip(jaxpr.invars, arguments, strict=True))
+
+    def value(given: Any) -> Any:
+        return given.val if isinstance(given, Literal) else held[given]
+
+    for piece in pieces(jaxpr):
+        if isinstance(piece, Segment):
+            operands = [held[var] for var in piece.inputs]
+            held.update(zip(piece.outputs, piece.compiled(*operands) if compiled else piece(*operands)))
+        else:
+            held.update(zip(piece.outvars, (yield piece, [value(given) for given in piece.invars])))
+    return [value(var) for var in jaxpr.outvars]
+
+
+def play(walking: Walk, answer: Answer) -> list[Any]:
+    """Run a walk to its end, with each stop answered."""
+    reply: Any = None
+    while True:
+        try:
+            stop = walking.send(reply)
+        except StopIteration as end:
+            return end.value
+        reply = answer(*stop)

@@ -1,0 +1,115 @@
+"""The agents' records as a run holds them: per level one sealed pool, and for each agent where its rows are.
+
+Parts that are views of one record set share that set: no record is copied per agent, and unequal sizes cost nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sottovoce.data.parts import Part
+from sottovoce.data.population import Population, ids_of, parts_by_level
+from sottovoce.data.sealed import Sealed
+from sottovoce.trees import Tree
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All agents' sealed records by level, and who they are."""
+
+    sealed: Mapping[str, Sealed]
+    population: Population
+
+
+def lay_out(parts: Sequence[Any], agents: range | None = None) -> Layout:
+    """Arrange parts for a run; with `agents`, only the records of those agents are held (sizes stay everyone's).
+
+    Raises ValueError naming the party that is empty, of another kind, or holds records of another shape.
+
+    >>> layout = lay_out([np.zeros((5, 2)), np.zeros((3, 2))])
+    >>> layout.population.sizes
+    {'records': (5, 3)}
+    """
+    by_level = parts_by_level(parts)
+    kept = list(agents) if agents is not None else list(range(len(parts)))
+    sealed = {level: _seal([group[agent] for agent in kept]) for level, group in by_level.items()}
+    return Layout(sealed, Population.of(parts))
+
+
+def _seal(group: list[Part]) -> Sealed:
+    pool, rows = _pool(group)
+    if group[0].unit is None:
+        order, filled = np.concatenate(rows), None
+        sizes = [len(part) for part in group]
+    else:
+        by_part = [_by_unit(ids_of(part), own) for part, own in zip(group, rows)]
+        units, sizes = [unit for own in by_part for unit in own], [len(own) for own in by_part]
+        width = max(len(unit) for unit in units)
+        order = np.stack([np.pad(unit, (0, width - len(unit)), mode="edge") for unit in units])
+        filled = jnp.asarray(np.arange(width) < np.asarray([len(unit) for unit in units])[:, None])
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    return Sealed(pool, jnp.asarray(order, jnp.int32), filled, jnp.asarray(starts, jnp.int32))
+
+
+def _pool(group: list[Part]) -> tuple[Tree, list[np.ndarray]]:
+    """Return one record set for all, and each part's rows in it: the shared set if there is one, else theirs in turn.
+
+    Records are put together by NumPy: the compiler would make a program for every list of sizes.
+    """
+    shared = group[0].records
+    if all(part.records is shared for part in group) and sum(map(len, group)) == len(jax.tree.leaves(shared)[0]):
+        return jax.tree.map(jnp.asarray, shared), [np.asarray(part.rows) for part in group]
+    own = [part.gather() for part in group]
+    pool = jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate([np.asarray(leaf) for leaf in leaves])), *own)
+    return pool, np.split(np.arange(sum(map(len, group))), np.cumsum([len(part) for part in group])[:-1])
+
+
+def _by_unit(ids: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
+    """Return rows gathered unit by unit."""
+    _, which = np.unique(ids, return_inverse=True)
+    return np.split(rows[np.argsort(which, kind="stable")], np.cumsum(np.bincount(which))[:-1])
+
+
+def shard(sealed: Sealed, sizes: np.ndarray, devices: int) -> Sealed:
+    """Return one sealed set per device, of equal shapes (padded), stacked: each holds its own agents' records alone.
+
+    >>> whole = lay_out([np.zeros((5, 2)), np.zeros((3, 2))]).sealed["records"]
+    >>> shard(whole, np.array([5, 3]), devices=2).order.shape
+    (2, 5)
+    """
+    order, per = np.asarray(sealed.order), len(sizes) // devices
+    ends = np.cumsum(sizes)
+    bounds = [(int(ends[d * per - 1]) if d else 0, int(ends[(d + 1) * per - 1])) for d in range(devices)]
+    longest = max(stop - start for start, stop in bounds)
+    rows = [
+        np.pad(order[start:stop], [(0, longest - (stop - start))] + [(0, 0)] * (order.ndim - 1), mode="edge")
+        for start, stop in bounds
+    ]
+    pool = jax.tree.map(lambda leaf: jnp.stack([leaf[r.reshape(-1)] for r in rows]), sealed.unseal())
+    shape = (longest, *order.shape[1:])
+    renumbered = jnp.stack([jnp.arange(np.prod(shape), dtype=jnp.int32).reshape(shape)] * devices)
+    filled = None
+    if sealed.filled is not None:
+        mask = np.asarray(sealed.filled)
+        filled = jnp.stack([jnp.asarray(np.pad(mask[a:b], [(0, longest - (b - a)), (0, 0)])) for a, b in bounds])
+    starts = np.asarray(sealed.starts).reshape(devices, per)
+    return Sealed(pool, renumbered, filled, jnp.asarray(starts - starts[:, :1], jnp.int32))
+
+
+def alone(sealed: Sealed, agent: int, size: int) -> Sealed:
+    """Return one agent's records out of a set that all share: nobody else's are held.
+
+    >>> whole = lay_out([np.zeros((5, 2)), np.zeros((3, 2))]).sealed["records"]
+    >>> alone(whole, agent=1, size=3).order.tolist()
+    [0, 1, 2]
+    """
+    start = int(sealed.starts[agent])
+    rows = sealed.order[start : start + size]
+    filled = None if sealed.filled is None else sealed.filled[start : start + size]
+    pool = jax.tree.map(lambda leaf: leaf[rows.reshape(-1)], sealed.unseal())
+    order = jnp.arange(rows.size, dtype=jnp.int32).reshape(rows.shape)
+    return Sealed(pool, order, filled, jnp.zeros((), jnp.int32))

@@ -1,0 +1,27 @@
+"""What cannot affect privacy or the result: how a run is computed and shown."""
+
+from dataclasses import dataclass
+
+from sottovoce.naming import check_count
+
+
+@dataclass(frozen=True)
+class Performance:
+    """How a run is computed and shown; nothing here changes what is released.
+
+    Args:
+        chunk: how many records are treated at once: bounds the memory.
+        devices: over how many devices the agents are spread.
+        progress: show a progress bar; by default on a terminal.
+
+    >>> Performance(chunk=4096).devices
+    1
+    """
+
+    chunk: int = 1024
+    devices: int = 1
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_count("chunk", self.chunk)
+        check_count("devices", self.devices)

@@ -1,0 +1,88 @@
+"""Where a run happens, and what every place owes to the one loop (`sottovoce.runtime.run`).
+
+Example: `ArrayPlace` holds all agents as one array, `ThreadPlace` runs each on a thread of its own, `ColumnsPlace` has
+parties with columns and a server. The loop does not know which one it drives.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sottovoce.accounting.trace import Trace
+from sottovoce.privacy.report import PrivacyReport
+from sottovoce.runtime.result import Result, measure
+
+NEVER = np.iinfo(np.int32).max  # "was always finite"
+Evaluate = Callable[..., Mapping[str, Any]]
+
+
+class Place(ABC):
+    """A place to run: it makes the first state, and moves a state on. A state is a list of arrays, its leaves."""
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The names of the leaves that are looked at for divergence, in the order of what `advance` returns."""
+
+    @abstractmethod
+    def begin(self) -> list[Any]:
+        """Return the state before the first step."""
+
+    @abstractmethod
+    def advance(self, state: list[Any], first: int, count: int) -> tuple[list[Any], np.ndarray]:
+        """Return the state `count` steps after step `first`, and when each named leaf was first not finite."""
+
+    @abstractmethod
+    def measure(self, state: list[Any], step: int, evaluate: Evaluate | None) -> Mapping[str, Any]:
+        """Return named figures of the state after `step` steps."""
+
+    @abstractmethod
+    def result(self, state: list[Any], history: dict[str, np.ndarray], report: PrivacyReport) -> Result:
+        """Return what the run gives."""
+
+
+class RowsPlace(Place):
+    """A place for agents with records of their own: all of them share how a state is judged and handed out."""
+
+    def __init__(self, trace: Trace, problem: Any, deployed: bool = False) -> None:
+        self.trace, self.problem, self.deployed = trace, problem, deployed
+
+    @property
+    def names(self) -> list[str]:
+        """The public leaves of the state."""
+        return [self.trace.names[leaf] for leaf in public(self.trace)]
+
+    def measure(self, state: list[Any], step: int, evaluate: Evaluate | None) -> Mapping[str, Any]:
+        """Return the consensus error and the user's metrics."""
+        return measure(self._variables(state), evaluate)
+
+    def result(self, state: list[Any], history: dict[str, np.ndarray], report: PrivacyReport) -> Result:
+        """Return the agents' average and all their states.
+
+        The statement covers them if no variable is private; they may leave if the noise was the deployed one.
+        """
+        mean = jax.tree.map(lambda leaf: np.asarray(jnp.mean(leaf, axis=0)), self._variables(state))
+        covered = report.private and self.trace.covers(self.problem.variables)
+        second = mean[1] if len(mean) > 1 else None
+        agents, predict = self.trace.state(state), self.problem.predict
+        return Result(mean[0], second, agents, history, report, covered, covered and self.deployed, predict)
+
+    def _variables(self, state: list[Any]) -> tuple[Any, ...]:
+        agents = self.trace.state(state)
+        return tuple(getattr(agents, name) for name in self.problem.variables)
+
+
+def public(trace: Trace) -> list[int]:
+    """Return the leaves of the state that may be looked at: floating point, and not private.
+
+    A stop that depended on a private leaf would itself tell something about a record.
+    """
+    return [
+        number
+        for number, (shape, private) in enumerate(zip(trace.shapes, trace.private))
+        if not private and jnp.issubdtype(shape.dtype, jnp.floating)
+    ]

@@ -1,0 +1,129 @@
+"""Where a run is: its state, its step and its history, kept so that a stopped run goes on to the same bytes.
+
+Example: after step 30 the loop holds one `RunState`; step 40 makes a new one. An interrupt finds either the old or the
+new one, never half of each.
+"""
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.sparse as sp
+
+from sottovoce.runtime import checkpoint
+
+CHECKPOINT = "checkpoint.npz"
+_HIDDEN = ("step", "seconds", "consensus", "bytes up", "bytes down")  # not shown in the progress bar
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The leaves of the state after `step` steps, and what was measured on the way."""
+
+    leaves: list[Any]
+    step: int = 0
+    seconds: float = 0.0
+    history: Mapping[str, tuple[np.ndarray, ...]] = field(default_factory=dict)
+
+    def moved(self, leaves: list[Any], count: int, seconds: float) -> "RunState":
+        """Return the state `count` steps on."""
+        return replace(self, leaves=leaves, step=self.step + count, seconds=self.seconds + seconds)
+
+    def noted(self, figures: Mapping[str, Any]) -> "RunState":
+        """Return the same with one more line in the history."""
+        line = {"step": self.step, "seconds": self.seconds, **figures}
+        history = {name: (*self.history.get(name, ()), np.asarray(value)) for name, value in line.items()}
+        return replace(self, history={**self.history, **history})
+
+    def latest(self) -> dict[str, float]:
+        """Return the newest scalar figures, for the progress bar."""
+        newest = {name: values[-1] for name, values in self.history.items() if name not in _HIDDEN}
+        return {name: float(value) for name, value in newest.items() if np.ndim(value) == 0}
+
+    def stacked(self) -> dict[str, np.ndarray]:
+        """Return the history as arrays."""
+        return {name: np.stack(values) for name, values in self.history.items()}
+
+    def save(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        """Write the checkpoint; `identity` is what must agree for the run to be continued."""
+        history = {name: values.tolist() for name, values in self.stacked().items()}
+        facts = {"identity": dict(identity), "step": self.step, "seconds": self.seconds, "history": history}
+        checkpoint.save(folder / CHECKPOINT, self.leaves, facts)
+
+    @classmethod
+    def restore(cls, folder: Path, identity: Mapping[str, Any], like: Any) -> "RunState":
+        """Read the checkpoint of this very run; `like` gives the shapes of its leaves."""
+        path = folder / CHECKPOINT
+        stored = checkpoint.read_meta(path)["identity"]
+        differing = [key for key in identity if stored.get(key) != identity[key]]
+        if differing:
+            said = "; ".join(f"{key} was {stored.get(key)!s:.120} and is {identity[key]!s:.120}" for key in differing)
+            raise ValueError(f"{path} belongs to another run: {said}. Run into another folder, or undo the change.")
+        leaves, facts = checkpoint.load(path, like=like)
+        history = {name: tuple(np.asarray(v) for v in values) for name, values in facts["history"].items()}
+        return cls(leaves, facts["step"], facts["seconds"], history)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run's folder: its random name, which ledgers know it by, and its secret.
+
+    What resuming compares of the records is an HMAC keyed by the secret, so that nothing in the folder or in a ledger
+    confirms a guessed record to somebody who does not have the secret.
+    """
+
+    path: Path | None
+    name: str
+    secret: bytes
+
+    @classmethod
+    def open(cls, out: str | Path | None, resume: bool) -> "RunFolder":
+        """Make the folder, or find it again; refuse to run over an earlier run.
+
+        >>> RunFolder.open(None, resume=False).path is None
+        True
+        """
+        fresh = cls(None, secrets.token_hex(8), secrets.token_bytes(32))
+        if out is None:
+            return fresh
+        path = Path(out)
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} is a file: give a folder for the run")
+        begun = any((path / name).exists() for name in (CHECKPOINT, "result.json"))
+        if begun and not resume:
+            raise ValueError(f"{path} holds a run already: choose another folder, or go on with resume=True (--resume)")
+        known = path / "run.json"
+        if resume and known.exists():
+            stored = json.loads(known.read_text())
+            return cls(path, stored["name"], bytes.fromhex(stored["secret"]))
+        if begun:
+            raise ValueError(f"{known} is missing, so this run cannot be recognised: choose another folder")
+        path.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_atomically(known, json.dumps({"name": fresh.name, "secret": fresh.secret.hex()}).encode())
+        return cls(path, fresh.name, fresh.secret)
+
+    def seal(self, tree: Any) -> str:
+        """Return a keyed digest of private arrays."""
+        return hmac.new(self.secret, digest(tree).encode(), hashlib.sha256).hexdigest()
+
+
+def digest(tree: Any) -> str:
+    """Return a digest of a pytree's arrays, sparse ones included.
+
+    >>> digest({"a": np.zeros(2)}) == digest({"a": np.ones(2)})
+    False
+    """
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree, is_leaf=sp.issparse):
+        for part in (leaf.data, leaf.indices, leaf.indptr) if sp.issparse(leaf) else (leaf,):
+            held = np.asarray(part)
+            sha.update(f"{held.dtype}{held.shape}".encode())
+            sha.update(np.ascontiguousarray(held).tobytes())
+    return sha.hexdigest()
