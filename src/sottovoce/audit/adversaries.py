@@ -1,7 +1,7 @@
 """Who attacks, and on what: instances, and runs of a method under D and under D' weighed by an `Observer`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -9,19 +9,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.accounting.trace import trace
 from sottovoce.audit.observer import Observer, Watch
 from sottovoce.data.parts import Levels
+from sottovoce.data.population import as_part
+from sottovoce.data.sealed import Sealed
+from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method
 from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.problems import Bilevel, Minimize, MinMax
-from sottovoce.runtime.agent import Agent, root_key, run_key, step_key
-from sottovoce.runtime.store import Layout, Store, as_part, lay_out
-from sottovoce.runtime.threads import Noise, ThreadPlace, agent_of, live, places
-from sottovoce.runtime.vectorised import VectorPlace
+from sottovoce.runtime import array
+from sottovoce.runtime.answers import root_key
+from sottovoce.runtime.array import ArrayAnswers, Spec
+from sottovoce.runtime.interpreter import Answer, play, walk
+from sottovoce.runtime.layout import Layout, alone, lay_out
+from sottovoce.runtime.threads import NoiseSource, ThreadAnswers, ThreadPlace
 from sottovoce.trees import Tree
 
-Stores = dict[str, Store]
+Records = Mapping[str, Sealed]  # all agents' records by level
 
 
 @dataclass(frozen=True)
@@ -39,9 +45,17 @@ class Instance:
 
     problem: Any
     layout: Layout
-    under_d: Stores
-    under_other: Stores
+    under_d: Records
+    under_other: Records
     target: Target
+
+    def known(self, network: Network, steps: int) -> Known:
+        """Return what everybody knows of a run on this instance."""
+        shapes = {
+            level: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), sealed.unseal())
+            for level, sealed in self.under_d.items()
+        }
+        return Known(self.layout.population, network, steps, shapes)
 
 
 def canaries(method: Method, sizes: Mapping[str, np.ndarray], target: Target, width: int = 1) -> tuple[Any, Layout]:
@@ -90,30 +104,30 @@ def neighbours(
     A removed record is one that is not finite: the gate lets it contribute exactly zero. That keeps every shape and
     every coin, which is what zero-out means.
     """
-    stores = dict(layout.stores)
-    if target.level not in stores:
-        raise ValueError(f"there is no record set {target.level!r}; there are {', '.join(stores)}")
-    if not 0 <= target.agent < layout.agents or not 0 <= target.row < layout.sizes[target.level][target.agent]:
+    records, counts = dict(layout.sealed), layout.population.counts
+    if target.level not in records:
+        raise ValueError(f"there is no record set {target.level!r}; there are {', '.join(records)}")
+    if not 0 <= target.agent < len(counts[target.level]) or not 0 <= target.row < counts[target.level][target.agent]:
         raise ValueError(f"there is no record {target.row} of agent {target.agent} ({target.level})")
-    store = stores[target.level]
-    entry = store.order[int(store.starts[target.agent]) + target.row]
+    sealed = records[target.level]
+    entry = sealed.order[int(sealed.starts[target.agent]) + target.row]
     if adjacency == "replace-one" and replacement is None:
         raise ValueError("under replace-one an audit needs the record that takes the other's place: give replacement=")
-    if adjacency == "zero-out" and not any(_floating(leaf) for leaf in jax.tree.leaves(store.pool)):
+    if adjacency == "zero-out" and not any(_floating(leaf) for leaf in jax.tree.leaves(sealed.unseal())):
         raise ValueError("records of whole numbers cannot be marked as absent: audit with adjacency='replace-one'")
 
     if adjacency == "replace-one":
-        pool = jax.tree.map(lambda leaf, value: leaf.at[entry].set(value), store.pool, replacement)
-        changed = replace(store, pool=pool)
+        pool = jax.tree.map(lambda leaf, value: leaf.at[entry].set(value), sealed.unseal(), replacement)
+        changed = sealed.with_pool(pool)
     else:
-        changed = without(store, entry)
-    return Instance(problem, layout, stores, {**stores, target.level: changed}, target)
+        changed = without(sealed, entry)
+    return Instance(problem, layout, records, {**records, target.level: changed}, target)
 
 
-def without(store: Store, entries: jax.Array) -> Store:
-    """The store with the records at these rows of its pool marked as absent: not finite."""
-    pool = jax.tree.map(lambda leaf: leaf.at[entries].set(jnp.nan) if _floating(leaf) else leaf, store.pool)
-    return replace(store, pool=pool)
+def without(sealed: Sealed, entries: jax.Array) -> Sealed:
+    """Return the set with the records at these rows of its pool marked as absent: not finite."""
+    pool = jax.tree.map(lambda leaf: leaf.at[entries].set(jnp.nan) if _floating(leaf) else leaf, sealed.unseal())
+    return sealed.with_pool(pool)
 
 
 def _floating(leaf: jax.Array) -> bool:
@@ -129,83 +143,76 @@ def worst_case(method: Method, sizes: Mapping[str, np.ndarray], target: Target, 
 
 def scores(
     instance: Instance, method: Method, network: Network, steps: int, chunk: int = 1024, each: int = 0
-) -> Callable[[jax.Array, Stores], jax.Array]:
-    """`score(seeds, data)`: for each seed, run the method on `data` and return the observer's two scores.
+) -> Callable[[jax.Array, Records], jax.Array]:
+    """Return `score(seeds, data)`: for each seed, run the method on `data` and return the observer's two scores.
 
-    The run with seed s is the one that ``sv.run(seed=s)`` makes on that data. With `each`, two scores a canary.
+    The run with seed s is the one that ``sv.run(seed=s)`` makes on that data. With `each`, two scores per canary.
     """
-    layout, target = instance.layout, instance.target
-    indices = jnp.arange(layout.agents, dtype=jnp.int32)
+    target = instance.target
+    spec = Spec(trace(method, instance.problem, instance.known(network, steps)), chunk)
+    indices = jnp.arange(instance.layout.population.parties, dtype=jnp.int32)
+    first, step = spec.trace.init, spec.trace.step
 
-    def trial(data: Stores, seed: Any) -> jax.Array:
+    def trial(data: Records, seed: Any) -> jax.Array:
         root = root_key(seed)
 
         def observer(index: jax.Array, phase: str, t: jax.Array) -> Observer:
-            def place(stores: Stores) -> VectorPlace:
-                starts = {level: store.starts[index] for level, store in stores.items()}
-                return VectorPlace(network, layout.sizes, steps, chunk, stores, starts)
+            def own(records: Records) -> Records:
+                return {level: sealed.of(index) for level, sealed in records.items()}
 
-            watch = Watch(target.level, target.row, (place(instance.under_d), place(instance.under_other)), each)
-            return Observer(place(data), index, t, step_key(run_key(root, index), phase, t), (), watch)
+            watch = Watch(target.level, target.row, (own(instance.under_d), own(instance.under_other)), each)
+            return Observer(ArrayAnswers(spec, array.moment(spec, index, phase, t, own(data), root)), watch)
 
         def begin(index: jax.Array) -> tuple[Any, jax.Array]:
-            agent = observer(index, "init", jnp.zeros((), jnp.int32))
-            return method.init(instance.problem, agent), agent.settled()
+            watching = observer(index, "init", jnp.zeros((), jnp.int32))
+            return play(walk(first.jaxpr, first.consts, [index], compiled=False), watching), watching.settled()
 
-        def step(carry: tuple[Any, jax.Array], t: jax.Array) -> tuple[tuple[Any, jax.Array], None]:
+        def advance(carry: tuple[Any, jax.Array], t: jax.Array) -> tuple[tuple[Any, jax.Array], None]:
             def one(state: Any, index: jax.Array) -> tuple[Any, jax.Array]:
-                agent = observer(index, "step", t)
-                return method.step(instance.problem, state, agent), agent.settled()
+                watching = observer(index, "step", t)
+                moved = play(walk(step.jaxpr, step.consts, [index, t, *state], compiled=False), watching)
+                return moved, watching.settled()
 
             state, total = carry
             state, more = jax.vmap(one)(state, indices)
             return (state, total + more), None
 
         started = jax.vmap(begin)(indices)
-        (_, total), _ = jax.lax.scan(step, started, jnp.arange(steps, dtype=jnp.int32))
+        (_, total), _ = jax.lax.scan(advance, started, jnp.arange(steps, dtype=jnp.int32))
         return total[target.agent]
 
     return jax.jit(lambda seeds, data: jax.vmap(partial(trial, data))(seeds))
 
 
 def thread_scores(
-    instance: Instance, method: Method, network: Network, steps: int, noise: Noise, chunk: int = 1024, each: int = 0
-) -> Callable[[jax.Array, Stores], np.ndarray]:
-    """As `scores`, of runs in which every agent lives on a thread: one after the other, slowly.
+    instance: Instance, method: Method, network: Network, steps: int, noise: NoiseSource, chunk: int = 1024,
+    each: int = 0,
+) -> Callable[[jax.Array, Records], np.ndarray]:  # fmt: skip
+    """Return the scores of runs in which every agent lives on a thread: one after the other, slowly.
 
     With discrete noise a seed fixes nothing: coins and noise are the operating system's.
     """
-    layout, target = instance.layout, instance.target
+    target, counts = instance.target, instance.layout.population.counts
+    traced = trace(method, instance.problem, instance.known(network, steps))
 
-    def alone(data: Stores, me: int) -> Stores:
-        return {level: _own(store, me, int(layout.sizes[level][me])) for level, store in data.items()}
+    def own(data: Records, me: int) -> Records:
+        return {level: alone(sealed, me, int(counts[level][me])) for level, sealed in data.items()}
 
-    hypotheses = [alone(data, target.agent) for data in (instance.under_d, instance.under_other)]
+    hypotheses = (own(instance.under_d, target.agent), own(instance.under_other, target.agent))
 
-    def trial(data: Stores, seed: int) -> np.ndarray:
-        where = places([alone(data, me) for me in range(layout.agents)], layout.sizes, network, steps, chunk, noise)
-        d, other = (replace(where[target.agent], stores=stores) for stores in hypotheses)
-        watched: list[Observer] = []
+    def trial(data: Records, seed: int) -> np.ndarray:
+        watching: list[Observer] = []
 
-        def handle(place: ThreadPlace, phase: str, t: int) -> Agent:
-            plain = agent_of(place, phase, t, root_key(seed))
-            if place.me != target.agent:
-                return plain
-            watch = Watch(target.level, target.row, (d, other), each)
-            watched.append(Observer(place, plain.index, plain.t, plain._key, (), watch))
-            return watched[-1]
+        def observe(answers: ThreadAnswers) -> Answer:
+            if answers.me != target.agent:
+                return answers
+            watching.append(Observer(answers, Watch(target.level, target.row, hypotheses, each)))
+            return watching[-1]
 
-        live(instance.problem, method, where, handle)
-        return np.sum([np.asarray(observer.settled()) for observer in watched], axis=0)
+        agents = range(instance.layout.population.parties)
+        records, roots = [own(data, me) for me in agents], [root_key(seed) for _ in agents]
+        place = ThreadPlace(traced, instance.problem, records, roots, chunk, noise, observe=observe)
+        place.advance(place.begin(), 0, steps)
+        return np.sum([np.asarray(observer.settled()) for observer in watching], axis=0)
 
     return lambda seeds, data: np.stack([trial(data, int(seed)) for seed in np.asarray(seeds)])
-
-
-def _own(store: Store, agent: int, size: int) -> Store:
-    """One agent's records out of a store that all share."""
-    entries = slice(int(store.starts[agent]), int(store.starts[agent]) + size)
-    rows = store.order[entries]
-    filled = None if store.filled is None else store.filled[entries]
-    pool = jax.tree.map(lambda leaf: leaf[rows.reshape(-1)], store.pool)
-    order = jnp.arange(rows.size, dtype=jnp.int32).reshape(rows.shape)
-    return Store(pool, order, filled, jnp.zeros(1, jnp.int32))

@@ -1,7 +1,7 @@
 """`audit`: run a method many times under D and under D', and see how well the two can be told apart."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -9,21 +9,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce import accounting
+from sottovoce.accounting.account import account_of
+from sottovoce.accounting.table import table_account
 from sottovoce.audit import adversaries, bounds
-from sottovoce.audit.adversaries import Instance, Stores, Target
+from sottovoce.audit.adversaries import Instance, Records, Target
 from sottovoce.audit.bounds import Finding
+from sottovoce.audit.labels import audit_labels
+from sottovoce.data.population import Population
 from sottovoce.methods.base import Method
-from sottovoce.networks import Network, single
+from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
+from sottovoce.privacy.table import Table
+from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.progress import Progress
-from sottovoce.runtime.store import Layout, lay_out
-from sottovoce.runtime.threads import Noise
+from sottovoce.runtime.threads import NoiseSource
 from sottovoce.trees import Tree
 
 Adversary = Literal["canary", "replay", "one-run"]
 Runtime = Literal["vectorised", "threads"]
-Score = Callable[[jax.Array, Stores], Any]  # for each seed the scores of a run on the data
+Score = Callable[[jax.Array, Records], Any]  # for each seed the scores of a run on the data
 
 _LOOKS = (0.125, 0.25, 0.5, 1.0)  # when it is asked whether the verdict is certain; they share the risk
 _DIGITS = 3  # scores are float32: finer differences are rounding, and the audit is of the ideal mechanism
@@ -32,20 +36,19 @@ _ROOM = 4_000_000  # records held at once by trials that run side by side
 
 def audit(
     method: Method,
+    data: Any,
     *,
     steps: int,
-    sizes: Sequence[Any] | Mapping[str, Any] | None = None,
-    parts: Sequence[Any] | None = None,
     problem: Any = None,
     network: Network | None = None,
     adversary: Adversary = "canary",
     runtime: Runtime = "vectorised",
-    noise: Noise = "simulated",
+    noise: NoiseSource = "simulated",
     agent: int = 0,
     level: str | None = None,
     row: int = 0,
     replacement: Tree | None = None,
-    delta: float = 1e-5,
+    delta: float | None = None,
     adjacency: Adjacency | None = None,
     claimed: float | None = None,
     trials: int = 20_000,
@@ -63,13 +66,14 @@ def audit(
 
     - "canary": the worst-case instance for the method, network, sampling and sizes at hand: a record whose gradient is
       the whole clip in a coordinate nobody else uses. A sound and tight account is nearly reached.
-    - "replay": your own `problem` and `parts`; the record at (`agent`, `level`, `row`) is removed, or replaced by
+    - "replay": your own `problem` and parts; the record at (`agent`, `level`, `row`) is removed, or replaced by
       `replacement`. Shows what a usual record risks.
     - "one-run": one run in which every record of the agent is a canary with a coordinate of its own, put in by a fair
       coin; zero-out only. Cheap, and weaker.
 
     Args:
-        sizes: each agent's number of records, as in `account`; read off `parts` if they are given.
+        data: the parties' parts, or a `Population`; or a `Table`, whose label gate is audited: the adversary then sees
+            every weight that the gate makes of one label, which is at least as much as any party sees.
         runtime: "vectorised", or "threads": every agent on a thread of its own, one run after the other. Slow: a few
             hundred trials take minutes.
         noise: "simulated", or, on threads, "discrete": exact, as deployed.
@@ -80,12 +84,10 @@ def audit(
 
     >>> import sottovoce as sv
     >>> method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(clip=1.0, noise=0.2), sampling=sv.Full())
-    >>> finding = audit(method, sizes=[10], steps=3, delta=1e-2, trials=4000)
+    >>> finding = audit(method, sv.Population([10]), steps=3, delta=1e-2, trials=4000)
     >>> finding.passed, finding.ratio > 0.5
     (True, True)
     """
-    if parts is None and sizes is None:
-        raise ValueError("give sizes= (each agent's number of records), or parts= with the records themselves")
     if trials < 100 or repeat < 1 or not 0 < confidence < 1:
         raise ValueError(
             f"{trials} trials, repeated {repeat} times, at confidence {confidence}: give at least 100 trials, at least "
@@ -93,8 +95,11 @@ def audit(
         )
     if adversary not in ("canary", "replay", "one-run"):
         raise ValueError(f"adversary is {adversary!r}: choose 'canary', 'replay' or 'one-run'")
-    if adversary == "replay" and (problem is None or parts is None):
-        raise ValueError("the replay adversary needs problem= and parts=; 'canary' makes its own")
+    if isinstance(data, Table):
+        return _labels(method, data, problem, steps, delta or 0.0, claimed, trials, confidence, seed)
+    delta = 1e-5 if delta is None else delta
+    if adversary == "replay" and (problem is None or isinstance(data, Population)):
+        raise ValueError("the replay adversary needs problem= and the parties' parts; 'canary' makes its own")
     if runtime not in ("vectorised", "threads") or noise not in ("simulated", "discrete"):
         raise ValueError(
             f"runtime {runtime!r}, noise {noise!r}: choose 'vectorised' or 'threads', and 'simulated' or 'discrete'"
@@ -105,20 +110,10 @@ def audit(
         if adjacency == "replace-one":
             raise ValueError("a one-run audit puts canaries in or leaves them out: its adjacency is 'zero-out'")
         adjacency = "zero-out"
-    layout = lay_out(parts) if parts is not None else None
-    by_level = accounting.as_sizes(layout.sizes if layout is not None else sizes)  # type: ignore[arg-type]
-    network = network or single()
-    report = accounting.account(
-        method,
-        sizes=by_level,
-        steps=steps,
-        network=network,
-        delta=delta,
-        adjacency=adjacency,
-        unit=layout.unit if layout is not None else "record",
-        shared_units=layout.shared_units if layout is not None else False,
-        problem=problem if adversary == "replay" else None,
-    )
+    population = Population.of(data)
+    replayed = problem if adversary == "replay" else None
+    account = account_of(method, data, steps, network, delta, adjacency, replayed)
+    network, report, by_level = account.network, account.report, population.counts
     relation: Adjacency = report.adjacency  # type: ignore[assignment]
     if claimed is None:
         claimed = report.per_agent[agent]
@@ -141,12 +136,24 @@ def audit(
         if adversary == "canary":
             instance = adversaries.worst_case(method, by_level, target, relation)
         else:
-            assert isinstance(layout, Layout)
-            instance = adversaries.neighbours(problem, layout, target, relation, replacement)
+            instance = adversaries.neighbours(problem, lay_out(data), target, relation, replacement)
         once = partial(_many_runs, scoring(instance), instance, delta, 1 - risk, claimed, trials, progress, what)
     found = [once(seed + number) for number in range(repeat)]
     each, counts = zip(*found)
     return Finding(max(each), claimed, delta, confidence, sum(counts), adversary, what, each)
+
+
+def _labels(
+    method: Method, table: Table, problem: Any, steps: int, delta: float, claimed: float | None, trials: int,
+    confidence: float, seed: int,
+) -> Finding:  # fmt: skip
+    """Audit the label gate of a run over columns: the label that is used most, in as many copies as the run makes."""
+    account = table_account(method, table, problem, steps, delta)
+    asked = [crossing for crossing in account.trace.crossings if crossing.level]
+    copies = max(crossing.copies for crossing in asked)
+    uses = sum(crossing.times for crossing in asked) * steps
+    given = {"classes": table.labels.classes, "uses": uses, "copies": copies, "delta": delta, "claimed": claimed}
+    return audit_labels(account.method.labels, **given, trials=trials, confidence=confidence, seed=seed)  # type: ignore[arg-type]
 
 
 def _many_runs(
@@ -161,7 +168,7 @@ def _many_runs(
     seed: int,
 ) -> tuple[float, int]:
     """Pilot, then trials in stretches, with a look at the verdict after some of them."""
-    held = sum(int(sizes.sum()) for sizes in instance.layout.sizes.values())
+    held = sum(int(counts.sum()) for counts in instance.layout.population.counts.values())
     block = max(1, min(4096, _ROOM // held, math.ceil(trials / 8)))
     first = int(np.random.default_rng([seed, 2]).integers(2**30))  # no two trials share a seed
     used = 0
@@ -223,11 +230,11 @@ def _one_run(
         raise ValueError(f"a one-run audit needs many canaries; agent {target.agent} has {count} record")
     problem, layout = adversaries.canaries(method, sizes, target, width=count)
     included = np.random.default_rng([seed, 3]).random(count) < 0.5
-    stores = dict(layout.stores)
-    store = stores[target.level]
-    absent = store.order[int(store.starts[target.agent]) + np.flatnonzero(~included)]
-    drawn = {**stores, target.level: adversaries.without(store, absent)}
-    instance = Instance(problem, layout, stores, stores, target)
+    records = dict(layout.sealed)
+    sealed = records[target.level]
+    absent = sealed.order[int(sealed.starts[target.agent]) + np.flatnonzero(~included)]
+    drawn = {**records, target.level: adversaries.without(sealed, absent)}
+    instance = Instance(problem, layout, records, records, target)
     found = np.asarray(scoring(instance, count)(jnp.asarray([seed], jnp.int32), drawn), np.float64)[
         0, 0
     ]  # one run, the likelihood

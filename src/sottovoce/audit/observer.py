@@ -1,53 +1,61 @@
-"""An agent whose releases are weighed while it makes them: how likely is each under D, how likely under D'?
+"""An observer weighs an agent's releases while they are made: how likely is each under D, and how likely under D'?
 
 Between releases everything is a function of public values, so the log-likelihood ratio of a whole transcript is the sum
 over batches of that of their releases, at the points where they were made: nothing needs to be replayed afterwards, and
 the ratio is exact. Messages of other agents depend on the record only through the transcript: their factors cancel.
 
-Who takes part in a batch is hidden. The adversary is told everybody's coin but the record's own, over which
-it averages; releases that share a batch share that coin. (A guarantee for Poisson batches holds against this adversary.
+Who takes part in a batch is hidden. The adversary is told everybody's coin but the record's own, over which it
+averages; releases that share a batch share that coin. (A guarantee for Poisson batches holds against this adversary.
 For batches of fixed size the others' coins depend on the record's: there the records besides it must contribute
 nothing, as in the worst-case instance.)
 
 Beside the likelihood, which trusts the stated noise, a second score only asks which hypothesis is nearer to what was
-released: it is blind to the noise's scale, and merciless where noise is missing.
+released: it does not use the noise's scale, and it finds missing noise at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import JaxprEqn
 from scipy import stats
 
+from sottovoce.data.sealed import Sealed
+from sottovoce.methods import equations
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import FixedSize, Poisson, Sampling, WithReplacement
-from sottovoce.runtime.agent import Agent, Batch, Place, RecordFn
-from sottovoce.trees import Private, Tree
+from sottovoce.privacy.sampling import FixedSize, Poisson, WithReplacement
+from sottovoce.runtime import answers
+from sottovoce.runtime.answers import BatchRows
+from sottovoce.runtime.array import ArrayAnswers
+from sottovoce.runtime.interpreter import play, walk
+from sottovoce.runtime.threads import ThreadAnswers
+from sottovoce.trees import Tree
 
 _NOTHING = 1e-9  # squared distance, in units of the noise, that counts as none
-_TAIL = 1e-9  # counts of a record that are rarer than this are not thought of
+_TAIL = 1e-9  # counts of a record that are rarer than this are ignored
 
 
 @dataclass(frozen=True)
 class Watch:
     """What is asked of each release: where the record is, and what it is under the two hypotheses.
 
-    `hypotheses` are two places that differ in that record alone. `each` asks for the ratio of every coordinate on its
-    own: record k then is the canary of coordinate k, and the second hypothesis is its absence.
+    `hypotheses` are the agent's records under D and under D', which differ in that record alone. `each` asks for the
+    ratio of every coordinate on its own: record k then is the canary of coordinate k, and the second hypothesis is its
+    absence.
     """
 
     level: str
     row: int
-    hypotheses: tuple[Place, Place]
+    hypotheses: tuple[Mapping[str, Sealed], Mapping[str, Sealed]]
     each: int = 0  # how many coordinates, each with its own canary; 0 for one record
     drawn: list["_Coin"] = field(default_factory=list)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a log-likelihood."""
+        """The shape of a log-likelihood."""
         return (self.each,) if self.each else ()
 
 
@@ -68,82 +76,73 @@ class Tally:
     open: dict[int, jax.Array]
 
 
-class Observer(Agent):
-    """An agent that releases as every agent does, bit for bit, and keeps the tally."""
+class Observer:
+    """Answers as the agent's own do, bit for bit, and keeps the tally."""
 
-    def __init__(
-        self,
-        place: Place,
-        index: jax.Array,
-        t: jax.Array,
-        key: jax.Array,
-        loops: tuple[int, ...],
-        watch: Watch,
-        tally: Tally | None = None,
-    ) -> None:
-        super().__init__(place, index, t, key, loops)
-        self._watch = watch
-        self._tally = tally or Tally(jnp.zeros((2, *watch.shape)), {})
+    def __init__(self, base: ArrayAnswers | ThreadAnswers, watch: Watch, tally: Tally | None = None) -> None:
+        self.base, self.watch = base, watch
+        self.tally = tally or Tally(jnp.zeros((2, *watch.shape)), {})
 
     def settled(self) -> jax.Array:
-        """Of all that was released: the log-likelihood ratio, D over D', and by how much D is nearer than D'."""
+        """Return, of all that was released: the log-likelihood ratio, D over D', and by how much D is nearer."""
         self._close(keep=())
-        return self._tally.scores
+        return self.tally.scores
 
-    def sample(self, sampling: Sampling, name: str = "batch") -> Batch:
-        """Draw as always, and note how likely the record was to be in it."""
-        batch = super().sample(sampling, name)
+    def __call__(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+        """Return an equation's results, and weigh them if they are released."""
+        if equation.primitive is equations.tell_p:
+            raise ValueError(
+                f"message {equation.params['release'].name!r} carries private state, which an audit of releases does "
+                "not follow: audit the sound design, or see the exhibits for the printed ones"
+            )
+        if equation.primitive is equations.loop_p:
+            return self._loop(equation, values)
+        results = list(self.base(equation, values))
+        if equation.primitive is equations.sample_p:
+            return [self._opened(results[0])]
+        if equation.primitive is equations.release_p:
+            batch, noted = values[0], self.tally.open
+            weighed = noted[batch.number] + self._weigh(equation, values, results)
+            self.tally = replace(self.tally, open={**noted, batch.number: weighed})
+        return results
+
+    def _opened(self, batch: BatchRows) -> BatchRows:
+        """Note how likely the record was to be in a batch."""
         coin = self._coin(batch)
-        self._watch.drawn.append(coin)
-        number = len(self._watch.drawn) - 1
-        start = jnp.zeros((2, 2, coin.counts.shape[0], *self._watch.shape))
-        self._tally = replace(self._tally, open={**self._tally.open, number: start})
+        self.watch.drawn.append(coin)
+        number = len(self.watch.drawn) - 1
+        start = jnp.zeros((2, 2, coin.counts.shape[0], *self.watch.shape))
+        self.tally = replace(self.tally, open={**self.tally.open, number: start})
         return replace(batch, number=number)
 
-    def tell(self, release: Release, value: Private) -> Tree:
-        """Private state is beyond this adversary."""
-        raise ValueError(
-            f"message {release.name!r} carries private state, which an audit of releases does not follow: "
-            "audit the sound design, or see the exhibits for the printed ones"
-        )
+    def _loop(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+        """Close the batches drawn inside a turn at its end; those from outside stay open."""
+        outside = tuple(self.tally.open)
+        body, consts = equation.params["body"], equation.params["consts"]
 
-    def loop(self, times: int, body: Callable[[Tree, Any], Tree], carry: Tree, name: str = "loop") -> Tree:
-        """Batches drawn inside a turn are closed at its end; those from outside stay open."""
-        outside = tuple(self._tally.open)
+        def turn(k: Any, both: tuple[list[Any], Tally]) -> tuple[list[Any], Tally]:
+            carry, tally = both
+            inside = Observer(self.base.inside(equation, k), self.watch, tally)
+            carry = play(walk(body, (), [*values[:consts], *carry], compiled=self.base.compiled), inside)
+            inside._close(keep=outside)
+            return carry, inside.tally
 
-        def watched(both: tuple[Tree, Tally], agent: "Observer") -> tuple[Tree, Tally]:
-            carry, agent._tally = both
-            carry = body(carry, agent)
-            agent._close(keep=outside)
-            return carry, agent._tally
-
-        carry, self._tally = super().loop(times, watched, (carry, self._tally), name)  # type: ignore[arg-type]
+        carry, self.tally = self.base.repeat(equation.params["times"], turn, (list(values[consts:]), self.tally))
         return carry
 
-    def _inside(self, times: int, key: jax.Array) -> "Observer":
-        return Observer(self.place, self.index, self.t, key, (*self.loops, times), self._watch, self._tally)
-
-    def _noisy_mean(self, release: Release, fns: Mapping[str, RecordFn], at: Tree, batch: Batch) -> Tree:
-        """Release as always, then weigh what came out."""
-        noisy = super()._noisy_mean(release, fns, at, batch)
-        weighed = self._weigh(release, fns, at, batch, noisy)
-        opened = self._tally.open
-        self._tally = replace(self._tally, open={**opened, batch.number: opened[batch.number] + weighed})
-        return noisy
-
     def _close(self, keep: tuple[int, ...]) -> None:
-        scores = self._tally.scores
-        for number, (likely, far) in self._tally.open.items():
+        scores = self.tally.scores
+        for number, (likely, far) in self.tally.open.items():
             if number not in keep:
-                weights = self._watch.drawn[number].weights.reshape(-1, *[1] * len(self._watch.shape))
+                weights = self.watch.drawn[number].weights.reshape(-1, *[1] * len(self.watch.shape))
                 under = jax.nn.logsumexp(likely + weights, axis=1)
                 nearest = jnp.min(jnp.where(jnp.isfinite(weights), far, jnp.inf), axis=1)
                 scores = scores + jnp.stack([under[0] - under[1], nearest[1] - nearest[0]])
-        self._tally = Tally(scores, {number: self._tally.open[number] for number in keep})
+        self.tally = Tally(scores, {number: self.tally.open[number] for number in keep})
 
-    def _coin(self, batch: Batch) -> _Coin:
-        """Random draws are averaged over; where the schedule is public, the record is there or not."""
-        sampling, n = batch.sampling, self.place.sizes[self._watch.level]
+    def _coin(self, batch: BatchRows) -> _Coin:
+        """Return the record's coin: random draws are averaged over; in a public schedule it is there or not."""
+        sampling, n = batch.sampling, self.base.moment.known.population.counts[self.watch.level]
         if isinstance(sampling, WithReplacement):
             most = int(max(stats.binom.isf(_TAIL, sampling.batch, 1 / size) for size in n))
             table = np.stack([stats.binom.logpmf(np.arange(most + 1), sampling.batch, 1 / size) for size in n])
@@ -151,25 +150,35 @@ class Observer(Agent):
             rate = np.array([_rate(sampling, int(size)) for size in n])
             with np.errstate(divide="ignore"):
                 table = np.log(np.stack([1 - rate, rate], axis=1))
-        elif self._watch.each:
+        elif self.watch.each:
             return _Coin(jnp.ones(1), jnp.zeros(1))
         else:
-            rows, weights = batch.rows[self._watch.level]
-            present = jnp.sum(jnp.where(rows == self._watch.row, weights, 0.0))
+            rows, weights = batch.rows[self.watch.level]
+            present = jnp.sum(jnp.where(rows == self.watch.row, weights, 0.0))
             return _Coin(present[None], jnp.zeros(1))
-        return _Coin(jnp.arange(table.shape[1], dtype=jnp.float32), jnp.asarray(table, jnp.float32)[self.index])
+        own = jnp.asarray(table, jnp.float32)[self.base.moment.index]
+        return _Coin(jnp.arange(table.shape[1], dtype=jnp.float32), own)
 
-    def _weigh(self, release: Release, fns: Mapping[str, RecordFn], at: Tree, batch: Batch, noisy: Tree) -> jax.Array:
-        """By hypothesis and count: the log-likelihood relative to the record's absence, and the log-distance."""
-        watch, coin = self._watch, self._watch.drawn[batch.number]
-        alone = [self._at(place)._mean(release, fns, at, self._only_record(batch)) for place in watch.hypotheses]
+    def _weigh(self, equation: JaxprEqn, values: list[Any], noisy: list[Any]) -> jax.Array:
+        """Return by hypothesis and count: the log-likelihood relative to the record's absence, and the log-distance."""
+        watch, moment, batch = self.watch, self.base.moment, values[0]
+        release: Release = equation.params["release"]
+        coin = watch.drawn[batch.number]
+
+        def mean(records: Mapping[str, Sealed], rows: BatchRows) -> list[Any]:
+            return jax.tree.leaves(answers.mean(replace(moment, records=records), equation, [rows, *values[1:]]))
+
+        alone = [mean(records, self._only_record(batch)) for records in watch.hypotheses]
         if watch.each:
-            alone[1] = jax.tree.map(jnp.zeros_like, alone[1])
-        rest = noisy if watch.each else jax.tree.map(jnp.subtract, noisy, self._rest(release, fns, at, batch))
-        scale = jnp.asarray(release.scale(self.t, self.index), jnp.float32)
+            alone[1] = [jnp.zeros_like(leaf) for leaf in alone[1]]
+            rest = noisy
+        else:
+            others = mean(moment.records, self._others(batch))
+            rest = [value - other for value, other in zip(noisy, others)]
+        scale = jnp.asarray(release.scale(moment.t, moment.index), jnp.float32)
 
         def one(share: Tree, count: jax.Array) -> jax.Array:
-            pairs = list(zip(jax.tree.leaves(rest), jax.tree.leaves(share), strict=True))
+            pairs = list(zip(rest, share, strict=True))
             gains = [_gain(release, value, count * mine, scale) for value, mine in pairs]
             gaps = [((value - count * mine) / scale) ** 2 for value, mine in pairs]
             gain, gap = ([leaf if watch.each else jnp.sum(leaf) for leaf in leaves] for leaves in (gains, gaps))
@@ -178,21 +187,18 @@ class Observer(Agent):
         tables = [jax.vmap(lambda count, share=share: one(share, count))(coin.counts) for share in alone]
         return jnp.moveaxis(jnp.stack(tables), 2, 0)  # (hypothesis, count, score) to (score, hypothesis, count)
 
-    def _rest(self, release: Release, fns: Mapping[str, RecordFn], at: Tree, batch: Batch) -> Tree:
-        """The mean without the record."""
-        rows, weights = batch.rows[self._watch.level]
-        without = jnp.where(rows == self._watch.row, 0.0, weights)
-        return self._mean(release, fns, at, replace(batch, rows={**batch.rows, self._watch.level: (rows, without)}))
+    def _others(self, batch: BatchRows) -> BatchRows:
+        """Return the batch without the record."""
+        rows, weights = batch.rows[self.watch.level]
+        without = jnp.where(rows == self.watch.row, 0.0, weights)
+        return replace(batch, rows={**batch.rows, self.watch.level: (rows, without)})
 
-    def _only_record(self, batch: Batch) -> Batch:
-        """The record alone; or all canaries, which do not meet."""
-        level = self._watch.level
-        rows = jnp.arange(self._watch.each) if self._watch.each else jnp.full(1, self._watch.row)
+    def _only_record(self, batch: BatchRows) -> BatchRows:
+        """Return the record alone; or all canaries, which do not meet."""
+        rows = jnp.arange(self.watch.each) if self.watch.each else jnp.full(1, self.watch.row)
         nobody = (jnp.zeros(1, jnp.int32), jnp.zeros(1))
-        return replace(batch, rows={**dict.fromkeys(batch.rows, nobody), level: (rows, jnp.ones(rows.shape))})
-
-    def _at(self, place: Place) -> Agent:
-        return Agent(place, self.index, self.t, self._key, self.loops)
+        alone = {**dict.fromkeys(batch.rows, nobody), self.watch.level: (rows, jnp.ones(rows.shape))}
+        return replace(batch, rows=alone)
 
 
 def _rate(sampling: Poisson | FixedSize, n: int) -> float:
@@ -200,7 +206,7 @@ def _rate(sampling: Poisson | FixedSize, n: int) -> float:
 
 
 def _gain(release: Release, value: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
-    """Log-density of noise `value - shift` minus that of `value`, in each coordinate."""
+    """Return the log-density of noise `value - shift` minus that of `value`, in each coordinate."""
     if release.mechanism == "gaussian":
         return shift * (value - shift / 2) / scale**2
     return (jnp.abs(value) - jnp.abs(value - shift)) / scale

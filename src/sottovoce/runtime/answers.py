@@ -6,7 +6,7 @@ phase, the step, the loop turns and the equation's number. No two equations shar
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -89,14 +89,6 @@ class BatchRows:
     rows: Drawn
     sampling: Sampling
     number: int = 0  # for observers
-
-
-class Mixing(Protocol):
-    """What a place does with `mix`."""
-
-    def __call__(self, moment: Moment, leaves: list[Any], over: str, others_only: bool) -> list[Any]:
-        """Return the weighted sum of what is heard."""
-        ...
 
 
 def draw(moment: Moment, equation: JaxprEqn) -> BatchRows:

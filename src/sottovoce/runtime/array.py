@@ -3,9 +3,9 @@
 `sottovoce.runtime.mesh` spreads the same program over devices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,7 @@ class ArrayAnswers:
 
     spec: Spec
     moment: Moment
+    compiled: ClassVar[bool] = False  # what lies between two stops becomes part of the surrounding program
 
     def __call__(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Return an equation's results."""
@@ -74,11 +75,19 @@ class ArrayAnswers:
         """Run a loop's turns, compiled once whatever their number."""
         body, consts = equation.params["body"], equation.params["consts"]
 
-        def turn(k: Array, carry: list[Any]) -> list[Any]:
-            inside = ArrayAnswers(self.spec, self.moment.inside(equation, k))
+        def turn(k: Any, carry: list[Any]) -> list[Any]:
+            inside = self.inside(equation, k)
             return play(walk(body, (), [*values[:consts], *carry], compiled=False), inside)
 
-        return jax.lax.fori_loop(0, equation.params["times"], turn, list(values[consts:]))
+        return self.repeat(equation.params["times"], turn, list(values[consts:]))
+
+    def inside(self, loop: JaxprEqn, turn: Any) -> "ArrayAnswers":
+        """Return the answers inside one turn of a loop."""
+        return ArrayAnswers(self.spec, self.moment.inside(loop, turn))
+
+    def repeat(self, times: int, turn: Callable[[Any, Any], Any], carry: Any) -> Any:
+        """Return the carry after all turns."""
+        return jax.lax.fori_loop(0, times, turn, carry)
 
 
 def bounded_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tree:

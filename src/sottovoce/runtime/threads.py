@@ -10,7 +10,8 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ from sottovoce.methods.agent import Known
 from sottovoce.privacy import exact_gate
 from sottovoce.runtime import answers, mixing
 from sottovoce.runtime.answers import BatchRows, Moment
-from sottovoce.runtime.interpreter import play, walk
+from sottovoce.runtime.interpreter import Answer, play, walk
 from sottovoce.runtime.layout import Layout, alone
 from sottovoce.runtime.place import NEVER, RowsPlace, public
 
@@ -110,6 +111,7 @@ class ThreadAnswers:
     programs: Programs
     post: Post
     noise: NoiseSource
+    compiled: ClassVar[bool] = True  # each piece between two stops is a program of its own
 
     def __call__(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Return an equation's results."""
@@ -161,10 +163,20 @@ class ThreadAnswers:
     def loop(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Run the turns one by one: messages inside must really be sent."""
         body, consts = equation.params["body"], equation.params["consts"]
-        carry = list(values[consts:])
-        for k in range(equation.params["times"]):
-            inside = ThreadAnswers(self.me, self.moment.inside(equation, k), self.programs, self.post, self.noise)
-            carry = play(walk(body, (), [*values[:consts], *carry], compiled=True), inside)
+
+        def turn(k: Any, carry: list[Any]) -> list[Any]:
+            return play(walk(body, (), [*values[:consts], *carry], compiled=True), self.inside(equation, k))
+
+        return self.repeat(equation.params["times"], turn, list(values[consts:]))
+
+    def inside(self, loop: JaxprEqn, turn: Any) -> "ThreadAnswers":
+        """Return the answers inside one turn of a loop."""
+        return ThreadAnswers(self.me, self.moment.inside(loop, turn), self.programs, self.post, self.noise)
+
+    def repeat(self, times: int, turn: Callable[[Any, Any], Any], carry: Any) -> Any:
+        """Return the carry after all turns."""
+        for k in range(times):
+            carry = turn(k, carry)
         return carry
 
 
@@ -172,7 +184,7 @@ class ThreadPlace(RowsPlace):
     """One thread per agent.
 
     `pay(agent, t)` is called by each agent before each of its steps, so that a deployed agent charges its own ledger
-    before it releases anything.
+    before it releases anything. `observe` may wrap an agent's answers, for an audit.
     """
 
     def __init__(
@@ -184,10 +196,11 @@ class ThreadPlace(RowsPlace):
         chunk: int,
         noise: NoiseSource = "simulated",
         pay: Callable[[int, int], None] = lambda agent, t: None,
+        observe: Callable[[ThreadAnswers], Answer] = lambda answers: answers,
     ) -> None:
         super().__init__(trace, problem, deployed=noise == "discrete")
-        self.records, self.roots, self.noise, self.pay = records, roots, noise, pay
-        self.programs = Programs(trace.known, chunk)
+        self.records, self.roots, self.noise, self.pay, self.observe = records, roots, noise, pay, observe
+        self.programs = _programs(trace, chunk)
 
     @classmethod
     def simulated(cls, trace: Trace, problem: Any, layout: Layout, root: jax.Array, chunk: int) -> "ThreadPlace":
@@ -233,11 +246,11 @@ class ThreadPlace(RowsPlace):
             broken = np.where(fine, broken, np.minimum(broken, t)).astype(np.int32)
         return state, broken
 
-    def _answers(self, me: int, phase: str, t: int, post: Post) -> ThreadAnswers:
+    def _answers(self, me: int, phase: str, t: int, post: Post) -> Answer:
         index, now = jnp.int32(me), jnp.int32(t)
         key = answers.step_key(self.roots[me], index, phase, now)
         moment = Moment(self.trace.known, index, now, key, self.records[me], self.programs.chunk)
-        return ThreadAnswers(me, moment, self.programs, post, self.noise)
+        return self.observe(ThreadAnswers(me, moment, self.programs, post, self.noise))
 
     def _together(
         self, life: Callable[[int, Post], tuple[list[Any], np.ndarray]]
@@ -270,6 +283,12 @@ class ThreadPlace(RowsPlace):
             raise causes[0]
         states, broken = zip(*ends)  # type: ignore[arg-type]
         return [jnp.stack(leaves) for leaves in zip(*states)], np.min(np.stack(broken), axis=0)
+
+
+@lru_cache(maxsize=16)
+def _programs(trace: Trace, chunk: int) -> Programs:
+    """Return the programs of a trace: another run of it finds them compiled."""
+    return Programs(trace.known, chunk)
 
 
 def own_records(layout: Layout, me: int) -> dict[str, Sealed]:
