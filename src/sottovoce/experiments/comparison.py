@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from sottovoce.experiments.runfile import Printed
+from sottovoce.files import write_atomically
 from sottovoce.privacy.report import PrivacyReport, rounded_up
-from sottovoce.runtime import checkpoint
 
 Kind = Literal["together", "alone", "pooled"]
 TRAIN = "train "  # begins the name of a metric of private records, which has no noise
@@ -174,8 +174,8 @@ def save_plan(folder: Path, title: str, text: str, printed: Sequence[Printed], r
     """Write what is going to be run, so that a stopped experiment can be looked at, too."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"title": title, "printed": [entry.model_dump() for entry in printed], "rows": list(rows)}
-    checkpoint.write_atomically(folder / "run.toml", text.encode())
-    checkpoint.write_atomically(folder / "comparison.json", json.dumps(facts, indent=1).encode())
+    write_atomically(folder / "run.toml", text.encode())
+    write_atomically(folder / "comparison.json", json.dumps(facts, indent=1).encode())
 
 
 def stored_plan(folder: Path) -> dict[str, bytes]:
@@ -186,7 +186,7 @@ def stored_plan(folder: Path) -> dict[str, bytes]:
 def restore_plan(folder: Path, stored: dict[str, bytes]) -> None:
     """Put back what `stored_plan` found, if anything."""
     for name, content in stored.items():
-        checkpoint.write_atomically(folder / name, content)
+        write_atomically(folder / name, content)
 
 
 def lower_is_better(metric: str) -> bool:

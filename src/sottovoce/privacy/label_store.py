@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.files import write_atomically
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Epsilon, Mechanism
 from sottovoce.privacy.ledger import Budget, BudgetExceeded, digest
 from sottovoce.privacy.response import ONE, Response, groups
-from sottovoce.runtime.checkpoint import write_atomically
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sottovoce.files import write_atomically
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
-from sottovoce.runtime.checkpoint import write_atomically
 
 Spent = tuple[tuple[Mechanism, int], ...]
 Levels = dict[str, Spent]  # what one run spent on records of each level
