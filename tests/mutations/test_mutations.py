@@ -17,7 +17,8 @@ import jax
 import pytest
 
 from sottovoce import accounting
-from sottovoce.privacy import accountant, bookkeeping, discrete, gate, ledger, mechanisms
+from sottovoce.clipping import bookkeeping
+from sottovoce.privacy import accountant, discrete, gate, ledger, mechanisms
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runtime import agent, threads
 

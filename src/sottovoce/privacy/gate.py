@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sottovoce.privacy.bookkeeping import clipped_sum
+from sottovoce.clipping import clipped_sum
 from sottovoce.privacy.release import Release
 from sottovoce.trees import Tree
 
