@@ -15,6 +15,7 @@ from sottovoce.naming import check_count
 from sottovoce.networks import Network, single
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
+from sottovoce.privacy.mechanisms import Spent
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.report import PrivacyReport, merge_caveats
 from sottovoce.privacy.sampling import FixedSize, OnePass, Sampling
@@ -24,7 +25,6 @@ from sottovoce.runtime.store import as_part, facts
 from sottovoce.schedules import same_for_all
 
 M = TypeVar("M", bound=Method)
-Spent = tuple[tuple[Mechanism, int], ...]
 
 
 def account(
@@ -255,7 +255,7 @@ def _group(
     event = sampling.event(n)
     return [
         (
-            Mechanism(gaussian=float(row[0]), laplace=tuple(row[1:].tolist()), sampling=event),
+            Mechanism(gaussian=float(row[0]), laplace=tuple(row[1:].tolist()), amplification=event),
             int(count) * own[0].batches,
         )
         for row, count in zip(rows.T, how_often)

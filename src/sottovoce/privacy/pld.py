@@ -21,7 +21,7 @@ from scipy.signal import fftconvolve, lfilter
 from scipy.special import expit, ndtr, ndtri
 
 Array = np.ndarray
-Weights = tuple[tuple[int, float], ...]  # (shift, probability) pairs of a mixture
+Mixture = tuple[tuple[int, float], ...]  # (shift, probability) pairs of a mixture
 
 _COARSEST = 2.0**-6
 _FINEST = 2.0**-20
@@ -38,8 +38,8 @@ class Shifted:
     """
 
     mu: float
-    over: Weights = ((1, 1.0),)
-    under: Weights = ((0, 1.0),)
+    over: Mixture = ((1, 1.0),)
+    under: Mixture = ((0, 1.0),)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _losses(piece: Piece, h: float, tail: float) -> tuple[Losses, Losses]:
     return _shared(piece, h, tail)
 
 
-def _mirror(weights: Weights) -> Weights:
+def _mirror(weights: Mixture) -> Mixture:
     return tuple((-k, w) for k, w in reversed(weights))
 
 
@@ -156,13 +156,13 @@ def _shifted(piece: Shifted, h: float, tail: float) -> Losses:
     return _snap(ends, mass, h, infinite=float(upper[-1]) + missing)
 
 
-def _log_mixture(weights: Weights, mu: float, x: Array) -> Array:
+def _log_mixture(weights: Mixture, mu: float, x: Array) -> Array:
     """Log density of the mixture relative to N(0, 1)."""
     terms = [math.log(w) + k * mu * x - (k * mu) ** 2 / 2 for k, w in weights if w > 0]
     return terms[0] if len(terms) == 1 else np.logaddexp.reduce(terms)
 
 
-def _mixture_mass(weights: Weights, mu: float, x: Array) -> Array:
+def _mixture_mass(weights: Mixture, mu: float, x: Array) -> Array:
     """Probabilities below x[0], between neighbours, and above x[-1], each accurate in its own tail."""
     mass = np.zeros(len(x) + 1)
     for k, w in weights:

@@ -19,13 +19,13 @@ import numpy as np
 
 from sottovoce.privacy.accountant import (
     Adjacency,
+    Amplification,
     Epsilon,
     Mechanism,
-    Poisson,
-    Sampling,
-    Unsampled,
-    WithoutReplacement,
-    WithReplacement,
+    NoAmplification,
+    PoissonAmplification,
+    RedrawAmplification,
+    SubsetAmplification,
     check_adjacency,
     epsilon,
 )
@@ -223,7 +223,7 @@ def gradient_release(
     4.3132
     """
     drawn, default = _sampling(sampling, D, m)
-    mechanism = Mechanism(gaussian=(C2 / (m * sigma)) ** 2, sampling=drawn)
+    mechanism = Mechanism(gaussian=(C2 / (m * sigma)) ** 2, amplification=drawn)
     return epsilon([(mechanism, K + 1)], delta, adjacency or default)
 
 
@@ -283,8 +283,8 @@ def storm_released(
     start = sum((C / (first * sigma)) ** 2 for sigma in (sigma_x, sigma_y))
     later = sum(((2 - beta) * C / (batch * sigma)) ** 2 for beta, sigma in [(beta_x, sigma_x), (beta_y, sigma_y)])
     mechanisms = [
-        (Mechanism(start, sampling=Poisson(first / n)), 1),
-        (Mechanism(later, sampling=Poisson(batch / n)), T - 1),
+        (Mechanism(start, amplification=PoissonAmplification(first / n)), 1),
+        (Mechanism(later, amplification=PoissonAmplification(batch / n)), T - 1),
     ]
     return epsilon(mechanisms, gamma, adjacency)
 
@@ -313,22 +313,22 @@ def dp_bilevel(
     drawn, default = _sampling(sampling, n, n if batch is None else batch)
     releases = [(C_out, sigma_out, 1), *inner]
     mechanisms = [
-        (Mechanism(gaussian=(clip / ((batch or n) * sigma)) ** 2, sampling=drawn), T * steps)
+        (Mechanism(gaussian=(clip / ((batch or n) * sigma)) ** 2, amplification=drawn), T * steps)
         for clip, sigma, steps in releases
     ]
     return epsilon(mechanisms, delta, adjacency or default)
 
 
-def _sampling(name: str, size: int, batch: int) -> tuple[Sampling, Adjacency]:
+def _sampling(name: str, size: int, batch: int) -> tuple[Amplification, Adjacency]:
     """The sampling of that name and the adjacency in which its bound is usually stated."""
     if name in ("none", "full"):
-        return Unsampled(), "replace-one"
+        return NoAmplification(), "replace-one"
     if name == "poisson":
-        return Poisson(batch / size), "zero-out"
+        return PoissonAmplification(batch / size), "zero-out"
     if name == "without_replacement":
-        return WithoutReplacement(size, batch), "replace-one"
+        return SubsetAmplification(size, batch), "replace-one"
     if name == "with_replacement":
-        return WithReplacement(size, batch), "zero-out"
+        return RedrawAmplification(size, batch), "zero-out"
     raise ValueError(f"sampling is {name!r}: see the function's signature for its choices")
 
 

@@ -11,7 +11,8 @@ from sottovoce import accounting
 from sottovoce.methods.base import Method
 from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Mechanism, check_adjacency
-from sottovoce.privacy.ledger import OWNER, Budget, Entry, Group, Ledger, Spent
+from sottovoce.privacy.ledger import OWNER, Budget, Entry, Group, Ledger
+from sottovoce.privacy.mechanisms import Spent
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.sampling import OnePass
 from sottovoce.runtime.recorder import charges
