@@ -97,10 +97,6 @@ class Method:
         """All releases it is configured with."""
         return [value for value in _values(self) if isinstance(value, Release)]
 
-    def samplings(self) -> list[Sampling]:
-        """All samplings it is configured with."""
-        return [value for value in _values(self) if isinstance(value, Sampling)]
-
     def schedules(self) -> dict[str, Schedule]:
         """The fields that are schedules, or numbers that stand for one."""
         given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if Schedule in alternatives(f.type)}

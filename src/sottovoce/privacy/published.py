@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import zeta as hurwitz_zeta
 
-PerVariable = float | Sequence[float]  # one value for x, y and z, or three
-Scheme = tuple[Literal["S1", "S2"], float] | Callable[[np.ndarray], Any]
+OneOrThree = float | Sequence[float]  # one value for x, y and z, or three
+NoiseScheme = tuple[Literal["S1", "S2"], float] | Callable[[np.ndarray], Any]
 
 
-def triple(name: str, value: PerVariable) -> tuple[float, float, float]:
+def triple(name: str, value: OneOrThree) -> tuple[float, float, float]:
     """Return a setting's values for x, y and z, repeating a single one.
 
     >>> triple("clip", 1.0)
@@ -27,7 +27,7 @@ def triple(name: str, value: PerVariable) -> tuple[float, float, float]:
     return values
 
 
-def ldp_dsbo(T: float, v: PerVariable, s: PerVariable, sigma: PerVariable, wbar: float) -> float:
+def ldp_dsbo(T: float, v: OneOrThree, s: OneOrThree, sigma: OneOrThree, wbar: float) -> float:
     """LDP-DSBO, Theorem 4.5: sum over x, y, z and t = 1..T of sqrt(2) C_v / (sigma_v (t+1)^(1 + v_v - s_v)).
 
     Step sizes decay like t^-v, noise like t^-s; wbar is the smallest |w_ii| (the text prints min w_ii, which is
@@ -68,7 +68,7 @@ def bambi_dp(c: float) -> float:
     return 1 / c
 
 
-def scheme_scale(scheme: Scheme, K: int) -> np.ndarray:
+def scheme_scale(scheme: NoiseScheme, K: int) -> np.ndarray:
     """Laplace scales for k = 0..K: ("S1", p) is (k+1)^p, ("S2", p) is p^K at every k; or any function of k.
 
     >>> scheme_scale(("S1", 1.0), 2).tolist(), scheme_scale(("S2", 0.5), 2).tolist()
@@ -84,7 +84,9 @@ def scheme_scale(scheme: Scheme, K: int) -> np.ndarray:
     raise ValueError(f"noise scheme is {kind!r}: choose 'S1', (k+1)^p, or 'S2', p^K")
 
 
-def gradient_tracking(K: int, C: float, m: int, a: float, b: float, gamma: float, zeta: Scheme, eta: Scheme) -> float:
+def gradient_tracking(
+    K: int, C: float, m: int, a: float, b: float, gamma: float, zeta: NoiseScheme, eta: NoiseScheme
+) -> float:
     """DP gradient tracking, Lemmas 4 and 5, for a = alpha sum_j R_ij and b = beta sum_j C_ij.
 
     Not covered: C is an L2 bound used as an L1 bound (a factor up to sqrt(d)); all m gradients drift once the states

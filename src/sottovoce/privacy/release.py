@@ -7,7 +7,7 @@ from typing import Literal
 
 from sottovoce.schedules import Scaled, Schedule, schedule
 
-Noise = Literal["gaussian", "laplace"]
+NoiseKind = Literal["gaussian", "laplace"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Release:
 
     clip: float
     noise: float | Schedule
-    mechanism: Noise = "gaussian"
+    mechanism: NoiseKind = "gaussian"
     name: str = ""
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ from sottovoce.privacy.accountant import (
 )
 from sottovoce.privacy.gdp import gdp_delta, gdp_epsilon
 from sottovoce.privacy.mechanisms import clips_moved
-from sottovoce.privacy.published import PerVariable, Scheme, scheme_scale, triple
+from sottovoce.privacy.published import NoiseScheme, OneOrThree, scheme_scale, triple
 from sottovoce.privacy.sensitivities import storm_sensitivity, tracking_box, tracking_compact, tracking_tight
 
 __all__ = [
@@ -52,11 +52,11 @@ __all__ = [
 
 def ldp_dsbo(
     T: int,
-    v: PerVariable,
-    s: PerVariable,
-    sigma: PerVariable,
-    lam0: PerVariable,
-    clip: PerVariable,
+    v: OneOrThree,
+    s: OneOrThree,
+    sigma: OneOrThree,
+    lam0: OneOrThree,
+    clip: OneOrThree,
     noise: Literal["laplace", "gaussian"] = "laplace",
     delta: float = 0.0,
     *,
@@ -88,10 +88,10 @@ def ldp_dsbo(
 
 def ldp_dsbo_printed(
     T: int,
-    v: PerVariable,
-    s: PerVariable,
-    sigma: PerVariable,
-    lam0: PerVariable,
+    v: OneOrThree,
+    s: OneOrThree,
+    sigma: OneOrThree,
+    lam0: OneOrThree,
     w: float,
     c_h: float,
     c_l: float,
@@ -179,8 +179,8 @@ def gradient_tracking_printed(
     b: float,
     gamma: float,
     L1: float,
-    zeta: Scheme,
-    eta: Scheme,
+    zeta: NoiseScheme,
+    eta: NoiseScheme,
     form: Literal["box", "compact", "tight"] = "box",
     *,
     adjacency: Adjacency = "replace-one",
@@ -339,5 +339,5 @@ def _as(bound: Epsilon, adjacency: Adjacency) -> Epsilon:
     )
 
 
-def _triples(**settings: PerVariable) -> list[tuple[float, float, float]]:
+def _triples(**settings: OneOrThree) -> list[tuple[float, float, float]]:
     return [triple(name, value) for name, value in settings.items()]
