@@ -84,6 +84,14 @@ def blocks_of(elements: int, uses: Sequence[tuple[int, Use]]) -> list[Block] | N
     """Sort the uses of a leaf by the elements that they touch.
 
     Returns None if two uses touch sets of elements that overlap without being equal.
+
+    >>> def use(*elements):
+    ...     return Use("dot", 0, np.array(elements).reshape(1, -1, 1), 1, lambda a, leaf: leaf, lambda a, d: (a[0], d))
+    >>> blocks = blocks_of(4, [(0, use(0, 1)), (1, use(2, 3)), (2, use(0, 1))])
+    >>> [len(block.uses) for block in blocks]
+    [2, 1]
+    >>> blocks_of(4, [(0, use(0, 1)), (1, use(1, 2))]) is None
+    True
     """
     blocks: list[Block] = []
     for k, use in uses:
@@ -101,7 +109,15 @@ def blocks_of(elements: int, uses: Sequence[tuple[int, Use]]) -> list[Block] | N
 
 
 def is_cheaper_in_factors(block: Block, norm: str) -> bool:
-    """Say whether the norm from factors costs less than the explicit gradient, by rough counts of memory traffic."""
+    """Say whether the norm from factors costs less than the explicit gradient, by rough counts of memory traffic.
+
+    >>> where = np.arange(1000).reshape(1, 20, 50)
+    >>> def block(positions):
+    ...     use = Use("dot", 0, where, positions, lambda a, leaf: leaf, lambda a, d: (a[0], d))
+    ...     return Block("dot", where, [(0, use, False)])
+    >>> is_cheaper_in_factors(block(1), "l2"), is_cheaper_in_factors(block(20), "l2")
+    (True, False)
+    """
     positions = sum(use.positions for _, use, _ in block.uses)
     groups, p, q = block.where.shape
     if positions == 1:
@@ -123,7 +139,11 @@ def wide(x: Array) -> Array:
 
 
 def shape_of(atom: Any) -> tuple[int, ...]:
-    """Return the shape of a variable or literal of a jaxpr."""
+    """Return the shape of a variable or literal of a jaxpr.
+
+    >>> shape_of(jax.make_jaxpr(jnp.sin)(jnp.ones((2, 3))).jaxpr.invars[0])
+    (2, 3)
+    """
     return atom.aval.shape
 
 

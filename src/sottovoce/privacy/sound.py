@@ -1,14 +1,19 @@
-"""Privacy bounds that are proved, for both designs of each method.
+"""Compute privacy bounds that are proved, for both designs of each method.
 
-Two lemmas do the work. *Public state*: a message that is a function of earlier messages, plus a data term whose
-sensitivity is at most Delta_t whatever those messages were, plus fresh noise, costs Delta_t over the noise, and costs
-compose. *Private linear state*: if the un-noised state is kept and the data term is evaluated at public points, its
-sensitivity is carried on, Delta_t = |a_t| Delta_{t-1} + sens(A_t); if it is evaluated at the private state itself, the
-drift Lip(A_t) Delta must be added, which no clipping removes.
+The bounds rest on two lemmas.
+
+*Public state*: a message is a function of earlier messages, plus a data term whose sensitivity is at most Delta_t for
+all values of those messages, plus fresh noise. It costs Delta_t over the noise, and costs compose. For example, a sound
+design sends a public state plus a clipped and noised gradient.
+
+*Private linear state*: the un-noised state is kept. If the data term is evaluated at public points, the sensitivity is
+carried on, Delta_t = |a_t| Delta_{t-1} + sens(A_t). If it is evaluated at the private state itself, the drift
+Lip(A_t) Delta must be added, and no clipping removes it. For example, a printed design keeps its own state and sends
+noisy copies of it.
 
 Every function takes `adjacency` and returns an `Epsilon`, a float that states its adjacency, delta and accountant.
-Defaults: zero-out for Poisson and with-replacement sampling, replace-one otherwise. All bounds are for the ideal
-mechanism (real numbers), need fixed denominators and fresh secret coins, and shrink as the noise grows.
+The default adjacency is zero-out for Poisson and with-replacement sampling, replace-one otherwise. All bounds are for
+the ideal mechanism (real numbers), need fixed denominators and fresh secret coins, and shrink as the noise grows.
 """
 
 import math
@@ -62,7 +67,7 @@ def ldp_dsbo(
     *,
     adjacency: Adjacency = "replace-one",
 ) -> Epsilon:
-    """LDP-DSBO with noisy own state: gradients at the own broadcasts, each record clipped, averaged over t+1 records.
+    """Bound LDP-DSBO with noisy own state: gradients at the own broadcasts, records clipped, means over t+1 records.
 
     Guarantee for the record that arrives first, the worst one: every message of one agent over T rounds. `clip` is an
     L1 bound for Laplace noise of scale sigma / (sqrt(2) (t+1)^s), an L2 bound for Gaussian noise of std
@@ -103,7 +108,7 @@ def ldp_dsbo_printed(
     *,
     adjacency: Adjacency = "replace-one",
 ) -> Epsilon:
-    """LDP-DSBO as printed (own state kept un-noised): the recursions (171), (176), (178) run numerically.
+    """Bound LDP-DSBO as printed (own state kept un-noised), by the recursions (171), (176), (178) run numerically.
 
     Holds at delta = 0 for the messages of rounds 1..T, if all constants are true in L1: per-record gradients of h and l
     (in x and in y) at most c_h and c_l, their Lipschitz constants L_h1 and L_l1 (the latter also bounds the mixed
@@ -140,11 +145,11 @@ def label_fresh(
     *,
     adjacency: Adjacency = "replace-one",
 ) -> Epsilon:
-    """Labels randomised afresh at each use by Laplace noise of scale c, with Q zeroth-order copies of each use.
+    """Bound labels with fresh Laplace noise of scale c at each use, and Q zeroth-order copies of each use.
 
     The neighbour has one label changed; a removed label counts as changed to a public default, so the bound is the same
     under zero-out. Two classes: the label moves by 1. More: the one-hot vector moves by 1 in two coordinates, each with
-    its own noise. Batches are known to everybody: nothing is gained by sampling.
+    its own noise. Batches are known to everybody, so sampling amplifies nothing.
 
     >>> float(label_fresh(1.0, uses=20, Q=1))
     40.0
@@ -157,10 +162,11 @@ def label_fresh(
 def label_randomized_response(
     epsilon: float, classes: int, releases: int = 1, *, adjacency: Adjacency = "replace-one"
 ) -> Epsilon:
-    """Labels randomised by k-ary randomised response: `epsilon` for each time a label is drawn.
+    """Bound labels drawn by k-ary randomised response: `epsilon` per time that a label is drawn.
 
     A label that is drawn once and remembered has releases = 1, however often it is used in training, in zeroth-order
-    copies or above. The likelihood ratio of any two labels is exactly e^epsilon, for every number of classes.
+    copies or at the upper level. The likelihood ratio of any two labels is exactly e^epsilon, for every number of
+    classes.
 
     >>> float(label_randomized_response(1.0, classes=10, releases=5))
     5.0
@@ -185,7 +191,7 @@ def gradient_tracking_printed(
     *,
     adjacency: Adjacency = "replace-one",
 ) -> Epsilon:
-    """DP gradient tracking as printed (private states, Laplace messages), with the drift of the gradients.
+    """Bound DP gradient tracking as printed (private states, Laplace messages), with the drift of the gradients.
 
     Holds at delta = 0 for all messages k = 0..K, if c bounds the L1 change of the batch gradient at a fixed point when
     one record changes in the sense of `adjacency` (2 C1/m for per-record L1 clip C1 under replace-one) and the batch
@@ -214,7 +220,7 @@ def gradient_release(
     *,
     adjacency: Adjacency | None = None,
 ) -> Epsilon:
-    """K+1 clipped noisy batch gradients, each from a fresh batch of m out of D records; the rest is post-processing.
+    """Bound K+1 clipped noisy gradients, each from a fresh batch of m out of D records; the rest is post-processing.
 
     Each release is (1/m) sum clip(g, C2) + N(0, sigma^2 I) with m fixed (the expected size for Poisson). "none" claims
     no amplification.
@@ -241,10 +247,10 @@ def storm_printed(
     *,
     adjacency: Adjacency = "replace-one",
 ) -> Epsilon:
-    """DPMixSGD as printed plus clipping: both noised STORM estimators of one agent at every step; gamma is delta.
+    """Bound DPMixSGD as printed plus clipping: both noised STORM estimators of one agent at every step; gamma is delta.
 
-    The guarantee is for a record with this participation in a schedule that does not depend on data: take the largest
-    over all records. Points of evaluation are public, so nothing drifts.
+    The guarantee is for a record with this participation, in a schedule that does not depend on data: take the largest
+    bound over all records. Gradients are evaluated at public points, so nothing drifts.
 
     >>> round(storm_printed(100, .1, .1, 1.0, 20, 10_000, 1.0, 1.0, {1}, 1e-5), 8)
     2.52046836
@@ -271,7 +277,7 @@ def storm_released(
     *,
     adjacency: Adjacency = "zero-out",
 ) -> Epsilon:
-    """DPMixSGD built on released estimators with Poisson batches; gamma is delta.
+    """Bound DPMixSGD built on released estimators with Poisson batches; gamma is delta.
 
     The first batch has expected size min(b0, n), later ones `batch`; x and y share a batch and are one mechanism. An
     increment clip(grad_t) - (1-beta) clip(grad_{t-1}) of one record is at most (2-beta) C.
@@ -301,7 +307,9 @@ def dp_bilevel(
     *,
     adjacency: Adjacency | None = None,
 ) -> Epsilon:
-    """DP bilevel with clipping: T outer steps, each one outer release and every inner (C_in, sigma_in, steps) once.
+    """Bound DP bilevel with clipping: T outer steps, each with one outer release and each inner loop once.
+
+    `inner` has one (C_in, sigma_in, steps) per inner loop.
 
     Releases are means over n records ("full") or sums over a fresh batch per release divided by `batch`.
 
@@ -320,7 +328,7 @@ def dp_bilevel(
 
 
 def _sampling(name: str, size: int, batch: int) -> tuple[Amplification, Adjacency]:
-    """The sampling of that name and the adjacency in which its bound is usually stated."""
+    """Return the amplification of a sampling, and the adjacency in which its bound is usually stated."""
     if name in ("none", "full"):
         return NoAmplification(), "replace-one"
     if name == "poisson":
