@@ -176,7 +176,7 @@ def test_disjoint_levels_pay_in_parallel():
     upper, lower = float(gdp(2 / 20 / 0.2, 1e-5)), float(gdp(np.sqrt(2) * 2 / 80 / 0.2, 1e-5))
     assert report.per_level == pytest.approx({"upper": upper, "lower": lower}, abs=1e-9)
     assert report.epsilon == max(upper, lower)
-    # edge 6: a unit in both moves both means of the release that reads both, under one noise
+    # a unit in both levels moves both means of the release that reads both, under one noise
     both = sv.account(method, sizes=[Levels(20, 80)], steps=1, shared_units=True)
     moved = np.hypot(2 / 20 / 0.2 + 2 / 80 / 0.2, 2 / 80 / 0.2)
     assert both.epsilon == pytest.approx(float(gdp(moved, 1e-5)), abs=1e-9)

@@ -4,8 +4,8 @@ A `Mechanism` says what was released from one batch and how the draw of the batc
 any number of them and returns the smallest of all bounds that are valid for the stated adjacency. For example, three
 Laplace releases of 0.1 each, composed at delta = 0:
 
->>> float(epsilon([(Mechanism(laplace=(0.1,)), 3)], 0.0, "zero-out"))
-0.30000000000000004
+>>> round(epsilon([(Mechanism(laplace=(0.1,)), 3)], 0.0, "zero-out"), 6)
+0.3
 
 Nothing here knows which method made a release, and nothing is guessed: a combination without a proof is an error.
 """
