@@ -6,10 +6,10 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-import sottovoce as sv
 from sottovoce.runtime.store import lay_out
 from sottovoce.runtime.vectorised import program
+
+import sottovoce as sv
 
 DIMENSION, RECORDS, STEPS = 100, 20, 20
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sottovoce.privacy.bookkeeping import clipped_sum
+from sottovoce.clipping import clipped_sum
 
 PyTree = Any
 Loss = Callable[[PyTree, PyTree], jax.Array]

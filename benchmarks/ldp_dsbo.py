@@ -16,13 +16,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sottovoce.runtime.store import lay_out
+from sottovoce.runtime.vectorised import program
 
 import sottovoce as sv
 from sottovoce.methods import DpSgd, LdpDsbo
 from sottovoce.methods.ldp_dsbo_theory import predict
 from sottovoce.problems import tasks
-from sottovoce.runtime.store import lay_out
-from sottovoce.runtime.vectorised import program
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 RING = sv.networks.ring(10, weight=0.3)

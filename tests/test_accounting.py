@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sottovoce.runtime.recorder import charges
 
 import sottovoce as sv
 from sottovoce.accounting import as_sizes
@@ -16,7 +17,6 @@ from sottovoce.methods.base import Method
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Sampling
-from sottovoce.runtime.recorder import charges
 from sottovoce.schedules import Linear, Schedule
 from sottovoce.trees import Private
 
@@ -94,28 +94,28 @@ def test_laplace_full_batches_are_the_pure_sum_at_delta_zero():
     assert report.epsilon == pytest.approx(7 * (2 / 10) / 0.5, rel=1e-12)
 
 
-def test_edge_1_gaussian_refuses_delta_zero():
+def test_gaussian_refuses_delta_zero():
     with pytest.raises(ValueError, match="delta"):
         sv.account(sgd(0.1), sizes=[50], steps=9, delta=0.0)
 
 
-def test_edge_2_releases_of_one_batch_are_one_mechanism():
+def test_releases_of_one_batch_are_one_mechanism():
     first, second = sv.Release(1.0, 0.2), sv.Release(1.0, 0.1)
     together = sv.account(_TwoReleases(first, second, Poisson(10)), sizes=[100], steps=20)
-    merged = Mechanism(gaussian=1 / 2**2 + 1 / 1**2, sampling=Poisson(10).event(100))
+    merged = Mechanism(gaussian=1 / 2**2 + 1 / 1**2, amplification=Poisson(10).event(100))
     assert together.epsilon == pytest.approx(float(accountant.epsilon([(merged, 20)], 1e-5, "zero-out")), rel=1e-4)
     apart = sv.account(_TwoReleases(first, second, Poisson(10), shared=False), sizes=[100], steps=20)
     assert apart.epsilon < together.epsilon
 
 
-def test_edge_2_laplace_releases_of_one_batch_are_not_merged_like_gaussians():
+def test_laplace_releases_of_one_batch_are_not_merged_like_gaussians():
     release = sv.Release(1.0, 0.1, "laplace")
     method = _TwoReleases(release, release, Poisson(10))
     report = sv.account(method, sizes=[100], steps=100, delta=1e-6)
     assert report.epsilon == pytest.approx(9.0, abs=0.06)
 
 
-def test_edge_5_adjacency_is_stated_and_never_mixed():
+def test_adjacency_is_stated_and_never_mixed():
     by_default = sv.account(sgd(0.1, Poisson(100)), sizes=[1000], steps=501)
     replaced = sv.account(sgd(0.1, Poisson(100)), sizes=[1000], steps=501, adjacency="replace-one")
     assert replaced.epsilon == pytest.approx(1.761, abs=2e-3)
@@ -169,14 +169,14 @@ class _LowerOnly(Method):
         return {"x": b, "y": a}
 
 
-def test_edge_13_disjoint_levels_pay_in_parallel():
+def test_disjoint_levels_pay_in_parallel():
     method = _LowerOnly(sv.Release(1.0, 0.2), sv.Release(1.0, 0.2))
     report = sv.account(method, sizes=[Levels(20, 80)], steps=1)
     gdp = sv.privacy.sound.gdp_epsilon
     upper, lower = float(gdp(2 / 20 / 0.2, 1e-5)), float(gdp(np.sqrt(2) * 2 / 80 / 0.2, 1e-5))
     assert report.per_level == pytest.approx({"upper": upper, "lower": lower}, abs=1e-9)
     assert report.epsilon == max(upper, lower)
-    # edge 6: a unit in both moves both means of the release that reads both, under one noise
+    # a unit in both levels moves both means of the release that reads both, under one noise
     both = sv.account(method, sizes=[Levels(20, 80)], steps=1, shared_units=True)
     moved = np.hypot(2 / 20 / 0.2 + 2 / 80 / 0.2, 2 / 80 / 0.2)
     assert both.epsilon == pytest.approx(float(gdp(moved, 1e-5)), abs=1e-9)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from sottovoce import data, methods, networks, privacy, problems, schedules
     from sottovoce.accounting import account, calibrate
     from sottovoce.audit import audit
+    from sottovoce.data.population import Population
     from sottovoce.estimator import PrivateLogisticRegression
     from sottovoce.privacy import (
         Budget,
@@ -24,13 +25,12 @@ if TYPE_CHECKING:
         WithReplacement,
     )
     from sottovoce.privacy.labels import Labels
+    from sottovoce.privacy.table import Table
     from sottovoce.problems import Bilevel, Minimize, MinMax
     from sottovoce.problems.columns import Columns
     from sottovoce.problems.vertical import Vertical
-    from sottovoce.runtime.result import Model, Result
-    from sottovoce.data.population import Population
-    from sottovoce.privacy.table import Table
     from sottovoce.runtime.performance import Performance
+    from sottovoce.runtime.result import Model, Result
     from sottovoce.runtime.run import run
     from sottovoce.schedules import Decay
 

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from jax_privacy import auditing as reference
 from scipy import stats
+from sottovoce.runtime.agent import Agent
+from sottovoce.runtime.store import lay_out
+from sottovoce.runtime.vectorised import VectorPlace
 
 import sottovoce as sv
 from sottovoce.audit import adversaries, audit, audit_labels, bounds
@@ -19,9 +22,6 @@ from sottovoce.methods.dp_bilevel import Descent
 from sottovoce.privacy import discrete, gate
 from sottovoce.privacy.labels import Fresh, Memoised, Open, Printed
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Stream, WithReplacement
-from sottovoce.runtime.agent import Agent
-from sottovoce.runtime.store import lay_out
-from sottovoce.runtime.vectorised import VectorPlace
 
 DELTA = 1e-2  # large, so that a few thousand trials have power
 

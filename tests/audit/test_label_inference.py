@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from sottovoce.runtime.exchange import Message
+from sottovoce.runtime.vertical import run_vertical
 
 from sottovoce.audit.label_inference import demonstrate, infer, measured
 from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Labels, Open
 from sottovoce.problems.columns import Columns
 from sottovoce.problems.tasks.vertical import hyper_parameters
-from sottovoce.runtime.exchange import Message
-from sottovoce.runtime.vertical import run_vertical
 
 
 def test_printed_noise_reveals_every_label_and_a_memo_keeps_its_promise() -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sottovoce.runtime.store import lay_out
+from sottovoce.runtime.vectorised import program
 
 import sottovoce as sv
 from sottovoce.methods.base import Method
 from sottovoce.privacy.sampling import Full, Poisson
 from sottovoce.runtime.run import Result
-from sottovoce.runtime.store import lay_out
 from sottovoce.runtime.threads import run_threads
-from sottovoce.runtime.vectorised import program
 from sottovoce.trees import Private
 
 AGENTS, RECORDS, STEPS = 4, 12, 2

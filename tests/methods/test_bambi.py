@@ -11,6 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from sottovoce.runtime.exchange import Message, Party
+from sottovoce.runtime.stages import run_in_stages
+from sottovoce.runtime.vertical import account_vertical, run_vertical
 
 from sottovoce.methods.bambi import Bambi, smoothing_in_theory
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
@@ -19,9 +22,6 @@ from sottovoce.problems.columns import Columns, split_columns
 from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation, probabilities
 from sottovoce.problems.vertical import Vertical
 from sottovoce.rates import Adam
-from sottovoce.runtime.exchange import Message, Party
-from sottovoce.runtime.stages import run_in_stages
-from sottovoce.runtime.vertical import account_vertical, run_vertical
 from sottovoce.schedules import Decay, Linear
 
 ROWS, CLASSES, BATCH = 40, 3, 10

@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import binom, laplace, norm
 
-from sottovoce.privacy import accountant, pld
+from sottovoce.privacy import accountant, pld, sampling
 from sottovoce.privacy.accountant import (
     Epsilon,
     Mechanism,
-    Poisson,
-    Unsampled,
-    WithoutReplacement,
-    WithReplacement,
+    NoAmplification,
+    PoissonAmplification,
+    RedrawAmplification,
+    SubsetAmplification,
     epsilon,
-    poisson_capacity,
 )
 from sottovoce.privacy.gdp import gdp_delta, gdp_epsilon
 
@@ -52,6 +51,17 @@ class TestGaussianCurve:
             step = 1e-9 * max(1.0, eps)
             assert oracle_delta(mu, eps + step) <= delta <= oracle_delta(mu, max(0.0, eps - step))
 
+    @pytest.mark.parametrize("mu", [1e-2, 0.3, 1.0, 7.0, 60.0, 900.0])
+    @pytest.mark.parametrize("delta", [1e-12, 1e-5, 1e-2])
+    def test_epsilon_agrees_with_the_library_where_that_is_accurate(self, mu, delta):
+        assert gdp_epsilon(mu, delta) == pytest.approx(dp_accounting.get_epsilon_gaussian(1 / mu, delta), rel=1e-9)
+
+    @pytest.mark.filterwarnings("ignore:divide by zero")
+    def test_the_library_is_below_every_valid_bound_for_very_little_noise(self):
+        """Why the curve is computed by hand: delta is above 1/2 for every epsilon below mu^2 / 2."""
+        mu = 1e12
+        assert dp_accounting.get_epsilon_gaussian(1 / mu, 1e-5) < mu * mu / 2 <= gdp_epsilon(mu, 1e-5)
+
     def test_limits(self):
         assert gdp_epsilon(0.0, 1e-5) == 0
         assert gdp_epsilon(0.0, 0.0) == 0
@@ -69,7 +79,9 @@ class TestGaussianCurve:
 
 class TestGoldenValues:
     def test_poisson_gaussian(self):
-        bound = epsilon([(Mechanism(gaussian=1 / 1.5**2, sampling=Poisson(0.04)), 2250)], 1e-5, "zero-out")
+        bound = epsilon(
+            [(Mechanism(gaussian=1 / 1.5**2, amplification=PoissonAmplification(0.04)), 2250)], 1e-5, "zero-out"
+        )
         assert bound == pytest.approx(6.7688, abs=1e-3)
         assert bound.considered["RDP"] == pytest.approx(7.3293, abs=1e-3)
         assert (bound.accountant, bound.adjacency, bound.delta) == ("PLD", "zero-out", 1e-5)
@@ -83,7 +95,7 @@ class TestGoldenValues:
         assert zero_out.accountant == replace_one.accountant == "exact GDP"
 
     def test_without_replacement(self):
-        mechanism = Mechanism(gaussian=0.01, sampling=WithoutReplacement(1000, 100))
+        mechanism = Mechanism(gaussian=0.01, amplification=SubsetAmplification(1000, 100))
         bound = epsilon([(mechanism, 501)], 1e-5, "replace-one")
         assert bound == pytest.approx(4.31322, abs=1e-4)
         assert bound.accountant == "RDP"
@@ -92,8 +104,12 @@ class TestGoldenValues:
 
     def test_with_replacement_is_a_little_worse_than_poisson(self):
         """50 releases of z = 4, batches of 100 out of 5000."""
-        poisson = epsilon([(Mechanism(gaussian=1 / 16, sampling=Poisson(0.02)), 50)], 1e-5, "zero-out")
-        drawn = epsilon([(Mechanism(gaussian=1 / 16, sampling=WithReplacement(5000, 100)), 50)], 1e-5, "zero-out")
+        poisson = epsilon(
+            [(Mechanism(gaussian=1 / 16, amplification=PoissonAmplification(0.02)), 50)], 1e-5, "zero-out"
+        )
+        drawn = epsilon(
+            [(Mechanism(gaussian=1 / 16, amplification=RedrawAmplification(5000, 100)), 50)], 1e-5, "zero-out"
+        )
         assert poisson == pytest.approx(0.11841, abs=1e-5)
         assert drawn == pytest.approx(0.11867, abs=1e-5)
 
@@ -103,8 +119,8 @@ class TestGoldenValues:
         assert bound == pytest.approx(gdp_epsilon(0.1, 1e-6), rel=5e-3)
 
 
-class TestEdges:
-    def test_edge_1_delta_zero(self):
+class TestRulesThatAreEasyToGetWrong:
+    def test_gaussian_releases_refuse_delta_zero_and_laplace_ones_take_it(self):
         assert gdp_epsilon(0.3, 0.0) == math.inf
         assert gdp_epsilon(0.3, -1e-9) == math.inf
         with pytest.raises(ValueError, match="delta is 0"):
@@ -114,33 +130,24 @@ class TestEdges:
         assert epsilon([(Mechanism(laplace=(0.1,)), 3)], 0.0, "zero-out") == pytest.approx(0.3)
 
     @pytest.mark.parametrize(("releases", "truth", "wrong"), [(2, 9.0, (7.15, 6.85)), (3, 14.4, (9.4, 8.6))])
-    def test_edge_2_releases_that_share_a_batch_are_one_mechanism(self, releases, truth, wrong):
-        shared = Mechanism(laplace=(1.0,) * releases, sampling=Poisson(0.1))
+    def test_releases_that_share_a_batch_are_one_mechanism(self, releases, truth, wrong):
+        shared = Mechanism(laplace=(1.0,) * releases, amplification=PoissonAmplification(0.1))
         bound = epsilon([(shared, 100)], 1e-6, "zero-out")
-        loose = epsilon([(Mechanism(laplace=(float(releases),), sampling=Poisson(0.1)), 100)], 1e-6, "zero-out")
+        loose = epsilon(
+            [(Mechanism(laplace=(float(releases),), amplification=PoissonAmplification(0.1)), 100)], 1e-6, "zero-out"
+        )
         assert bound == pytest.approx(truth, abs=0.05)
         assert bound <= loose
-        root = Mechanism(laplace=(math.sqrt(releases),), sampling=Poisson(0.1))
-        apart = Mechanism(laplace=(1.0,), sampling=Poisson(0.1))
+        root = Mechanism(laplace=(math.sqrt(releases),), amplification=PoissonAmplification(0.1))
+        apart = Mechanism(laplace=(1.0,), amplification=PoissonAmplification(0.1))
         rules = [epsilon([(root, 100)], 1e-6, "zero-out"), epsilon([(apart, 100 * releases)], 1e-6, "zero-out")]
         assert rules == pytest.approx(wrong, abs=0.05)  # what the two wrong rules would say
         assert all(bound > rule + 1 for rule in rules)
 
-    def test_edge_4_padded_poisson_batches(self):
-        n, q, steps, eps, delta = 1000, 0.1, 501, 0.829, 1e-5
-        capacity, mass = poisson_capacity(n, q, steps, eps, delta)
-        factor = steps * (1 + math.exp(eps))
-        assert mass <= 0.01 * delta
-        assert mass == pytest.approx(factor * binom.sf(capacity, n, q))
-        assert factor * binom.sf(capacity - 1, n, q) > 0.01 * delta  # the smallest
-        assert poisson_capacity(50, 1.0, 10, 1.0, 1e-5) == (50, 0.0)
-        with pytest.raises(ValueError, match="sampling rate"):
-            poisson_capacity(50, 1.5, 10, 1.0, 1e-5)
-
     @pytest.mark.parametrize(("capacity", "true"), [(None, 0.829), (110, 1.55), (100, 2.51)])
-    def test_edge_4_cutting_batches_silently_is_another_mechanism(self, capacity, true):
-        """The library's cut batches: at our capacity nothing is lost, at the mean and a little more much is."""
-        capacity = capacity or poisson_capacity(1000, 0.1, 501, 0.829, 1e-5)[0]
+    def test_cutting_batches_silently_is_another_mechanism(self, capacity, true):
+        """The library's cut batches: at our capacity epsilon does not change, at the mean or a little more it does."""
+        capacity = capacity or sampling.Poisson(100).capacity(1000)
         library = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL, 1e-3)
         library.compose(dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(1000, 0.1, capacity, 10.0), 501)
         assert library.get_epsilon(1e-5) == pytest.approx(true, abs=5e-3)
@@ -149,8 +156,8 @@ class TestEdges:
         ("z", "rate", "steps", "zero_out", "replace_one"),
         [(10.0, 0.1, 501, 0.829, 1.761), (0.045 * 55, 55 / 12_000, 2001, 0.295, 0.592)],
     )
-    def test_edge_5_adjacency(self, z, rate, steps, zero_out, replace_one):
-        items = [(Mechanism(gaussian=1 / z**2, sampling=Poisson(rate)), steps)]
+    def test_each_adjacency_has_its_own_epsilon_and_states_it(self, z, rate, steps, zero_out, replace_one):
+        items = [(Mechanism(gaussian=1 / z**2, amplification=PoissonAmplification(rate)), steps)]
         first, second = epsilon(items, 1e-5, "zero-out"), epsilon(items, 1e-5, "replace-one")
         assert first == pytest.approx(zero_out, abs=1e-3)
         assert second == pytest.approx(replace_one, abs=1e-3)
@@ -159,8 +166,8 @@ class TestEdges:
         with pytest.raises(ValueError, match="choose one of zero-out, replace-one"):
             epsilon(items, 1e-5, "add-remove")
 
-    def test_edge_5_laplace_under_replace_one_is_group_privacy(self):
-        items = [(Mechanism(laplace=(1.0,), sampling=Poisson(0.1)), 100)]
+    def test_laplace_under_replace_one_is_group_privacy(self):
+        items = [(Mechanism(laplace=(1.0,), amplification=PoissonAmplification(0.1)), 100)]
         bound = epsilon(items, 1e-6, "replace-one")
         assert bound.accountant == "PLD of pairs"
         half = float(bound) / 2
@@ -198,7 +205,7 @@ class TestLossDistributions:
         mu, draws = 0.8, tuple((k, float(binom.pmf(k, 5, 0.1))) for k in range(6))
         pairs = [
             (draws, ((0, 1.0),)),  # with replacement
-            (((0, 0.9), (1, 0.1)), ((-1, 0.1), (0, 0.9))),  # Poisson, replace-one
+            (((0, 0.9), (1, 0.1)), ((-1, 0.1), (0, 0.9))),  # PoissonAmplification, replace-one
         ]
 
         def density(weights, x):
@@ -246,13 +253,15 @@ class TestLossDistributions:
         library = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
         event = dp_accounting.LaplaceDpEvent(z)
         library.compose(event if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, event), steps)
-        ours = epsilon([(Mechanism(laplace=(1 / z,), sampling=Poisson(rate)), steps)], 1e-6, "zero-out")
+        ours = epsilon(
+            [(Mechanism(laplace=(1 / z,), amplification=PoissonAmplification(rate)), steps)], 1e-6, "zero-out"
+        )
         assert ours == pytest.approx(library.get_epsilon(1e-6), rel=2e-3, abs=2e-4)
 
     def test_poisson_gaussian_replace_one_agrees_with_the_library(self):
         library = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, 1e-4)
         library.compose(dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(2.0)), 300)
-        ours = epsilon([(Mechanism(gaussian=0.25, sampling=Poisson(0.05)), 300)], 1e-6, "replace-one")
+        ours = epsilon([(Mechanism(gaussian=0.25, amplification=PoissonAmplification(0.05)), 300)], 1e-6, "replace-one")
         assert ours == pytest.approx(library.get_epsilon(1e-6), rel=1e-3)
 
     def test_unsampled_gaussian_is_the_closed_form(self):
@@ -272,7 +281,10 @@ class TestComposition:
         assert one < gdp_epsilon(math.sqrt(0.5), 1e-5) + 0.6  # basic composition
 
     def test_order_and_grouping_do_not_matter(self):
-        a, b = Mechanism(gaussian=0.1, sampling=Poisson(0.1)), Mechanism(laplace=(0.1, 0.2), sampling=Poisson(0.2))
+        a, b = (
+            Mechanism(gaussian=0.1, amplification=PoissonAmplification(0.1)),
+            Mechanism(laplace=(0.1, 0.2), amplification=PoissonAmplification(0.2)),
+        )
         assert epsilon([(a, 3), (b, 2)], 1e-6, "zero-out") == epsilon([(b, 1), (a, 3), (b, 1)], 1e-6, "zero-out")
         assert Mechanism(laplace=(0.2, 0.1)) == Mechanism(laplace=(0.1, 0.0, 0.2))
 
@@ -286,14 +298,14 @@ class TestComposition:
         assert bound.accountant == "no noise"
 
     def test_everybody_sampled_is_unsampled(self):
-        for sampling in (Poisson(1.0), WithoutReplacement(50, 50)):
-            bound = epsilon([(Mechanism(gaussian=0.2, sampling=sampling), 3)], 1e-5, "replace-one")
+        for amplification in (PoissonAmplification(1.0), SubsetAmplification(50, 50)):
+            bound = epsilon([(Mechanism(gaussian=0.2, amplification=amplification), 3)], 1e-5, "replace-one")
             assert bound == pytest.approx(gdp_epsilon(2 * math.sqrt(0.6), 1e-5))
 
     def test_pure_sum_is_amplified(self):
-        mechanism = Mechanism(laplace=(0.3, 0.2), pure=0.5, sampling=Poisson(0.1))
+        mechanism = Mechanism(laplace=(0.3, 0.2), pure=0.5, amplification=PoissonAmplification(0.1))
         assert epsilon([(mechanism, 2)], 0.0, "zero-out") == pytest.approx(2 * math.log1p(0.1 * math.expm1(1.0)))
-        fixed = Mechanism(laplace=(0.5,), sampling=WithoutReplacement(100, 10))
+        fixed = Mechanism(laplace=(0.5,), amplification=SubsetAmplification(100, 10))
         for adjacency in ("zero-out", "replace-one"):
             assert epsilon([(fixed, 1)], 0.0, adjacency) == pytest.approx(math.log1p(0.1 * math.expm1(1.0)))
 
@@ -309,15 +321,17 @@ class TestComposition:
         assert set(bound.considered) == {"pure sum", "PLD"}
 
     def test_mixed_samplings_without_one_accountant_share_delta(self):
-        fixed = Mechanism(gaussian=0.01, sampling=WithoutReplacement(1000, 100))
-        poisson = Mechanism(gaussian=0.01, sampling=Poisson(0.1))
+        fixed = Mechanism(gaussian=0.01, amplification=SubsetAmplification(1000, 100))
+        poisson = Mechanism(gaussian=0.01, amplification=PoissonAmplification(0.1))
         both = epsilon([(fixed, 50), (poisson, 50)], 1e-5, "zero-out")
         parts = [epsilon([(m, 50)], 5e-6, "zero-out") for m in (fixed, poisson)]
         assert both == pytest.approx(sum(parts))
         assert both.accountant == "sum of two"
 
     def test_a_long_schedule_is_rounded_up_not_down(self, monkeypatch):
-        items = [(Mechanism(gaussian=1 / (1 + t / 40) ** 2, sampling=Poisson(0.05)), 1) for t in range(120)]
+        items = [
+            (Mechanism(gaussian=1 / (1 + t / 40) ** 2, amplification=PoissonAmplification(0.05)), 1) for t in range(120)
+        ]
         exact = epsilon(items, 1e-5, "zero-out")
         monkeypatch.setattr(accountant, "_MOST_DIFFERENT", 40)
         accountant._epsilon.cache_clear()
@@ -327,14 +341,17 @@ class TestComposition:
 
     @pytest.mark.slow
     def test_seven_thousand_different_steps(self):
-        items = [(Mechanism(gaussian=1 / (1 + t / 700) ** 2, sampling=Poisson(0.01)), 1) for t in range(7000)]
+        items = [
+            (Mechanism(gaussian=1 / (1 + t / 700) ** 2, amplification=PoissonAmplification(0.01)), 1)
+            for t in range(7000)
+        ]
         assert 1.29 < epsilon(items, 1e-6, "zero-out") < 1.31
 
     @pytest.mark.parametrize(
         "mechanism",
         [
-            Mechanism(laplace=(1.0,), sampling=WithReplacement(10, 2)),
-            Mechanism(gaussian=1.0, laplace=(1.0,), sampling=WithoutReplacement(10, 2)),
+            Mechanism(laplace=(1.0,), amplification=RedrawAmplification(10, 2)),
+            Mechanism(gaussian=1.0, laplace=(1.0,), amplification=SubsetAmplification(10, 2)),
         ],
     )
     def test_what_is_not_proved_is_refused(self, mechanism):
@@ -344,9 +361,9 @@ class TestComposition:
     @pytest.mark.parametrize(
         "make",
         [
-            lambda: Poisson(0.0),
-            lambda: WithoutReplacement(10, 11),
-            lambda: WithReplacement(10, 0),
+            lambda: PoissonAmplification(0.0),
+            lambda: SubsetAmplification(10, 11),
+            lambda: RedrawAmplification(10, 0),
             lambda: Mechanism(gaussian=-1.0),
             lambda: Mechanism(laplace=(math.nan,)),
             lambda: epsilon([(Mechanism(gaussian=1.0), -1)], 1e-5, "zero-out"),
@@ -358,27 +375,29 @@ class TestComposition:
             make()
 
     def test_with_replacement_under_replace_one_is_group_privacy(self):
-        items = [(Mechanism(gaussian=1 / 16, sampling=WithReplacement(1000, 20)), 50)]
+        items = [(Mechanism(gaussian=1 / 16, amplification=RedrawAmplification(1000, 20)), 50)]
         bound = epsilon(items, 1e-5, "replace-one")
         assert bound.accountant == "PLD of pairs"
         assert bound > 2 * epsilon(items, 1e-5, "zero-out")
 
 
-samplings = st.sampled_from([Unsampled(), Poisson(0.1), WithReplacement(100, 5), WithoutReplacement(100, 5)])
+amplifications = st.sampled_from(
+    [NoAmplification(), PoissonAmplification(0.1), RedrawAmplification(100, 5), SubsetAmplification(100, 5)]
+)
 
 
 @settings(max_examples=10, deadline=None)
 @given(
     gaussian=st.floats(0.01, 2),
-    sampling=samplings,
+    amplification=amplifications,
     steps=st.integers(1, 30),
     adjacency=st.sampled_from(["zero-out", "replace-one"]),
 )
-def test_epsilon_is_monotone(gaussian, sampling, steps, adjacency):
+def test_epsilon_is_monotone(gaussian, amplification, steps, adjacency):
     """More noise, fewer steps or a larger delta never cost more; replace-one never costs less."""
 
     def bound(g, count, delta, relation):
-        return epsilon([(Mechanism(gaussian=g, sampling=sampling), count)], delta, relation)
+        return epsilon([(Mechanism(gaussian=g, amplification=amplification), count)], delta, relation)
 
     here = bound(gaussian, steps, 1e-5, adjacency)
     slack = 1 + 1e-3

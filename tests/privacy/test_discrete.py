@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as npst
 from scipy import stats
 
 from sottovoce.privacy import accountant, discrete
-from sottovoce.privacy.accountant import Mechanism, Unsampled
+from sottovoce.privacy.accountant import Mechanism, NoAmplification
 from sottovoce.privacy.discrete import GridRelease, discrete_gaussian, discrete_laplace, on_grid
 from sottovoce.privacy.gdp import gdp_delta
 from sottovoce.privacy.release import Release
@@ -167,11 +167,11 @@ def test_the_account_is_that_of_the_actual_discrete_distribution_and_a_little(ki
     """The oracle: dp-accounting's privacy loss distribution of the discrete noise itself, Poisson-sampled, composed."""
     grid = GridRelease(64, 100, 1.0, 1, kind)
     inverse, delta = grid.inverse_multiplier, 1e-5
-    sampling = Unsampled() if rate is None else accountant.Poisson(rate)
+    amplification = NoAmplification() if rate is None else accountant.PoissonAmplification(rate)
     ours = Mechanism(
         gaussian=inverse**2 if kind == "gaussian" else 0.0,
         laplace=(inverse,) if kind == "laplace" else (),
-        sampling=sampling,
+        amplification=amplification,
     )
     make, size = {
         "gaussian": (library.from_discrete_gaussian_mechanism, 100),
@@ -197,7 +197,7 @@ def test_releases_that_share_a_poisson_batch_are_one_mechanism(kind):
     here = np.outer(one, one).ravel()
     mixed = (1 - rate) * here + rate * np.outer(moved, moved).ravel()
     terms = {"gaussian": 2 * inverse**2} if kind == "gaussian" else {"laplace": (inverse, inverse)}
-    joint = Mechanism(**terms, sampling=accountant.Poisson(rate))
+    joint = Mechanism(**terms, amplification=accountant.PoissonAmplification(rate))
     charged = float(accountant.epsilon([(joint, 1)], delta, "zero-out"))
     assert exact_delta(mixed, here, charged) <= delta
     assert exact_delta(mixed, here, 0.97 * charged) > delta

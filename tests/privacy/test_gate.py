@@ -45,7 +45,7 @@ def test_removing_a_record_moves_the_mean_by_at_most_clip_over_denominator(recor
     assert size <= clip / 10.0 * (1 + 1e-5)
 
 
-def test_edge_10_one_norm_over_the_whole_tree():
+def test_one_norm_over_the_whole_tree():
     """Per-leaf clips would let (3, 4) through at clip 4 with norm 5."""
     release = Release(4.0, 1.0)
     out = mean_of(np.array([[3.0, 4.0, 0.0]], np.float32), np.ones(1, np.float32), release, 1.0)
@@ -53,7 +53,7 @@ def test_edge_10_one_norm_over_the_whole_tree():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
-def test_edge_9_a_record_that_is_not_finite_contributes_nothing(bad):
+def test_a_record_that_is_not_finite_contributes_nothing(bad):
     data = np.array([[1.0, 0.0, 0.0], [bad, bad, 1.0], [0.0, 1.0, 0.0]], np.float32)
     release = Release(5.0, 1.0)
     got = mean_of(data, np.ones(3, np.float32), release, 3.0)

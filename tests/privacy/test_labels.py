@@ -18,7 +18,7 @@ from sottovoce.audit import bounds
 from sottovoce.privacy import sound
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.label_store import Labels
-from sottovoce.privacy.labels import Fresh, Memoised, Open, Printed
+from sottovoce.privacy.labels import Fresh, LabelGate, LaplaceGate, Memoised, Open, Printed
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.privacy.response import Response, groups
 
@@ -273,6 +273,16 @@ def test_what_a_use_costs() -> None:
     assert Printed(2.0).per_use(2, copies=3) == Fresh(2.0).per_use(2, copies=3)
     assert Printed(2.0).per_use(3, copies=1)[0].pure == math.inf
     assert Memoised(1.0).per_use(3, copies=4) is None
+
+
+def test_gates_are_abstract_or_final() -> None:
+    """No gate inherits a charge that was meant for another gate's noise."""
+    for base in (LabelGate, LaplaceGate):
+        with pytest.raises(TypeError, match="abstract"):
+            base(1.0)  # type: ignore[abstract, call-arg]
+    for gate in (Open, Memoised, Fresh, Printed):
+        assert {"weights", "per_use"} <= vars(gate).keys()
+        assert gate.__subclasses__() == []
 
 
 def test_printed_multi_class_noise_has_one_direction() -> None:

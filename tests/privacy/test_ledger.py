@@ -6,10 +6,26 @@ import re
 import pytest
 
 from sottovoce.privacy import accountant
-from sottovoce.privacy.ledger import Budget, BudgetExceeded, Entry, Group, Ledger, show
-from sottovoce.privacy.mechanisms import Mechanism, Poisson
+from sottovoce.privacy.ledger import (
+    AMPLIFICATIONS,
+    Budget,
+    BudgetExceeded,
+    Entry,
+    Group,
+    Ledger,
+    _decode,
+    _encode,
+    show,
+)
+from sottovoce.privacy.mechanisms import (
+    Mechanism,
+    NoAmplification,
+    PoissonAmplification,
+    RedrawAmplification,
+    SubsetAmplification,
+)
 
-RELEASE = Mechanism(gaussian=0.25, sampling=Poisson(0.1))
+RELEASE = Mechanism(gaussian=0.25, amplification=PoissonAmplification(0.1))
 
 
 def entry(number: int, run: str = "a", count: int = 10) -> Entry:
@@ -31,6 +47,40 @@ def test_entries_come_back(path):
     again.charge(entry(2))  # a resumed run repeats itself
     again.charge(entry(4))
     assert len(Ledger(path).entries) == 5
+
+
+def test_the_names_in_a_file_are_stable():
+    """Ledgers outlive programs: if this test has to change, raise the version and read the old one."""
+    kinds = {
+        "none": NoAmplification(),
+        "poisson": PoissonAmplification(0.1),
+        "without replacement": SubsetAmplification(50, 5),
+        "with replacement": RedrawAmplification(50, 5),
+    }
+    assert kinds.keys() == AMPLIFICATIONS.keys()
+    parameters = {"none": {}, "poisson": {"rate": 0.1}}
+    for name, amplification in kinds.items():
+        mechanism = Mechanism(0.25, (0.5,), 0.0, amplification)
+        written = {
+            "count": 10,
+            "gaussian": 0.25,
+            "laplace": [0.5],
+            "pure": 0.0,
+            "sampling": {"kind": name, **parameters.get(name, {"size": 50, "batch": 5})},
+        }
+        group = {"level": "records", "agents": [0, 1], "spent": [written]}
+        line = {"run": "a", "start": 0, "stop": 10, "unit": "record", "groups": [group]}
+        entry = Entry("a", 0, 10, (Group("records", (0, 1), ((mechanism, 10),)),))
+        assert _encode(entry) == line
+        assert _decode(line) == entry
+
+
+def test_a_line_of_another_version_is_refused(path):
+    first, *_ = path.read_text().splitlines(keepends=True)
+    assert first.startswith('{"version": 1, ')
+    path.write_text(first.replace('"version": 1', '"version": 2'))
+    with pytest.raises(ValueError, match="line 1, has version 2, and this program reads version 1"):
+        Ledger(path)
 
 
 def edit(path, change):

@@ -41,7 +41,7 @@ def test_poisson_takes_each_record_on_its_own(agent):
     assert np.var(totals) == pytest.approx(n * rate * (1 - rate), rel=0.15)
 
 
-def test_edge_4_poisson_capacity_is_never_cut_silently():
+def test_a_poisson_batch_is_never_cut_silently():
     for n, batch in [(100, 20), (6000, 500), (60_000, 50), (20, 20), (5, 1)]:
         sampling = Poisson(batch)
         room = sampling.capacity(n)
@@ -80,7 +80,7 @@ def test_full_and_stream():
         assert float(weights.sum()) == arrived == int(Stream(2).denominator(40, t))
 
 
-def test_edge_3_fresh_coins_for_each_step_and_agent():
+def test_fresh_coins_for_each_step_and_agent():
     """The same batch twice would make amplification void."""
     problem = sv.Minimize(lambda x, r: x @ r, jnp.zeros(60))
     records = np.eye(60, dtype=np.float32)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.clipping import clipped_sum
 from sottovoce.methods.dp_gradient_tracking import DpGradientTracking
 from sottovoce.methods.gradient_tracking_schemes import Rates
-from sottovoce.privacy.bookkeeping import clipped_sum
 from sottovoce.problems import models
 from sottovoce.problems.tasks import Shape, get
 from sottovoce.problems.tasks.vision import classification

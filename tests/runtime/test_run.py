@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sottovoce.runtime.recorder import charges
+from sottovoce.runtime.store import lay_out
 
 import sottovoce as sv
 from sottovoce.data.parts import Levels, Part
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
-from sottovoce.runtime.recorder import charges
-from sottovoce.runtime.store import lay_out
 
 DATA = np.random.default_rng(0).normal(size=(4, 30, 2)).astype(np.float32)
 PARTS = list(DATA)

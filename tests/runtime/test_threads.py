@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from sottovoce.runtime.agent import Read
+from sottovoce.runtime.store import lay_out
 
 import sottovoce as sv
 from sottovoce.data.parts import Levels, Part
 from sottovoce.methods.base import Method
 from sottovoce.privacy import discrete
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
-from sottovoce.runtime.agent import Read
-from sottovoce.runtime.store import lay_out
 from sottovoce.runtime.threads import agent_of, live, places, run_discrete, run_threads
 from sottovoce.schedules import Linear
 

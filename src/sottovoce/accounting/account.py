@@ -23,13 +23,12 @@ from sottovoce.naming import check_count
 from sottovoce.networks import Network, single
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
+from sottovoce.privacy.mechanisms import Spent
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.report import PrivacyReport, merge_caveats
 from sottovoce.privacy.sampling import FixedSize, OnePass, Sampling
 from sottovoce.privacy.table import Table
 from sottovoce.schedules import same_for_all
-
-Spent = tuple[tuple[Mechanism, int], ...]
 
 
 def account(
@@ -250,7 +249,7 @@ class Account:
             caveats.append("messages carry private state: standard composition does not cover them")
         if not math.isfinite(worst):
             caveats.append(
-                "epsilon is infinite: a release has no clip or (almost) no noise, or no bound is proved for its messages"
+                "epsilon is infinite: a release has no clip or (almost) no noise, or its messages have no proved bound"
             )
         both = [party for party in range(self.population.parties) if self.population.in_both_levels(party)]
         if len(self.population.sizes) == 2 and len(both) < self.population.parties:
@@ -329,7 +328,7 @@ def _group(
     event = sampling.event(n)
     return [
         (
-            Mechanism(gaussian=float(row[0]), laplace=tuple(row[1:].tolist()), sampling=event),
+            Mechanism(gaussian=float(row[0]), laplace=tuple(row[1:].tolist()), amplification=event),
             int(count) * own[0].batches,
         )
         for row, count in zip(rows.T, how_often)

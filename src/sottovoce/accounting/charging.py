@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.accounting.account import Account, Spent, composed
+from sottovoce.accounting.account import Account, composed
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.ledger import OWNER, Budget, Entry, Group, Ledger
+from sottovoce.privacy.mechanisms import Spent
 from sottovoce.privacy.sampling import OnePass
 
 

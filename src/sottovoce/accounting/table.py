@@ -280,9 +280,7 @@ class TableAccount:
         )
 
 
-def table_account(
-    method: Method, table: Table, problem: Any, steps: int, delta: float, seed: int = 0
-) -> TableAccount:
+def table_account(method: Method, table: Table, problem: Any, steps: int, delta: float, seed: int = 0) -> TableAccount:
     """Return the account of a run over columns, all arguments checked; no label is read."""
     if not isinstance(method, Bambi):
         raise TypeError(f"{type(method).__name__} is for parties with records: a Table takes Bambi")

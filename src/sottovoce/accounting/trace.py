@@ -11,7 +11,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal as Constant, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from jax.extend.core import Literal as Constant
 
 from sottovoce.accounting import marks
 from sottovoce.data.population import SINGLE, Population, named

@@ -9,7 +9,7 @@ import numpy as np
 from sottovoce.audit import bounds
 from sottovoce.audit.bounds import Finding
 from sottovoce.privacy import accountant
-from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Printed
+from sottovoce.privacy.labels import LabelGate, Labels, LaplaceGate, Memoised, Printed
 
 
 def audit_labels(
@@ -61,7 +61,7 @@ def _scores(gate: LabelGate, label: int, classes: int, uses: int, copies: int, t
         with np.errstate(divide="ignore"):
             found = np.log(labels.memo(gate.epsilon).likelihood[:, :2].astype(np.float64))
         return np.round(found[:, 0] - found[:, 1], 6)
-    if not isinstance(gate, Fresh):
+    if not isinstance(gate, LaplaceGate):
         raise TypeError(f"{type(gate).__name__} is not a gate that this audit knows: use Memoised, Fresh or Printed")
     vectors = jnp.asarray(gate.vectors(labels))
     # Two classes: the weights are those of one noisy number; more: one noise an entry, or, printed, one for all.

@@ -54,7 +54,9 @@ class Population:
         count = parties.pop()
         names = tuple(map(str, self.names)) or tuple(map(str, range(count)))
         if len(names) != count or len(set(names)) != count:
-            raise ValueError(f"there are {count} parties and {len(set(names))} different names: give one name per party")
+            raise ValueError(
+                f"there are {count} parties and {len(set(names))} different names: give one name per party"
+            )
         object.__setattr__(self, "names", names)
 
     @classmethod

@@ -19,9 +19,7 @@ from sottovoce.trees import Tree
 RecordLoss = Callable[[Tree, Any], jax.Array]  # (variables, one record) -> one number
 
 
-@partial(
-    jax.tree_util.register_dataclass, data_fields=["_pool", "_order", "_filled", "_starts"], meta_fields=[]
-)
+@partial(jax.tree_util.register_dataclass, data_fields=["_pool", "_order", "_filled", "_starts"], meta_fields=[])
 @dataclass(frozen=True, repr=False)
 class Sealed:
     """The records of one level, for a group of agents: one pool of rows, and per agent the rows that are its own.

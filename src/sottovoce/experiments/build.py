@@ -275,12 +275,13 @@ def _fits(kind: type, table: Mapping[str, Any]) -> bool:
 
 
 def _concrete(choice: Any) -> list[type]:
-    """The dataclasses that a type stands for: itself and its subclasses, as far as they are public."""
+    """Return the dataclasses that a type stands for: itself and its subclasses, if they are public and not abstract."""
     if not isinstance(choice, type) or choice.__module__ == "builtins":
         return []
     children: list[type] = choice.__subclasses__()
     family = [choice, *(kind for child in children for kind in _concrete(child))]
-    return [kind for kind in family if dataclasses.is_dataclass(kind) and not kind.__name__.startswith("_")]
+    made = [kind for kind in family if dataclasses.is_dataclass(kind) and not inspect.isabstract(kind)]
+    return [kind for kind in made if not kind.__name__.startswith("_")]
 
 
 def _example(kind: type) -> str:

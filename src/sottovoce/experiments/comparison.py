@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sottovoce.experiments.runfile import Printed
+from sottovoce.experiments.runfile import PrintedFigure
+from sottovoce.files import write_atomically
 from sottovoce.privacy.report import PrivacyReport, rounded_up
-from sottovoce.runtime import checkpoint
 
 Kind = Literal["together", "alone", "pooled"]
 TRAIN = "train "  # begins the name of a metric of private records, which has no noise
@@ -97,7 +97,7 @@ class Comparison:
 
     title: str
     rows: tuple[Row, ...]
-    printed: tuple[Printed, ...] = ()
+    printed: tuple[PrintedFigure, ...] = ()
     text: str = ""
 
     @property
@@ -166,16 +166,18 @@ def _load_comparison(folder: Path) -> Comparison:
             rows.append(Row(entry["name"], entry["kind"], tuple(map(Outcome.load, done)), entry["metric"]))
     if not rows:
         raise ValueError(f"no run in {folder} is finished: go on with `sottovoce run ... --resume`")
-    printed = tuple(Printed.model_validate(entry) for entry in facts["printed"])
+    printed = tuple(PrintedFigure.model_validate(entry) for entry in facts["printed"])
     return Comparison(facts["title"], tuple(rows), printed, (folder / "run.toml").read_text())
 
 
-def save_plan(folder: Path, title: str, text: str, printed: Sequence[Printed], rows: Sequence[dict[str, Any]]) -> None:
+def save_plan(
+    folder: Path, title: str, text: str, printed: Sequence[PrintedFigure], rows: Sequence[dict[str, Any]]
+) -> None:
     """Write what is going to be run, so that a stopped experiment can be looked at, too."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"title": title, "printed": [entry.model_dump() for entry in printed], "rows": list(rows)}
-    checkpoint.write_atomically(folder / "run.toml", text.encode())
-    checkpoint.write_atomically(folder / "comparison.json", json.dumps(facts, indent=1).encode())
+    write_atomically(folder / "run.toml", text.encode())
+    write_atomically(folder / "comparison.json", json.dumps(facts, indent=1).encode())
 
 
 def stored_plan(folder: Path) -> dict[str, bytes]:
@@ -186,7 +188,7 @@ def stored_plan(folder: Path) -> dict[str, bytes]:
 def restore_plan(folder: Path, stored: dict[str, bytes]) -> None:
     """Put back what `stored_plan` found, if anything."""
     for name, content in stored.items():
-        checkpoint.write_atomically(folder / name, content)
+        write_atomically(folder / name, content)
 
 
 def lower_is_better(metric: str) -> bool:

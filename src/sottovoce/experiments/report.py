@@ -8,8 +8,8 @@ from pathlib import Path
 from sottovoce.experiments import build, comparison, pictures
 from sottovoce.experiments.comparison import TRAIN, Comparison, Row, figure, upward
 from sottovoce.experiments.runfile import RunFile
+from sottovoce.files import write_atomically
 from sottovoce.networks import Network
-from sottovoce.runtime import checkpoint
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2530; --page: #fdfdfc; --faint: #66707d; --line: #dcdfe3; --wash: #f3f4f3;
@@ -44,13 +44,13 @@ def write_report(source: Comparison | str | Path, path: str | Path | None = None
         made, target = comparison.load(source), Path(path) if path else Path(source) / "report.html"
     target.parent.mkdir(parents=True, exist_ok=True)
     drawn = drawings(made)
-    checkpoint.write_atomically(target, render(made, drawn).encode())
+    write_atomically(target, render(made, drawn).encode())
     for name, picture in drawn.items():
         beside = target.with_name(f"{target.stem}-{name}.svg")
         if picture is None:
             beside.unlink(missing_ok=True)
         else:
-            checkpoint.write_atomically(beside, pictures.by_itself(picture).encode())
+            write_atomically(beside, pictures.by_itself(picture).encode())
     return target
 
 

@@ -187,7 +187,9 @@ class Agent(Handle):
         """Return the functions by the record set they read."""
         given = {level: fn for level, fn in ((SINGLE, records), ("upper", upper), ("lower", lower)) if fn is not None}
         if not given or (records is not None and len(given) > 1):
-            raise TypeError("give either `records`, or `upper` and/or `lower`: the function(s) of one record to release")
+            raise TypeError(
+                "give either `records`, or `upper` and/or `lower`: the function(s) of one record to release"
+            )
         held = self._known.records
         if SINGLE in held:
             return {SINGLE: _sum_of(list(given.values()))}

@@ -27,7 +27,7 @@ from sottovoce.methods.dsbo_parts import (
 )
 from sottovoce.methods.ldp_dsbo_theory import PowerLaw, is_power_law, message_noise, power_law
 from sottovoce.privacy import published, sound
-from sottovoce.privacy.release import Noise, Release
+from sottovoce.privacy.release import NoiseKind, Release
 from sottovoce.privacy.sampling import FixedSize, Full, Poisson, Sampling, Stream
 from sottovoce.problems import Bilevel, sets
 from sottovoce.schedules import Decay, PerAgent, Ratio, Schedule, schedule
@@ -121,7 +121,7 @@ class LdpDsbo(Method):
         sigma: PerVariable,
         s: PerVariable,
         clip: float | Sequence[float] = math.inf,
-        noise: Noise = "laplace",
+        noise: NoiseKind = "laplace",
         data: Literal["stream", "batch"] = "stream",
         batch: int = 50,
         design: Design = "sound",

@@ -1,4 +1,9 @@
-"""Releases, the gate, the ledger and the accountants; `published` and `sound` hold the papers' and our bounds."""
+"""Releases, the gate, the ledger and the accountants.
+
+`published` holds the bounds that the papers print, `sound` the bounds that are proved. For example, a method makes
+releases (`Release`) from batches (`Poisson`); the gate clips and noises them; the accountant turns them into epsilon;
+the ledger keeps what was spent, up to a `Budget`.
+"""
 
 from sottovoce.privacy import labels, published, sound
 from sottovoce.privacy.ledger import Budget, BudgetExceeded, Ledger

@@ -42,7 +42,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.privacy.release import Noise, Release
+from sottovoce.privacy.release import NoiseKind as Noise
+from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import FixedSize, Poisson, Sampling, WithReplacement
 
 _LARGEST = 2**62  # of any sum of whole numbers, so that 64 bits hold it

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 
+from sottovoce.clipping.bookkeeping import clipped_sum
 from sottovoce.data.sealed import Sealed
-from sottovoce.privacy.bookkeeping import clipped_sum
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Rows
 from sottovoce.trees import Tree

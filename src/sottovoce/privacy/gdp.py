@@ -1,7 +1,18 @@
-"""Gaussian differential privacy: the exact curve of un-sampled Gaussian releases.
+"""Compute the exact privacy curve of un-sampled Gaussian releases (Gaussian differential privacy, GDP).
 
 A mechanism is mu-GDP when telling two neighbouring data sets apart is no easier than telling N(0, 1) from N(mu, 1).
-Gaussian releases compose exactly: mu^2 = sum_t (sensitivity_t / std_t)^2.
+Gaussian releases compose exactly: mu^2 = sum_t (sensitivity_t / std_t)^2. For example, 16 releases whose noise is 4
+times their sensitivity are together 1-GDP, which is (4.377, 1e-5)-differentially private:
+
+>>> round(gdp_epsilon(math.sqrt(16 / 4**2), 1e-5), 3)
+4.377
+
+Why by hand: dp-accounting 0.6.0 has `get_epsilon_gaussian`, and the tests compare with it. It is not used because
+
+- for very little noise (mu = 1e12) its epsilon is below mu^2 / 2, where delta is above 1/2: it is not a valid bound;
+- for much noise (mu = 1e-6) the delta of its epsilon is off by a relative 1e-7, because its search is too coarse;
+- it has no function from epsilon to delta, which audits and tests need;
+- it takes about 60 times as long, and calibration calls it inside a search.
 """
 
 import math
@@ -13,7 +24,7 @@ from scipy.special import erfcx, log_ndtr
 def gdp_delta(mu: float, eps: float) -> float:
     """Return the smallest delta for which a mu-GDP mechanism is (eps, delta)-differentially private.
 
-    The difference Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) is taken where it does not cancel: with
+    The difference Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) is computed in a form that does not cancel: with
     a = eps/mu - mu/2 and b = eps/mu + mu/2 both terms share the factor exp(-a^2/2), because a^2 + 2 eps = b^2.
 
     >>> round(gdp_delta(1.0, 0.0), 9)
@@ -27,7 +38,7 @@ def gdp_delta(mu: float, eps: float) -> float:
     if math.isinf(mu):
         return 1.0
     a, b = eps / mu - mu / 2, eps / mu + mu / 2
-    if a > 0:  # both terms are tails: erfcx is the tail without its exponential factor
+    if a > 0:  # both terms are tails of the normal law: erfcx is such a tail without its exponential factor
         return 0.5 * math.exp(-a * a / 2) * float(erfcx(a / math.sqrt(2)) - erfcx(b / math.sqrt(2)))
     first, second = float(log_ndtr(-a)), eps + float(log_ndtr(-b))
     return math.exp(first) * -math.expm1(second - first)
@@ -52,7 +63,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
         return 0.0
     # Phi(-a) >= delta(eps) bounds epsilon from above; its Chernoff bound is explicit
     upper = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1e-12
-    if upper > 1e6:  # beyond that the curve cancels to nothing in floating point; the explicit bound is sound
+    if upper > 1e6:  # beyond that the curve cancels to 0 in floating point; the explicit bound is sound
         return upper
     target = math.log(delta)
 

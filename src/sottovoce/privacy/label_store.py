@@ -1,7 +1,8 @@
-"""The label holder's store: the true labels, what has been drawn of them, and what that has cost each row.
+"""Store what the label holder has: the true labels, what has been drawn from them, and what that has cost each row.
 
-Draws are kept with the data: a second run, another seed or a sweep gets the labels that were drawn before. A redraw is
-possible, and adds its epsilon. With a path, draws and costs survive the process; the file holds no true label.
+Draws are kept with the data: a second run, another seed or a sweep gets the labels that were drawn before. For example,
+ten runs with `Memoised(1.0)` see the same noisy labels, and cost epsilon 1 together. A redraw is possible, and adds its
+epsilon. With a path, draws and costs survive the process; the file holds no true label.
 """
 
 import io
@@ -16,19 +17,19 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.files import write_atomically
 from sottovoce.privacy import accountant
-from sottovoce.privacy.accountant import Epsilon, Mechanism
 from sottovoce.privacy.ledger import Budget, BudgetExceeded, digest
+from sottovoce.privacy.mechanisms import Epsilon, Mechanism
 from sottovoce.privacy.response import ONE, Response, groups
-from sottovoce.runtime.checkpoint import write_atomically
 
 
 @dataclass(frozen=True, eq=False)
 class Memo:
-    """Labels as they were drawn: what was `observed` of each (-1: it has not been drawn), out of `answers` many.
+    """Hold labels as they were drawn: per row what was `observed` (-1: not drawn yet), out of `answers` answers.
 
-    It is a class, or the number of a group of classes where a prior was given. `likelihood[i, b]` is the probability of
-    what was observed of row i if b were true; 1 for all b where nothing is known.
+    What was observed is a class, or the number of a group of classes where a prior was given. `likelihood[i, b]` is the
+    probability of what was observed in row i if b were true; it is 1 for all b where nothing is known.
     """
 
     epsilon: float
@@ -37,7 +38,7 @@ class Memo:
     likelihood: np.ndarray
 
     def debiased(self) -> np.ndarray:
-        """One-hot vectors whose mean over the draw is the true one-hot vector.
+        """Return one-hot vectors whose mean over the draw is the true one-hot vector.
 
         >>> memo = Labels(np.arange(4000) % 4, classes=4, seed=0).memo(1.0)
         >>> truth = np.eye(4)[np.arange(4000) % 4]
@@ -53,15 +54,15 @@ class Memo:
 
 
 class Labels:
-    """The labels of a table's rows, which nobody reads but the label gate.
+    """Hold the labels of a table's rows, which only the label gate reads.
 
     Args:
         label: whole numbers from 0 to classes - 1.
-        classes: how many there are: declared, not counted.
+        classes: the number of classes: it is declared, not counted in the data.
         path: a file for draws and costs, to be kept with the data; read if it is there.
         ids: the rows' ids, which bind the file to these rows in this order.
-        seed: for simulation only. Without one, coins are the operating system's.
-        budget: the most that may be released of any label: what would exceed it is refused before it is drawn.
+        seed: for simulation only. Without a seed, coins come from the operating system.
+        budget: the most that may be released about any label: what would exceed it is refused before it is drawn.
 
     >>> labels = Labels(np.arange(100) % 10, classes=10, seed=0)
     >>> seen = labels.memo(1.0).observed
@@ -103,11 +104,11 @@ class Labels:
         return len(self._label)
 
     def memo(self, epsilon: float, rows: Any = None, prior: np.ndarray | None = None) -> Memo:
-        """The labels drawn at this epsilon; `rows` (default: all) that have not been drawn are drawn now, and charged.
+        """Return the labels drawn at this epsilon; draw and charge those of `rows` (default: all) that are missing.
 
-        `prior` (a row each of `rows`, class probabilities) lets a label be randomised among groups of classes, made so
-        that the answer tells most (`sottovoce.privacy.response`). It may come from public features and from labels
-        drawn earlier, never from true ones.
+        `prior` (class probabilities, one row per entry of `rows`) lets a label be randomised among groups of classes,
+        chosen so that the answer tells most (`sottovoce.privacy.response`). It may come from public features and from
+        labels drawn earlier, never from true ones.
         """
         n, chosen = len(self), np.arange(len(self)) if rows is None else np.asarray(rows)
         if prior is not None and np.shape(prior) != (len(chosen), self.classes):
@@ -141,7 +142,7 @@ class Labels:
         return self._memos[epsilon]
 
     def redraw(self, epsilon: float, rows: Any = None) -> Memo:
-        """Draw labels again that were drawn before: what it costs is added to what was spent."""
+        """Draw labels again that were drawn before; the cost is added to what was spent."""
         old = self._memos.get(epsilon)
         if old is None:
             return self.memo(epsilon, rows)
@@ -154,7 +155,7 @@ class Labels:
             raise
 
     def charge(self, uses: Mapping[Mechanism, Any]) -> None:
-        """Write down that each mechanism is applied to row i ``uses[mechanism][i]`` times, before any of them is."""
+        """Record that each mechanism will be applied to row i ``uses[mechanism][i]`` times, before any of them is."""
         costs = dict(self._costs)
         for mechanism, given in uses.items():
             counts = np.asarray(given, np.int64)
@@ -171,11 +172,14 @@ class Labels:
         self._save()
 
     def epsilon(self, delta: float = 0.0) -> Epsilon:
-        """Everything ever released of the label that was used most: all runs, all draws, all noisy counts."""
+        """Return epsilon of everything ever released about the label that was used most.
+
+        All runs, all draws and all noisy counts are composed.
+        """
         return _most(self._costs, delta)
 
     def accuracy(self, guessed: Any, epsilon: float, rows: Any = None) -> float:
-        """The share of right guesses on true labels, with Laplace noise on their number: charged to these rows."""
+        """Return the share of right guesses on true labels, with Laplace noise on the count, charged to these rows."""
         if not epsilon > 0:
             raise ValueError(f"epsilon is {epsilon}: give a positive number, or measure on public test labels")
         chosen = np.arange(len(self)) if rows is None else np.asarray(rows)
@@ -184,7 +188,7 @@ class Labels:
         return (right + _whole_laplace(epsilon, self._coins)) / len(chosen)
 
     def open(self) -> np.ndarray:
-        """One-hot true labels, for gates that hide them at each use, and for runs that guarantee nothing."""
+        """Return one-hot true labels, for gates that hide them at each use, and for runs that guarantee nothing."""
         return np.eye(self.classes, dtype=np.float32)[self._label]
 
     def _save(self) -> None:
@@ -206,7 +210,7 @@ class Labels:
         if self._seen != (digest(self.path.read_bytes()) if self.path.exists() else None):
             raise ValueError(
                 f"{self.path} was written to by another process meanwhile, so what was drawn and what is left of the "
-                "budget have changed: make the Labels anew"
+                "budget have changed: create the Labels again"
             )
         write_atomically(self.path, buffer.getvalue())
         self._seen = digest(buffer.getvalue())
@@ -227,7 +231,7 @@ class Labels:
 
 
 def _most(costs: Mapping[Mechanism, np.ndarray], delta: float) -> Epsilon:
-    """Epsilon of the label that paid most; a label that paid no more than another for anything need not be asked."""
+    """Return epsilon of the label that paid most; skip labels that paid no more than another for every mechanism."""
     if not costs:
         return accountant.epsilon([], delta, "replace-one")
     patterns = np.unique(np.stack(list(costs.values()), axis=1), axis=0)
@@ -238,7 +242,7 @@ def _most(costs: Mapping[Mechanism, np.ndarray], delta: float) -> Epsilon:
 
 
 def _whole_laplace(epsilon: float, coins: random.Random) -> int:
-    """Discrete Laplace noise for a count: the difference of two geometric numbers, by whole coins rounded upwards."""
+    """Draw discrete Laplace noise for a count: the difference of two geometric numbers, by integer coins rounded up."""
     going_on = math.ceil(math.exp(-epsilon) * (1 + 2**-50) * ONE)
 
     def geometric() -> int:

@@ -1,7 +1,9 @@
-"""The label gate: what may be known of labels, when features are public to their owners.
+"""Hide labels behind a gate, when the features are known to their owners.
 
-A gate is a frozen value. The server's loss is linear in, or a mixture over, the losses `theta_b` it would have if the
-label were b; a gate turns a label into the weights of these. What it draws and what it charges come from that value:
+A gate is a frozen value. The server's loss is a sum of, or a mixture over, the losses `theta_b` that it would have if
+the label were b. A gate turns a label into the weights of these losses. For example, `Open` turns label 1 of two
+classes into the weights (0, 1), and `Fresh(1.0)` turns it into the weights (-n, 1 + n) with a new Laplace number n at
+every use. What a gate draws and what it charges come from the same value:
 
 - `Memoised(epsilon)`: each label is randomised once, before training, within its likeliest classes if a prior is given.
   Whatever is computed afterwards, by anybody and however often, is post-processing: the whole cost is epsilon.
@@ -11,52 +13,63 @@ label were b; a gate turns a label into the weights of these. What it draws and 
 
 Guarantee of `Memoised` and `Fresh` (label differential privacy, replace-one): the joint distribution of all messages
 changes by at most ``(epsilon, delta)`` when one label changes, for ideal Laplace noise. Randomised response uses
-integer coins, so its bound holds on real machines too. Assumptions: features, batches and their order, and priors do
-not depend on the labels but through earlier noisy ones, and nothing but `Labels` reads the true labels. As batches
+integer coins, so its bound holds on real machines too. Assumptions: features, batches and their order, and priors
+depend on the labels only through earlier noisy ones, and nothing but `Labels` reads the true labels. Because batches
 are known to every party, sampling amplifies nothing.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from sottovoce.privacy import published
-from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.label_store import Labels
+from sottovoce.privacy.mechanisms import Mechanism
 
-__all__ = ["Fresh", "LabelGate", "Labels", "Memoised", "Open", "Printed"]
-
-Array = jax.Array
+__all__ = ["Fresh", "LabelGate", "Labels", "LaplaceGate", "Memoised", "Open", "Printed"]
 
 
 @dataclass(frozen=True)
-class LabelGate:
-    """Base of all gates: true labels in, weights of the candidate losses out."""
+class LabelGate(ABC):
+    """Define what every gate does: it takes true labels and returns weights of the candidate losses."""
 
     design: ClassVar[str] = "sound"
-    mixture: ClassVar[bool] = False  # the loss is -log sum_b w_b exp(-theta_b) instead of sum_b w_b theta_b
 
+    @property
+    @abstractmethod
+    def mixture(self) -> bool:
+        """Say whether the loss is -log sum_b w_b exp(-theta_b) instead of sum_b w_b theta_b."""
+
+    @abstractmethod
     def vectors(self, labels: Labels, rows: np.ndarray | None = None) -> np.ndarray:
-        """One vector a label, from which the weights of each use are made; only `rows` will be used (default: all)."""
-        raise NotImplementedError
+        """Return one vector per label, from which each use makes its weights.
 
+        Only `rows` will be used; by default all.
+        """
+
+    @abstractmethod
     def weights(self, vectors: Array, copies: tuple[int, ...], key: Array) -> Array:
-        """The weights of a batch (rows, classes), for each of the perturbed copies: (*copies, rows, classes)."""
-        return jnp.broadcast_to(vectors, (*copies, *vectors.shape))
+        """Return the weights of a batch of `vectors` (rows, classes), per perturbed copy: (*copies, rows, classes)."""
 
+    @abstractmethod
     def per_use(self, classes: int, copies: int) -> tuple[Mechanism, int] | None:
-        """What a use of a label, in so many copies, costs: a mechanism and how often it is applied; None if nothing."""
-        return None
+        """Return what one use of a label in `copies` copies costs: a mechanism and how often it is applied.
 
+        None if a use costs nothing.
+        """
+
+    @abstractmethod
     def published(self) -> float | None:
-        """What the paper prints for the whole run."""
-        return None
+        """Return the epsilon that the paper prints for the whole run; None if it prints none."""
 
+    @final
     def loss(self, losses: Array, weights: Array) -> Array:
-        """The server's loss of each record from its candidate losses (last axis) and their weights.
+        """Return the server's loss of each record from its candidate losses (last axis) and their weights.
 
         >>> losses = jnp.asarray([0.5, 2.0])
         >>> truth = jnp.asarray([0.0, 1.0])
@@ -68,30 +81,49 @@ class LabelGate:
         return jnp.sum(weights * losses, axis=-1)
 
 
+@final
 @dataclass(frozen=True)
 class Open(LabelGate):
-    """True labels: nothing is guaranteed."""
+    """Use true labels: nothing is guaranteed.
+
+    >>> Open().vectors(Labels([0, 2], classes=3)).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+    """
 
     design: ClassVar[str] = "non-private"
 
+    @property
+    def mixture(self) -> bool:
+        """The loss is a sum."""
+        return False
+
     def vectors(self, labels: Labels, rows: np.ndarray | None = None) -> np.ndarray:
-        """One-hot true labels."""
+        """Return one-hot true labels."""
         return labels.open()
 
+    def weights(self, vectors: Array, copies: tuple[int, ...], key: Array) -> Array:
+        """Return the vectors as they are, in each copy."""
+        return _repeated(vectors, copies)
+
     def per_use(self, classes: int, copies: int) -> tuple[Mechanism, int]:
-        """No noise: one use reveals the label."""
+        """Charge an infinite epsilon: there is no noise, and one use reveals the label."""
         return Mechanism(pure=float("inf")), 1
 
+    def published(self) -> float | None:
+        """Return None: no paper claims anything for true labels."""
+        return None
 
+
+@final
 @dataclass(frozen=True)
 class Memoised(LabelGate):
-    """Randomised response, drawn once for each label and kept with the data.
+    """Draw each label once by randomised response, and keep the draw with the data.
 
     Args:
         epsilon: of the one draw, and so of everything that follows.
         correction: "forward" takes the observed label's likelihood under each true one, -log sum_b p_b P(observed | b),
-            which needs losses that are negative log-likelihoods; "debiased" an unbiased one-hot vector, which makes
-            gradients unbiased for any loss, at a larger variance.
+            which needs losses that are negative log-likelihoods; "debiased" takes an unbiased one-hot vector, which
+            makes gradients unbiased for any loss, at a larger variance.
 
     >>> labels = Labels(np.arange(6) % 3, classes=3, seed=0)
     >>> first = Memoised(1.0).vectors(labels)
@@ -109,26 +141,34 @@ class Memoised(LabelGate):
             raise ValueError(f"correction is {self.correction!r}: choose 'forward' or 'debiased'")
 
     @property
-    def mixture(self) -> bool:  # type: ignore[override]
+    def mixture(self) -> bool:
         """Forward correction is a mixture over the true label."""
         return self.correction == "forward"
 
     def vectors(self, labels: Labels, rows: np.ndarray | None = None) -> np.ndarray:
-        """Likelihoods or unbiased one-hot vectors; labels that have no memo yet are drawn now."""
+        """Return likelihoods or unbiased one-hot vectors; draw the labels that have not been drawn yet."""
         memo = labels.memo(self.epsilon, rows)
         return memo.likelihood if self.mixture else memo.debiased()
 
+    def weights(self, vectors: Array, copies: tuple[int, ...], key: Array) -> Array:
+        """Return the vectors as they are, in each copy."""
+        return _repeated(vectors, copies)
+
+    def per_use(self, classes: int, copies: int) -> None:
+        """Return None: the one draw was charged, and a use costs nothing more."""
+        return
+
+    def published(self) -> float | None:
+        """Return None: the paper has no such gate."""
+        return None
+
 
 @dataclass(frozen=True)
-class Fresh(LabelGate):
-    """Laplace noise of this scale, drawn anew at every use.
+class LaplaceGate(LabelGate):
+    """Define what gates with Laplace noise of this scale share; the noise is drawn anew at every use.
 
-    Two classes: the label, as a number, is noised (Algorithm 2 of BAMBI-DP), at 1/scale a use. More classes: each entry
-    of the one-hot vector is, at 2/scale a use. The perturbed copies of a use are uses of their own, unless they take
-    the same noise (`shared`), which costs nothing more and cancels where copies are compared.
-
-    >>> float(jnp.mean(Fresh(0.5).weights(jnp.asarray([[0.0, 1.0]]), (4000,), jax.random.key(0))[:, 0, 1]).round(1))
-    1.0
+    The perturbed copies of a use are uses of their own, unless they take the same noise (`shared`), which costs nothing
+    more and cancels where copies are compared.
     """
 
     scale: float
@@ -138,50 +178,88 @@ class Fresh(LabelGate):
         if not self.scale > 0:
             raise ValueError(f"scale is {self.scale}: give a positive number")
 
-    def noise(self, shape: tuple[int, ...], copies: tuple[int, ...], key: Array) -> Array:
-        """Laplace noise for a batch in each copy."""
-        drawn = jax.random.laplace(key, shape if self.shared else (*copies, *shape))
-        return self.scale * jnp.broadcast_to(drawn, (*copies, *shape))
+    @final
+    @property
+    def mixture(self) -> bool:
+        """The loss is a sum."""
+        return False
 
+    @final
+    def noise(self, shape: tuple[int, ...], copies: tuple[int, ...], key: Array) -> Array:
+        """Draw Laplace noise for a batch in each copy."""
+        drawn = jax.random.laplace(key, shape if self.shared else (*copies, *shape))
+        return self.scale * _repeated(drawn, copies) if self.shared else self.scale * drawn
+
+    @final
     def vectors(self, labels: Labels, rows: np.ndarray | None = None) -> np.ndarray:
-        """One-hot true labels, which `weights` noises."""
+        """Return one-hot true labels, to which `weights` adds noise."""
         return labels.open()
 
-    def weights(self, vectors: Array, copies: tuple[int, ...], key: Array) -> Array:
-        """Unbiased noisy one-hot vectors."""
-        classes = vectors.shape[-1]
-        one_hot = super().weights(vectors, copies, key)
-        if classes == 2:
-            return one_hot + self.noise((len(vectors), 1), copies, key) * (2 * one_hot - 1)
-        return one_hot + self.noise(vectors.shape, copies, key)
-
-    def per_use(self, classes: int, copies: int) -> tuple[Mechanism, int]:
-        """A unit shift for two classes, two of them for more; in each copy that has noise of its own."""
-        shift = Mechanism(laplace=(0.5 / self.scale,))  # the accountant doubles a contribution that is replaced
-        return shift, (1 if classes == 2 else 2) * (1 if self.shared else copies)
-
+    @final
     def published(self) -> float | None:
-        """The paper's epsilon, which is that of one release."""
+        """Return the paper's epsilon, which is that of one release."""
         return published.bambi_dp(self.scale)
 
+    @final
+    def _binary(self, vectors: Array, copies: tuple[int, ...], key: Array) -> Array:
+        """Add noise to labels of two classes: one number per label, which moves both weights in opposite directions."""
+        one_hot = _repeated(vectors, copies)
+        return one_hot + self.noise((len(vectors), 1), copies, key) * (2 * one_hot - 1)
 
+    @final
+    def _unit_shifts(self, number: int, copies: int) -> tuple[Mechanism, int]:
+        """Charge `number` Laplace releases of sensitivity 1 per copy that has noise of its own."""
+        shift = Mechanism(laplace=(0.5 / self.scale,))  # the accountant doubles a contribution that is replaced
+        return shift, number * (1 if self.shared else copies)
+
+
+@final
 @dataclass(frozen=True)
-class Printed(Fresh):
-    """Algorithms 2 and 3 of BAMBI-DP as printed.
+class Fresh(LaplaceGate):
+    """Add independent Laplace noise of this scale at every use.
 
-    For more than two classes, one noise number multiplies the sum of all candidate gradients: the candidates lie on
-    parallel lines, and who knows the scores (or sees two copies) reads off the label. No epsilon holds.
+    Two classes: the label, as a number, gets noise (Algorithm 2 of BAMBI-DP), at 1/scale per use. More classes: each
+    entry of the one-hot vector gets its own noise, at 2/scale per use.
+
+    >>> float(jnp.mean(Fresh(0.5).weights(jnp.asarray([[0.0, 1.0]]), (4000,), jax.random.key(0))[:, 0, 1]).round(1))
+    1.0
+    """
+
+    def weights(self, vectors: Array, copies: tuple[int, ...], key: Array) -> Array:
+        """Return unbiased noisy one-hot vectors."""
+        if vectors.shape[-1] == 2:
+            return self._binary(vectors, copies, key)
+        return _repeated(vectors, copies) + self.noise(vectors.shape, copies, key)
+
+    def per_use(self, classes: int, copies: int) -> tuple[Mechanism, int]:
+        """Charge one unit shift for two classes and two unit shifts for more, per copy with noise of its own."""
+        return self._unit_shifts(1 if classes == 2 else 2, copies)
+
+
+@final
+@dataclass(frozen=True)
+class Printed(LaplaceGate):
+    """Follow Algorithms 2 and 3 of BAMBI-DP as printed.
+
+    For more than two classes, one noise number multiplies the sum of all candidate gradients. The candidates then lie
+    on parallel lines, and whoever knows the scores (or sees two copies) reads off the label. No epsilon holds.
+
+    >>> Printed(1.0).per_use(classes=3, copies=1)[0].pure
+    inf
     """
 
     design: ClassVar[str] = "printed"
 
     def weights(self, vectors: Array, copies: tuple[int, ...], key: Array) -> Array:
-        """The one-hot vector plus the same noise in all entries."""
+        """Return the one-hot vector plus the same noise in all entries; for two classes as `Fresh`."""
         if vectors.shape[-1] == 2:
-            return super().weights(vectors, copies, key)
-        one_hot = LabelGate.weights(self, vectors, copies, key)
-        return one_hot + self.noise((len(vectors), 1), copies, key)
+            return self._binary(vectors, copies, key)
+        return _repeated(vectors, copies) + self.noise((len(vectors), 1), copies, key)
 
     def per_use(self, classes: int, copies: int) -> tuple[Mechanism, int]:
-        """Nothing is hidden for more than two classes."""
-        return super().per_use(classes, copies) if classes == 2 else (Mechanism(pure=float("inf")), 1)
+        """Charge as `Fresh` for two classes; for more nothing is hidden and epsilon is infinite."""
+        return self._unit_shifts(1, copies) if classes == 2 else (Mechanism(pure=float("inf")), 1)
+
+
+def _repeated(x: Array, copies: tuple[int, ...]) -> Array:
+    return jnp.broadcast_to(x, (*copies, *x.shape))

@@ -1,13 +1,25 @@
-"""The ledger: what each agent has spent, written down before it is spent.
+"""Keep a ledger: what each agent has spent, written to a file before it is spent.
 
-A simulation has one ledger for all its agents, a deployed agent keeps its own (`runtime/books.py`).
-An entry covers a stretch of steps of one run. Writing the same entry again changes nothing: a run that was killed and
-resumed repeats the same bytes, which cost no privacy, so nothing is charged twice.
+For example, a run of 40 steps that charges every 10 steps writes four entries. A later run reads them, and is refused
+if both runs together would exceed the budget.
 
-The file only grows. Each line carries the hash of the line before it, and a small file beside it (`.head`) the number
-of lines and the hash of the last. So a line that was changed, removed or put in, a file that was cut, deleted or
-rolled back without its head, is refused: nobody would know what was spent. This guards against accidents and
-careless edits; who rewrites both files can forge them, so keep them where only the agent can write.
+A simulation has one ledger for all its agents; a deployed agent keeps its own. An entry covers consecutive steps of one
+run. Writing the same entry again changes nothing: a run that was killed and resumed repeats the same bytes, which cost
+no privacy, so nothing is charged twice.
+
+The file only grows. Each line carries the hash of the line before it. A small file beside it (`.head`) holds the number
+of lines and the hash of the last line. A line that was changed, removed or inserted is therefore refused, and so is a
+file that was cut, deleted or rolled back without its head: nobody would know what was spent. This guards against
+accidents and careless edits. Whoever rewrites both files can forge them, so keep them where only the agent can write.
+
+What is stable. A ledger outlives the program that wrote it. Each line has a version, and a line of another version is
+refused. Within a version these may never change: the names of the fields in a line, the names of the amplifications
+(`AMPLIFICATIONS`) and of their fields (rate, size, batch), and the meaning of the numbers, which is that of
+`sottovoce.privacy.mechanisms.Mechanism`. The names of Python classes are not in the file. A line, without its hash:
+
+    {"version": 1, "run": "a", "start": 0, "stop": 10, "unit": "record",
+     "groups": [{"level": "records", "agents": [0], "spent": [{"count": 10,
+         "gaussian": 0.25, "laplace": [], "pure": 0.0, "sampling": {"kind": "poisson", "rate": 0.1}}]}]}
 """
 
 import functools
@@ -20,20 +32,36 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sottovoce.files import write_atomically
 from sottovoce.privacy import accountant
-from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
-from sottovoce.runtime.checkpoint import write_atomically
+from sottovoce.privacy.mechanisms import (
+    Adjacency,
+    Amplification,
+    Epsilon,
+    Mechanism,
+    NoAmplification,
+    PoissonAmplification,
+    RedrawAmplification,
+    Spent,
+    SubsetAmplification,
+)
 
-Spent = tuple[tuple[Mechanism, int], ...]
-Levels = dict[str, Spent]  # what one run spent on records of each level
-OWNER = -1  # in the ledger that an agent keeps for itself: that agent, whatever its number is in a run
-_COMBINATIONS = 64  # of levels over runs that are told apart
-_SAMPLINGS = {kind.__name__: kind for kind in accountant.Sampling.__args__}
+SpentByLevel = dict[str, Spent]  # what one run spent on records of each level
+VERSION = 1  # of a line in a ledger file
+AMPLIFICATIONS: dict[str, type[Amplification]] = {  # names in ledger files, which are stable, and the classes
+    "none": NoAmplification,
+    "poisson": PoissonAmplification,
+    "without replacement": SubsetAmplification,
+    "with replacement": RedrawAmplification,
+}
+OWNER = -1  # stands for the agent itself in the ledger that it keeps for itself, whatever its number is in a run
+_COMBINATIONS = 64  # combinations of levels over runs that are tried one by one
+_NAMES = {kind: name for name, kind in AMPLIFICATIONS.items()}
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that any agent may spend, over all runs in a ledger.
+    """State the most that any agent may spend, over all runs in a ledger.
 
     >>> Budget(epsilon=2.0, delta=1e-5)
     Budget(epsilon=2.0, delta=1e-05)
@@ -48,12 +76,15 @@ class Budget:
 
 
 class BudgetExceeded(ValueError):
-    """A run was refused because it would spend more than the budget."""
+    """Say that a run was refused because it would spend more than the budget."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Agents (or the `OWNER`) that spend alike on records of one level ("records" for a problem with one set)."""
+    """Name agents (or the `OWNER`) that spend the same on records of one level.
+
+    The level is "records" for a problem with one record set.
+    """
 
     level: str
     agents: tuple[int, ...]
@@ -62,7 +93,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Entry:
-    """Steps `start` to `stop` - 1 of a run, and what each group of agents spends in them."""
+    """State what each group of agents spends in the steps `start` to `stop` - 1 of a run."""
 
     run: str
     start: int
@@ -78,7 +109,7 @@ class Entry:
 
 
 class Ledger:
-    """Entries in order, in memory and, with a path, in a file (one JSON line an entry).
+    """Hold entries in order, in memory and, with a path, in a file (one JSON line per entry).
 
     >>> ledger = Ledger()
     >>> once = Entry("run", 0, 10, (Group("records", (0,), ((Mechanism(laplace=(0.1,)), 10),)),))
@@ -96,7 +127,7 @@ class Ledger:
             self._read(self.path)
 
     def charge(self, entry: Entry) -> None:
-        """Write an entry down and sync it to disk; the release may follow. No effect if it is there already."""
+        """Write an entry and sync it to disk, after which the release may follow; do nothing if it is there already."""
         if entry.key in self.entries:
             if self.entries[entry.key] != entry:
                 raise ValueError(
@@ -105,11 +136,11 @@ class Ledger:
             return
         self.check(entry.unit, _owned(entry))
         if self.path is not None:
-            self._append(self.path, json.dumps({**_encode(entry), "before": self._last}).encode())
+            self._append(self.path, json.dumps({"version": VERSION, **_encode(entry), "before": self._last}).encode())
         self.entries[entry.key] = entry
 
     def check(self, unit: str, owned: bool) -> None:
-        """Refuse entries that do not belong with those that are there, which all agree with the first."""
+        """Refuse an entry of another unit or owner than the first one, with which all others agree."""
         first = next(iter(self.entries.values()), None)
         where = self.path or "the ledger"
         if first is not None and first.unit != unit:
@@ -134,7 +165,7 @@ class Ledger:
         write_atomically(_head(path), f"{len(self.entries) + 1} {self._last}\n".encode())
 
     def _read(self, path: Path) -> None:
-        """All entries, the chain of hashes checked; ValueError if anything is missing or changed."""
+        """Read all entries and check the chain of hashes; raise ValueError if anything is missing or changed."""
         head = _head(path).read_text().split() if _head(path).exists() else None
         data = path.read_bytes() if path.exists() else b""
         *lines, torn = data.split(b"\n")
@@ -144,15 +175,21 @@ class Ledger:
                 fields = json.loads(line)
                 if fields.pop("before") != digests[-1]:
                     raise ValueError("it does not follow the line before")
-                entry = _decode(fields)
+                version = fields.pop("version")
+                entry = _decode(fields) if version == VERSION else None
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(_refusal(f"{path}, line {number}, is not a ledger entry ({error})")) from error
+            if entry is None:
+                raise ValueError(
+                    f"{path}, line {number}, has version {version!r}, and this program reads version {VERSION}: "
+                    "use the version of sottovoce that wrote it, or give another ledger"
+                )
             self.entries[entry.key] = entry
             digests.append(digest(line))
         count = int(head[0]) if head else 0
         if head is None and (lines or torn):
             raise ValueError(_refusal(f"{_head(path)} is missing"))
-        # A kill may fall between a line and its head, or inside a line: that release did not happen.
+        # A kill may come between a line and its head, or inside a line: that release did not happen.
         if len(lines) not in (count, count + 1) or (torn and len(lines) != count):
             raise ValueError(_refusal(f"{path} has {len(lines)} lines where {count} were written"))
         if head is not None and digests[count] != head[1]:
@@ -161,8 +198,11 @@ class Ledger:
             os.truncate(path, len(data) - len(torn))
         self._last, self._size = digests[-1], len(data) - len(torn)
 
-    def spent(self, agent: int, leaving_out: str | None = None) -> list[Levels]:
-        """What each run but one spent on an agent's records, by level; in an owner's ledger any agent is the owner."""
+    def spent(self, agent: int, leaving_out: str | None = None) -> list[SpentByLevel]:
+        """Return what each run but `leaving_out` spent on an agent's records, by level.
+
+        In an owner's ledger every agent is the owner.
+        """
         runs: dict[str, dict[str, Counter[Mechanism]]] = {}
         for entry in self.entries.values():
             for group in entry.groups:
@@ -172,7 +212,7 @@ class Ledger:
         return [{level: tuple(counts.items()) for level, counts in levels.items()} for levels in runs.values()]
 
     def alike(self, agents: Iterable[int]) -> list[list[int]]:
-        """Agents that were charged together, always: they have spent the same."""
+        """Group agents that were always charged together: they have spent the same."""
         charged: dict[int, list[int]] = {agent: [] for agent in agents}
         for number, group in enumerate(group for entry in self.entries.values() for group in entry.groups):
             for agent in charged if OWNER in group.agents else charged.keys() & group.agents:
@@ -183,18 +223,18 @@ class Ledger:
         return list(together.values())
 
     def epsilon(self, agent: int, delta: float, adjacency: Adjacency) -> Epsilon:
-        """Epsilon of everything an agent spent, all runs composed, for the record that paid most."""
+        """Return epsilon of everything an agent spent, all runs composed, for the record that paid most."""
         return _composed(self.spent(agent), delta, adjacency)
 
     def require(
         self, budget: Budget, run: str, planned: Iterable[Group], adjacency: Adjacency, owner: str = "the owner"
     ) -> None:
         """Refuse a run that would bring any agent over its budget, before anything is released."""
-        plans: dict[int, Levels] = {}
+        plans: dict[int, SpentByLevel] = {}
         for group in planned:
             for agent in group.agents:
                 plans.setdefault(agent, {})[group.level] = group.spent
-        first: dict[tuple[Any, ...], int] = {}  # of those with the same past and the same plan
+        first: dict[tuple[Any, ...], int] = {}  # one agent of those with the same past and the same plan
         for members in self.alike(plans):
             for agent in members:
                 first.setdefault((members[0], *plans[agent].items()), agent)
@@ -211,11 +251,11 @@ class Ledger:
                 )
 
 
-def _composed(runs: Sequence[Levels], delta: float, adjacency: Adjacency) -> Epsilon:
-    """Epsilon of the record that paid most over several runs.
+def _composed(runs: Sequence[SpentByLevel], delta: float, adjacency: Adjacency) -> Epsilon:
+    """Return epsilon of the record that paid most over several runs.
 
-    Within a run a record is in one level. Which one it was in another run is not known (the split may have changed),
-    so all combinations are tried; where they are too many, a record is taken to have been in all levels of all runs.
+    Within a run a record is in one level. In which level it was in another run is not known, because the split may have
+    changed. So all combinations are tried. Where there are too many, a record counts as in all levels of all runs.
     """
     possible: set[Spent] = {()}
     for levels in runs:
@@ -234,7 +274,7 @@ def _sum(one: Spent, other: Spent) -> Spent:
 
 
 def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | None = None) -> str:
-    """What each agent has spent, all runs composed, as text.
+    """Describe as text what each agent has spent, all runs composed.
 
     >>> ledger = Ledger()
     >>> ledger.charge(Entry("a1", 0, 10, (Group("records", (0, 1), ((Mechanism(laplace=(0.1,)), 10),)),)))
@@ -268,7 +308,11 @@ def _head(path: Path) -> Path:
 
 
 def digest(line: bytes) -> str:
-    """What a change of a line or a file shows in."""
+    """Return the hash of a line or a file, which changes when its content does.
+
+    >>> digest(b"")[:8]
+    'e3b0c442'
+    """
     return hashlib.sha256(line).hexdigest()
 
 
@@ -281,10 +325,7 @@ def _encode(entry: Entry) -> dict[str, Any]:
         {
             "level": group.level,
             "agents": list(group.agents),
-            "spent": [
-                {**asdict(m), "sampling": {"kind": type(m.sampling).__name__, **asdict(m.sampling)}, "count": count}
-                for m, count in group.spent
-            ],
+            "spent": [{"count": count, **_encode_mechanism(m)} for m, count in group.spent],
         }
         for group in entry.groups
     ]
@@ -292,15 +333,24 @@ def _encode(entry: Entry) -> dict[str, Any]:
     return {**facts, "groups": groups}
 
 
+def _encode_mechanism(mechanism: Mechanism) -> dict[str, Any]:
+    by = mechanism.amplification
+    return {
+        "gaussian": mechanism.gaussian,
+        "laplace": list(mechanism.laplace),
+        "pure": mechanism.pure,
+        "sampling": {"kind": _NAMES[type(by)], **asdict(by)},
+    }
+
+
 def _decode(data: dict[str, Any]) -> Entry:
     def mechanism(item: dict[str, Any]) -> tuple[Mechanism, int]:
-        sampling = dict(item.pop("sampling"))
-        count = item.pop("count")
-        kind = _SAMPLINGS[sampling.pop("kind")]
-        return Mechanism(**{**item, "laplace": tuple(item["laplace"]), "sampling": kind(**sampling)}), count
+        sampling = dict(item["sampling"])
+        by = AMPLIFICATIONS[sampling.pop("kind")](**sampling)
+        return Mechanism(item["gaussian"], tuple(item["laplace"]), item["pure"], by), item["count"]
 
     groups = tuple(
-        Group(group["level"], tuple(group["agents"]), tuple(mechanism(dict(item)) for item in group["spent"]))
+        Group(group["level"], tuple(group["agents"]), tuple(mechanism(item) for item in group["spent"]))
         for group in data["groups"]
     )
     return Entry(data["run"], data["start"], data["stop"], groups, data["unit"], data["attempt"])

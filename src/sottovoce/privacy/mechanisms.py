@@ -1,7 +1,18 @@
-"""What was released and how its batch was drawn, and what a privacy bound says: plain values, no accounting.
+"""Define plain values for what was released, how sampling amplified it, and what a privacy bound says.
+
+A *mechanism* is what an accountant needs to know of the releases from one batch. For example, a mean of m clipped
+gradients with Gaussian noise of twice the sensitivity C/m, on a batch that each record enters with probability 0.1:
+
+>>> Mechanism(gaussian=1 / 2**2, amplification=PoissonAmplification(0.1)).gaussian
+0.25
+
+An *amplification* says by which proof the secret draw of a batch lowers the cost. It is not the draw itself, which is
+in `sottovoce.privacy.sampling`: a sampling such as `Poisson(50)` states its amplification by `event(n)`.
 
 Noise multipliers are always given relative to the *zero-out* sensitivity C/m (a record's contribution is removed, the
 denominator m stays). Under replace-one a contribution moves by 2C/m: accountants do that doubling.
+
+Ledger files hold these values: `sottovoce.privacy.ledger` says which names are stable.
 """
 
 from dataclasses import dataclass
@@ -11,13 +22,16 @@ Adjacency = Literal["zero-out", "replace-one"]
 
 
 @dataclass(frozen=True)
-class Unsampled:
-    """Every record takes part, or who takes part is not hidden."""
+class NoAmplification:
+    """Claim nothing: every record takes part, or it is not hidden which ones do."""
 
 
 @dataclass(frozen=True)
-class Poisson:
-    """Each record takes part with probability `rate`, by fresh secret coins; the denominator is fixed."""
+class PoissonAmplification:
+    """Amplify by a Poisson batch: each record takes part with probability `rate`, by fresh secret coins.
+
+    The denominator is fixed in advance.
+    """
 
     rate: float
 
@@ -27,8 +41,8 @@ class Poisson:
 
 
 @dataclass(frozen=True)
-class WithoutReplacement:
-    """A uniform subset of `batch` records out of `size`, drawn afresh and in secret."""
+class SubsetAmplification:
+    """Amplify by a batch without replacement: a uniform subset of `batch` out of `size` records, fresh and secret."""
 
     size: int
     batch: int
@@ -39,8 +53,11 @@ class WithoutReplacement:
 
 
 @dataclass(frozen=True)
-class WithReplacement:
-    """`batch` uniform draws from `size` records: a record may be drawn, and counted, several times."""
+class RedrawAmplification:
+    """Amplify by a batch with replacement: `batch` uniform draws from `size` records, fresh and secret.
+
+    A record may be drawn, and counted, several times.
+    """
 
     size: int
     batch: int
@@ -50,17 +67,18 @@ class WithReplacement:
             raise ValueError(f"batch is {self.batch} of {self.size} records: both must be at least 1")
 
 
-Sampling = Unsampled | Poisson | WithoutReplacement | WithReplacement
+Amplification = NoAmplification | PoissonAmplification | SubsetAmplification | RedrawAmplification
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """The releases computed from one batch: one mechanism, because they share the batch's coins.
+    """Describe the releases computed from one batch: one mechanism, because they share the batch's coins.
 
     gaussian: sum of 1/z^2 over its Gaussian releases, z = std / (C/m) with C an L2 bound; 0 for none.
     laplace: 1/z of each Laplace release, z = scale / (C/m) with C an L1 bound (any dimension).
     pure: epsilon of further releases that are purely private, such as randomised labels. It must hold under
-        replace-one, and then holds under zero-out too; it is not scaled. Not for adding up Laplace releases.
+        replace-one, and then holds under zero-out too; it is not scaled. Do not add up Laplace releases here.
+    amplification: how the secret draw of the batch lowers the cost.
 
     >>> Mechanism(laplace=(0.5, 0.0, 0.25)).laplace
     (0.25, 0.5)
@@ -69,20 +87,27 @@ class Mechanism:
     gaussian: float = 0.0
     laplace: tuple[float, ...] = ()
     pure: float = 0.0
-    sampling: Sampling = Unsampled()
+    amplification: Amplification = NoAmplification()
 
     def __post_init__(self) -> None:
-        # zero terms are no releases; sorting makes equal mechanisms equal, so they are composed once
+        # terms of 0 are no releases; sorting makes equal mechanisms compare equal, so they are composed together
         object.__setattr__(self, "laplace", tuple(sorted(float(v) for v in self.laplace if v != 0)))
         for name, value in [("gaussian", self.gaussian), ("pure", self.pure), *(("laplace", v) for v in self.laplace)]:
             if not value >= 0:
                 raise ValueError(f"{name} term of a mechanism is {value}: give an inverse noise multiplier >= 0")
 
 
-class Epsilon(float):
-    """A privacy bound: the number, and what it is a bound of.
+Spent = tuple[tuple[Mechanism, int], ...]  # mechanisms and how often each was applied
 
-    accountant: which of the valid bounds was the smallest; considered: all of them, by name.
+
+class Epsilon(float):
+    """Hold a privacy bound: a number that says for which delta and adjacency it holds.
+
+    accountant: the name of the smallest valid bound, which is this number. considered: all valid bounds, by name.
+
+    >>> bound = Epsilon(1.5, delta=1e-5, adjacency="zero-out", accountant="PLD")
+    >>> bound + 1, bound.adjacency
+    (2.5, 'zero-out')
     """
 
     delta: float
@@ -121,7 +146,7 @@ def check_adjacency(adjacency: str) -> Adjacency:
 
 
 def clips_moved(adjacency: Adjacency) -> float:
-    """By how many clips a record's contribution moves between neighbours: 1 for zero-out, 2 for replace-one.
+    """Return by how many clips a record's contribution moves between neighbours: 1 for zero-out, 2 for replace-one.
 
     >>> clips_moved("replace-one")
     2.0

@@ -1,14 +1,19 @@
-"""Privacy loss distributions: numerically exact composition, rounded to the safe side.
+"""Compose privacy loss distributions: numerically exact, and rounded to the safe side.
 
-One term is an estimate, not a bound: the rounding of the Fourier products, `_ROUNDING` a piece, charged to delta.
+A piece of a computation is described by a dominating pair (P, Q) of distributions: what is released with a record, and
+what is released without it. Its privacy loss is log P/Q under P. For example, one Gaussian release whose noise equals
+its sensitivity has P = N(1, 1) and Q = N(0, 1), and its loss at x is x - 1/2.
 
-A piece of a computation is described by a dominating pair (P, Q): its privacy loss is log P/Q under P. Losses live on
-the grid h * integers. A bin's masses under P *and* Q are split onto its two grid ends so that both are kept
-("connect the dots", Doroshenko et al. 2022): the result dominates the true pair and agrees with it at every grid
-point. Independent losses add, so composition is a product of Fourier transforms.
+Losses are put on the grid h * integers. A bin's masses under P *and* Q are split between its two grid ends so that both
+are kept ("connect the dots", Doroshenko et al. 2022): the result dominates the true pair and agrees with it at every
+grid point. Independent losses add, so composition is a product of Fourier transforms.
 
-The standard events are also in dp-accounting, which the tests use as the oracle. What it lacks is here: several Laplace
-and Gaussian releases on one Poisson batch, thousands of different pieces in seconds, and a grid that refines itself.
+One term is an estimate, not a bound: the rounding of the Fourier products, `_ROUNDING` per piece, charged to delta.
+
+Why by hand: dp-accounting has the standard events, and the tests use it as the oracle. It refuses several Laplace and
+Gaussian releases on one Poisson batch, which methods here make. It is also about 5 times slower: on one core
+2 to 17 times for one kind of piece, 40 times for sixty different ones. The grid here starts coarse and is refined only
+until the bound stops improving, and thousands of different pieces, one per step of a schedule, take seconds.
 """
 
 import math
@@ -20,33 +25,32 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import fftconvolve, lfilter
 from scipy.special import expit, ndtr, ndtri
 
-Array = np.ndarray
-Weights = tuple[tuple[int, float], ...]  # (shift, probability) pairs of a mixture
+Mixture = tuple[tuple[int, float], ...]  # (shift, probability) pairs of a mixture
 
 _COARSEST = 2.0**-6
 _FINEST = 2.0**-20
 _LARGEST = 2**21  # grid points of one distribution
 _BUDGET = 2**27  # grid points times different pieces
-_ROUNDING = 1e-15  # relative error per composed piece of the Fourier products, charged to delta
+_ROUNDING = 1e-15  # relative error of the Fourier products per composed piece, charged to delta
 
 
 @dataclass(frozen=True)
 class Shifted:
-    """Gaussian mixtures: P = sum_k over_k N(k mu, 1), Q = sum_k under_k N(k mu, 1), with log P/Q increasing.
+    """Describe Gaussian mixtures: P = sum_k over_k N(k mu, 1), Q = sum_k under_k N(k mu, 1), with log P/Q increasing.
 
     Probability missing from `over` is charged to delta.
     """
 
     mu: float
-    over: Weights = ((1, 1.0),)
-    under: Weights = ((0, 1.0),)
+    over: Mixture = ((1, 1.0),)
+    under: Mixture = ((0, 1.0),)
 
 
 @dataclass(frozen=True)
 class Shared:
-    """Releases on one Poisson batch: a Gaussian one (mu), Laplace ones (1/z each) and pure ones, drawn at `rate`.
+    """Describe releases on one Poisson batch of `rate`: one Gaussian (mu), several Laplace (1/z each), several pure.
 
-    P is the batch with the record at probability `rate`, Q the one without it.
+    P is the release from the batch that has the record with probability `rate`, Q the release without the record.
     """
 
     mu: float = 0.0
@@ -60,19 +64,19 @@ Piece = Shifted | Shared
 
 @dataclass(frozen=True)
 class Losses:
-    """Probabilities of the losses h * (first, first + 1, ...) and of an infinite loss."""
+    """Hold the probabilities of the losses h * (first, first + 1, ...) and of an infinite loss."""
 
     first: int
-    mass: Array
+    mass: np.ndarray
     infinite: float
 
-    def at(self, h: float) -> Array:
-        """The losses themselves."""
+    def at(self, h: float) -> np.ndarray:
+        """Return the losses themselves."""
         return h * np.arange(self.first, self.first + len(self.mass))
 
 
 class _TooFine(Exception):
-    """The grid has more points than we are willing to compute."""
+    """Say that the grid has too many points to compute with."""
 
 
 def epsilon(pieces: Iterable[tuple[Piece, int]], delta: float) -> float:
@@ -90,7 +94,7 @@ def epsilon(pieces: Iterable[tuple[Piece, int]], delta: float) -> float:
     delta -= _ROUNDING * (total + 1000)
     if delta <= 0:
         return math.inf
-    # a quarter of the interval leaves about a fifteenth of the excess; a long list is rounded by more than this anyway
+    # a quarter of h leaves about a fifteenth of the excess; a long list is rounded by more than this in any case
     enough = 5e-4 if len(pieces) <= 32 else 1e-2
     best, h = math.inf, _COARSEST
     while h >= _FINEST:
@@ -99,7 +103,7 @@ def epsilon(pieces: Iterable[tuple[Piece, int]], delta: float) -> float:
         except _TooFine:
             if best < math.inf or h > 1e6:
                 return best
-            h *= 8  # so much loss that a coarse grid is fine enough
+            h *= 8  # the loss is so large that a coarse grid is accurate enough
             continue
         if math.isfinite(value) and best - value <= enough * value:
             return min(best, value)
@@ -121,7 +125,7 @@ def _epsilon_on_grid(pieces: list[tuple[Piece, int]], delta: float, h: float, to
 
 
 def _losses(piece: Piece, h: float, tail: float) -> tuple[Losses, Losses]:
-    """Loss of P against Q, and of Q against P."""
+    """Return the loss of P against Q, and of Q against P."""
     if isinstance(piece, Shifted):
         one = _shifted(piece, h, tail)
         swapped = Shifted(piece.mu, _mirror(piece.under), _mirror(piece.over))  # x -> -x keeps log P/Q increasing
@@ -129,7 +133,7 @@ def _losses(piece: Piece, h: float, tail: float) -> tuple[Losses, Losses]:
     return _shared(piece, h, tail)
 
 
-def _mirror(weights: Weights) -> Weights:
+def _mirror(weights: Mixture) -> Mixture:
     return tuple((-k, w) for k, w in reversed(weights))
 
 
@@ -138,10 +142,10 @@ def _shifted(piece: Shifted, h: float, tail: float) -> Losses:
     reach = -float(ndtri(min(tail, 0.1)))
     shifts = [k * mu for k, _ in (*piece.over, *piece.under)]
 
-    def loss(x: Array) -> Array:
+    def loss(x: np.ndarray) -> np.ndarray:
         return _log_mixture(piece.over, mu, x) - _log_mixture(piece.under, mu, x)
 
-    # Invert the loss on a fine table. The bin ends need not hit the grid exactly: they are snapped to it below.
+    # Invert the loss on a fine table. The bin ends need not lie on the grid exactly: they are moved to it below.
     table = np.linspace(min(shifts) - reach, max(shifts) + reach, 2**14)
     table_loss = np.maximum.accumulate(loss(table))
     first, last = math.ceil(table_loss[0] / h), math.floor(table_loss[-1] / h)
@@ -156,14 +160,14 @@ def _shifted(piece: Shifted, h: float, tail: float) -> Losses:
     return _snap(ends, mass, h, infinite=float(upper[-1]) + missing)
 
 
-def _log_mixture(weights: Weights, mu: float, x: Array) -> Array:
-    """Log density of the mixture relative to N(0, 1)."""
+def _log_mixture(weights: Mixture, mu: float, x: np.ndarray) -> np.ndarray:
+    """Return the log density of the mixture relative to N(0, 1)."""
     terms = [math.log(w) + k * mu * x - (k * mu) ** 2 / 2 for k, w in weights if w > 0]
     return terms[0] if len(terms) == 1 else np.logaddexp.reduce(terms)
 
 
-def _mixture_mass(weights: Weights, mu: float, x: Array) -> Array:
-    """Probabilities below x[0], between neighbours, and above x[-1], each accurate in its own tail."""
+def _mixture_mass(weights: Mixture, mu: float, x: np.ndarray) -> np.ndarray:
+    """Return the probabilities below x[0], between neighbours, and above x[-1], each accurate in its own tail."""
     mass = np.zeros(len(x) + 1)
     for k, w in weights:
         below, above = ndtr(x - k * mu), ndtr(k * mu - x)
@@ -173,12 +177,12 @@ def _mixture_mass(weights: Weights, mu: float, x: Array) -> Array:
     return mass
 
 
-def _split(ends: Array, upper: Array, lower: Array) -> Array:
+def _split(ends: np.ndarray, upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
     """Move each bin's P-mass `upper` to its two ends so that the Q-mass `lower` is kept too."""
     width = np.diff(ends)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         to_right = (upper - lower * np.exp(ends[:-1])) / -np.expm1(-width)
-    # a bin too narrow to be split goes to its right end: the safe side
+    # a bin too narrow to be split goes to its right end, which is the safe side
     to_right = np.where(np.isfinite(to_right), np.clip(to_right, 0.0, upper), upper)
     mass = np.zeros(len(ends))
     mass[1:] += to_right
@@ -186,7 +190,7 @@ def _split(ends: Array, upper: Array, lower: Array) -> Array:
     return mass
 
 
-def _snap(losses: Array, mass: Array, h: float, infinite: float) -> Losses:
+def _snap(losses: np.ndarray, mass: np.ndarray, h: float, infinite: float) -> Losses:
     """Split points of loss onto the grid, keeping the mass under P and under Q."""
     below = np.floor(losses / h).astype(np.int64)
     first = int(below.min())
@@ -201,7 +205,7 @@ def _shared(piece: Shared, h: float, tail: float) -> tuple[Losses, Losses]:
     parts = [_shifted(Shifted(piece.mu), h, tail)] if piece.mu > 0 else []
     parts += [_laplace(e, h) for e in piece.laplace] + [_pure(e, h) for e in piece.pure]
     _check_size(sum(len(part.mass) for part in parts))
-    if sum(part.at(h)[-1] for part in parts) > 600:  # e^loss would overflow, and no such number is of use
+    if sum(part.at(h)[-1] for part in parts) > 600:  # e^loss would overflow, and such a bound is of no use
         raise _TooFine
     first, upper, lower = 0, np.ones(1), np.ones(1)
     for part in parts:
@@ -212,7 +216,7 @@ def _shared(piece: Shared, h: float, tail: float) -> tuple[Losses, Losses]:
             for a, b in [(upper, part.mass), (lower, part_lower)]
         )
     losses = h * np.arange(first, first + len(upper))
-    # Fourier rounding is absolute: trust P's masses where they are the larger ones, and Q's where those are
+    # Fourier rounding is absolute: use P's masses where they are larger than Q's, and Q's masses elsewhere
     upper = np.where(losses >= 0, upper, lower * np.exp(np.minimum(losses, 0)))
     lower = np.where(losses >= 0, upper * np.exp(-np.maximum(losses, 0)), lower)
     infinite = 1.0 - math.prod(1.0 - part.infinite for part in parts)
@@ -220,7 +224,7 @@ def _shared(piece: Shared, h: float, tail: float) -> tuple[Losses, Losses]:
         one = Losses(first, upper, infinite)
         return one, one  # Gaussian, Laplace and randomised response are all symmetric
     q = piece.rate
-    # where only Q lives (its mass that the grid's lower end cut off) the sampled loss is log(1 - q)
+    # Q's mass below the grid's lower end was cut off; P has none there, so the sampled loss is log(1 - q)
     sampled = np.append(np.log1p(q * np.expm1(losses)), math.log1p(-q))
     lower = np.append(lower, max(0.0, 1.0 - float(lower.sum())))
     mixed = q * np.append(upper, 0.0) + (1 - q) * lower
@@ -228,7 +232,7 @@ def _shared(piece: Shared, h: float, tail: float) -> tuple[Losses, Losses]:
 
 
 def _laplace(shift: float, h: float) -> Losses:
-    """Loss of Lap(1) against the same, moved by `shift`: half of its mass is at the largest loss."""
+    """Return the loss of Lap(1) against Lap(1) moved by `shift`: half of its mass is at the largest loss."""
     count = math.ceil(shift / h)
     _check_size(2 * count)
     ends = np.concatenate([[-shift], h * np.arange(1 - count, count), [shift]])
@@ -241,12 +245,12 @@ def _laplace(shift: float, h: float) -> Losses:
 
 
 def _pure(eps: float, h: float) -> Losses:
-    """Randomised response, which dominates every eps-private mechanism."""
+    """Return the loss of randomised response, which dominates every eps-private mechanism."""
     return _snap(np.array([-eps, eps]), np.array([expit(-eps), expit(eps)]), h, infinite=0.0)
 
 
 def _compose(parts: list[tuple[Losses, int]], h: float, tail: float) -> Losses:
-    """Add up independent losses; what the window leaves out is charged to the infinite loss."""
+    """Add up independent losses; the mass outside the window is charged to the infinite loss."""
     low, high = _window(parts, h, tail)
     size = high - low + 1
     _check_size(size, len(parts))
@@ -262,7 +266,7 @@ def _compose(parts: list[tuple[Losses, int]], h: float, tail: float) -> Losses:
 
 
 def _window(parts: list[tuple[Losses, int]], h: float, tail: float) -> tuple[int, int]:
-    """Grid range that the summed loss leaves with probability at most `tail` on each side (Chernoff's bound)."""
+    """Return the grid range that the summed loss leaves with probability at most `tail` per side (Chernoff's bound)."""
     low, high = (float(sum(count * edge(losses.at(h)) for losses, count in parts)) for edge in (np.min, np.max))
     variance = sum(count * float(losses.mass @ losses.at(h) ** 2) for losses, count in parts)
     if variance > 0:
@@ -293,7 +297,7 @@ def _smallest_epsilon(losses: Losses, h: float, delta: float) -> float:
         return 0.0
     above = np.cumsum(mass[::-1])[::-1]  # sum over j >= k
     discounted = lfilter([1.0], [1.0, -math.exp(-h)], mass[::-1])[::-1]  # the same with weights e^(loss_k - loss_j)
-    k = int(np.argmax(above - discounted <= room))  # 1 - e^0 = 0: the term of k itself drops out
+    k = int(np.argmax(above - discounted <= room))  # 1 - e^0 = 0: the term of k itself is zero
     if above[k] <= room:
         return 0.0
     return max(0.0, h * (start + k) + math.log((above[k] - room) / discounted[k]))

@@ -1,7 +1,9 @@
-"""The five papers' privacy bounds as printed.
+"""Compute the five papers' privacy bounds as printed.
 
-None of them is sound for its whole algorithm: they are here to reproduce the papers and to be shown beside what holds,
-which is in `sottovoce.privacy.sound`. Each function says what its number does not cover.
+None of them is sound for its whole algorithm. They are here to reproduce the papers, and to be shown beside the bounds
+that hold, which are in `sottovoce.privacy.sound`. For example, BAMBI-DP prints epsilon 1 for a whole run at Laplace
+scale 1, and `sound.label_fresh` gives 40 for 20 uses of a label with one perturbed copy. Each function says what its
+number does not cover.
 """
 
 import math
@@ -11,11 +13,11 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import zeta as hurwitz_zeta
 
-PerVariable = float | Sequence[float]  # one value for x, y and z, or three
-Scheme = tuple[Literal["S1", "S2"], float] | Callable[[np.ndarray], Any]
+OneOrThree = float | Sequence[float]  # one value for x, y and z together, or one value per variable
+NoiseScheme = tuple[Literal["S1", "S2"], float] | Callable[[np.ndarray], Any]
 
 
-def triple(name: str, value: PerVariable) -> tuple[float, float, float]:
+def triple(name: str, value: OneOrThree) -> tuple[float, float, float]:
     """Return a setting's values for x, y and z, repeating a single one.
 
     >>> triple("clip", 1.0)
@@ -27,8 +29,8 @@ def triple(name: str, value: PerVariable) -> tuple[float, float, float]:
     return values
 
 
-def ldp_dsbo(T: float, v: PerVariable, s: PerVariable, sigma: PerVariable, wbar: float) -> float:
-    """LDP-DSBO, Theorem 4.5: sum over x, y, z and t = 1..T of sqrt(2) C_v / (sigma_v (t+1)^(1 + v_v - s_v)).
+def ldp_dsbo(T: float, v: OneOrThree, s: OneOrThree, sigma: OneOrThree, wbar: float) -> float:
+    """Compute LDP-DSBO, Theorem 4.5: sum over x, y, z and t = 1..T of sqrt(2) C_v / (sigma_v (t+1)^(1 + v_v - s_v)).
 
     Step sizes decay like t^-v, noise like t^-s; wbar is the smallest |w_ii| (the text prints min w_ii, which is
     negative; its proof uses the absolute value). T may be infinite. Not covered: the size of gradients and step
@@ -48,14 +50,14 @@ def ldp_dsbo(T: float, v: PerVariable, s: PerVariable, sigma: PerVariable, wbar:
 
 
 def _power_sum(T: float, power: float) -> float:
-    """Sum of (t+1)^-power over t = 1..T."""
+    """Return the sum of (t+1)^-power over t = 1..T."""
     if math.isinf(T):
         return float(hurwitz_zeta(power, 2)) if power > 1 else math.inf
     return float(np.sum(np.arange(2, int(T) + 2, dtype=float) ** -power))
 
 
 def bambi_dp(c: float) -> float:
-    """BAMBI-DP, Theorem 2: 1/c for the whole run, Laplace scale c.
+    """Compute BAMBI-DP, Theorem 2: 1/c for the whole run, with Laplace scale c.
 
     Not covered: any release after the first, the zeroth-order copies, and more than two classes, where the label can
     be read off with certainty.
@@ -68,8 +70,8 @@ def bambi_dp(c: float) -> float:
     return 1 / c
 
 
-def scheme_scale(scheme: Scheme, K: int) -> np.ndarray:
-    """Laplace scales for k = 0..K: ("S1", p) is (k+1)^p, ("S2", p) is p^K at every k; or any function of k.
+def scheme_scale(scheme: NoiseScheme, K: int) -> np.ndarray:
+    """Return Laplace scales for k = 0..K: ("S1", p) is (k+1)^p, ("S2", p) is p^K at every k; or any function of k.
 
     >>> scheme_scale(("S1", 1.0), 2).tolist(), scheme_scale(("S2", 0.5), 2).tolist()
     ([1.0, 2.0, 3.0], [0.25, 0.25, 0.25])
@@ -84,8 +86,10 @@ def scheme_scale(scheme: Scheme, K: int) -> np.ndarray:
     raise ValueError(f"noise scheme is {kind!r}: choose 'S1', (k+1)^p, or 'S2', p^K")
 
 
-def gradient_tracking(K: int, C: float, m: int, a: float, b: float, gamma: float, zeta: Scheme, eta: Scheme) -> float:
-    """DP gradient tracking, Lemmas 4 and 5, for a = alpha sum_j R_ij and b = beta sum_j C_ij.
+def gradient_tracking(
+    K: int, C: float, m: int, a: float, b: float, gamma: float, zeta: NoiseScheme, eta: NoiseScheme
+) -> float:
+    """Compute DP gradient tracking, Lemmas 4 and 5, for a = alpha sum_j R_ij and b = beta sum_j C_ij.
 
     Not covered: C is an L2 bound used as an L1 bound (a factor up to sqrt(d)); all m gradients drift once the states
     differ, which grows without bound for negative curvature; and the bound is for the form (4), (6), not (7), (8).
@@ -102,7 +106,7 @@ def gradient_tracking(K: int, C: float, m: int, a: float, b: float, gamma: float
 
 
 def dpmixsgd(sigma: float, T: int, m: int, Lg: float, gamma: float, c: float = 1.0) -> float:
-    """DPMixSGD, Theorem 2 solved for theta; gamma is its delta, c its unspecified constant.
+    """Compute DPMixSGD, Theorem 2 solved for theta; gamma is its delta, c its unspecified constant.
 
     Not covered: what a neighbour sees (it is proved for the network's average, a factor sqrt(m)), both variables
     together, the batch size. The paper's own chain gives c = 4 sqrt(2).
@@ -114,7 +118,7 @@ def dpmixsgd(sigma: float, T: int, m: int, Lg: float, gamma: float, c: float = 1
 
 
 def dpmixsgd_sigma(theta: float, T: int, m: int, Lg: float, gamma: float, c: float = 1.0) -> float:
-    """DPMixSGD, Theorem 2: the noise printed for privacy (theta, gamma); see `dpmixsgd` for what it omits.
+    """Compute DPMixSGD, Theorem 2: the noise printed for privacy (theta, gamma); see `dpmixsgd` for what it omits.
 
     >>> round(dpmixsgd(dpmixsgd_sigma(2.0, 10, 5, 1.0, 1e-5), 10, 5, 1.0, 1e-5), 12)
     2.0
@@ -124,7 +128,7 @@ def dpmixsgd_sigma(theta: float, T: int, m: int, Lg: float, gamma: float, c: flo
 
 
 def dp_bilevel(sigma: float, ell: float, kappa: float, T: int, n: int, delta: float, Cabs: float) -> float:
-    """DP bilevel, Theorem 3.1 solved for epsilon; Cabs is its absolute constant (3600 from its own lemmas).
+    """Compute DP bilevel, Theorem 3.1 solved for epsilon; Cabs is its absolute constant (3600 from its own lemmas).
 
     Not covered: the composition step loses a logarithm, sampling with replacement is misquoted, and the sensitivity
     is proved at exact minimisers only.

@@ -1,4 +1,8 @@
-"""A release: the one object from which noise is drawn and epsilon is charged."""
+"""Define a release: the one object from which noise is drawn and epsilon is charged.
+
+For example, `Release(clip=1.0, noise=0.05)` clips each record's gradient to L2 norm 1, and adds Gaussian noise of
+standard deviation 0.05 to each coordinate of the mean.
+"""
 
 import dataclasses
 import math
@@ -7,12 +11,12 @@ from typing import Literal
 
 from sottovoce.schedules import Scaled, Schedule, schedule
 
-Noise = Literal["gaussian", "laplace"]
+NoiseKind = Literal["gaussian", "laplace"]
 
 
 @dataclass(frozen=True)
 class Release:
-    """The clipped, averaged and noised gradient of a per-record function, described before any record is read.
+    """Describe the clipped, averaged and noised gradient of a per-record function, before any record is read.
 
     Guarantee: with batch denominator m, the mean that `Agent.release` hands out changes by at most ``clip / m``
     in `norm` when one record's contribution is removed (zero-out), by ``2 clip / m`` when it is replaced; independent
@@ -33,7 +37,7 @@ class Release:
 
     clip: float
     noise: float | Schedule
-    mechanism: Noise = "gaussian"
+    mechanism: NoiseKind = "gaussian"
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -47,25 +51,33 @@ class Release:
 
     @classmethod
     def open(cls) -> "Release":
-        """A release without clipping or noise: the non-private twin; its epsilon is infinite."""
+        """Make a release without clipping or noise, for a non-private comparison; its epsilon is infinite.
+
+        >>> Release.open().clip
+        inf
+        """
         return cls(clip=math.inf, noise=0.0)
 
     @property
     def norm(self) -> Literal["l1", "l2"]:
-        """The norm of the clip: the one in which the noise's guarantee is stated."""
+        """Return the norm of the clip, in which the guarantee of the noise is stated."""
         return "l2" if self.mechanism == "gaussian" else "l1"
 
     @property
     def scale(self) -> Schedule:
-        """The noise as a schedule."""
+        """Return the noise as a schedule."""
         assert isinstance(self.noise, Schedule)
         return self.noise
 
     @property
     def private(self) -> bool:
-        """Whether there is a bound and noise at the first step: otherwise nothing is guaranteed."""
+        """Say whether there is a clip, and noise at the first step: otherwise nothing is guaranteed."""
         return math.isfinite(self.clip) and self.scale(0, 0) > 0
 
     def louder(self, factor: float) -> "Release":
-        """The same release with its noise multiplied."""
+        """Return the same release with its noise multiplied.
+
+        >>> float(Release(clip=1.0, noise=0.05).louder(2.0).scale(0, 0))
+        0.1
+        """
         return dataclasses.replace(self, noise=Scaled(self.scale, factor))

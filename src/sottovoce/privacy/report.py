@@ -1,4 +1,7 @@
-"""The privacy statement: what is guaranteed to whom, and what is not."""
+"""State what is guaranteed to whom, and what is not.
+
+For example: "each agent's epsilon is at most 2 at delta 1e-05, per record, zero-out adjacency, by PLD".
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +13,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """The epsilon of a configured method, for each agent against everybody who sees its messages.
+    """Hold the epsilon of a configured method, per agent, against everybody who sees the agent's messages.
 
     Guarantee (design "sound"): for every agent i, the messages it sends during the run are
     ``(per_agent[i], delta)``-differentially private for one `unit` of its data under `adjacency`, whatever the other
@@ -34,11 +37,11 @@ class PrivacyReport:
 
     @property
     def private(self) -> bool:
-        """Whether anything is guaranteed."""
+        """Say whether anything is guaranteed."""
         return bool(np.isfinite(self.epsilon))
 
     def statement(self) -> str:
-        """One sentence to attach to a model."""
+        """Write one sentence to attach to a model."""
         if not self.private:
             return f"No differential privacy is guaranteed ({self.method}, {self.design} design): epsilon is infinite."
         spread = min(self.per_agent)
@@ -51,12 +54,12 @@ class PrivacyReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return plain data, for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "PrivacyReport":
-        """The inverse of `to_dict`."""
+        """Make a report from what `to_dict` returned."""
         lists = {name: tuple(data[name]) for name in ("per_agent", "events", "caveats")}
         return cls(**{**data, **lists})
 
@@ -70,12 +73,16 @@ class PrivacyReport:
 
 
 def merge_caveats(*groups: Sequence[str]) -> tuple[str, ...]:
-    """All caveats once, in order."""
+    """Return every caveat once, in order.
+
+    >>> merge_caveats(["one", "two"], ["two", "three"])
+    ('one', 'two', 'three')
+    """
     return tuple(dict.fromkeys(caveat for group in groups for caveat in group))
 
 
 def rounded_up(epsilon: float, digits: int) -> str:
-    """A number that is not negative, to so many digits and never less than it is: what is written is guaranteed.
+    """Write a number >= 0 with this many digits, rounded up, so that what is written is guaranteed too.
 
     >>> rounded_up(1.9991, 3), rounded_up(2.0001, 3), rounded_up(0.34561, 4)
     ('2', '2.01', '0.3457')

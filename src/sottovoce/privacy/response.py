@@ -1,8 +1,11 @@
-"""Randomised response: one question about a label, answered with whole coins.
+"""Draw randomised responses: one question about a label, answered at random with integer coins.
+
+For example, at epsilon 1 and ten classes, the answer is the true class with probability 0.232, and each other class
+with probability 0.0853.
 
 The question is which of a few groups of classes the label is in. Without a prior every class is a group of its own.
-With one, the groups are made so that the answer tells most: at epsilon 1 and ten equally likely classes, three groups
-of about equal weight give 0.12 nats, ten single classes 0.07.
+With a prior the groups are chosen so that the answer carries most information: at epsilon 1 and ten equally likely
+classes, three groups of about equal weight give 0.12 nats, ten single classes 0.07.
 """
 
 import math
@@ -13,14 +16,14 @@ from fractions import Fraction
 import numpy as np
 from scipy.special import entr
 
-ONE = 2**60  # coins are whole numbers below this: no rounding, no leak through the last bits
+ONE = 2**60  # coins are integers below this: nothing is rounded, so nothing leaks through the last bits
 
 
 @dataclass(frozen=True)
 class Response:
-    """An answer out of so many: the true one with probability `truth`, each other with `other`.
+    """Draw one of `answers` answers: the true one with probability `truth`, each other one with probability `other`.
 
-    Guarantee: for any two true answers, the probabilities of what is said differ by a factor of at most e^epsilon.
+    Guarantee: for any two true answers, the probabilities of what is drawn differ by a factor of at most e^epsilon.
 
     >>> response = Response(1.0, answers=10)
     >>> round(float(response.truth), 4), round(float(response.other), 4), round(response.noise, 11)
@@ -32,28 +35,28 @@ class Response:
 
     @property
     def truth(self) -> Fraction:
-        """The chance of the true answer, rounded down to a whole number of coins."""
+        """Return the probability of the true answer, rounded down to a multiple of 1 / `ONE`."""
         exact = 1 / (1 + (self.answers - 1) * math.exp(-self.epsilon))
         return Fraction(math.floor(exact * (1 - 2**-50) * ONE), ONE) if self.answers > 1 else Fraction(1)
 
     @property
     def other(self) -> Fraction:
-        """The chance of each untrue answer."""
+        """Return the probability of each untrue answer."""
         return (1 - self.truth) / (self.answers - 1) if self.answers > 1 else Fraction(0)
 
     @property
     def noise(self) -> float:
-        """The chance that the answer is replaced by a uniform one: how accounting libraries parametrise it."""
+        """Return the probability that the answer is replaced by a uniform one, the parameter that libraries take."""
         return self.answers * float(self.other)
 
     def answer(self, truth: int, coins: random.Random) -> int:
-        """What is said. The same coins are tossed whatever the truth is."""
+        """Draw the answer. The same coins are tossed for every true answer."""
         honest = coins.randrange(ONE) < self.truth.numerator * (ONE // self.truth.denominator)
         lie = coins.randrange(max(self.answers - 1, 1))
         return truth if honest or self.answers == 1 else lie + (lie >= truth)
 
     def information(self, chances: np.ndarray) -> np.ndarray:
-        """Nats that what is said tells of the truth, if the true answers have these chances (last axis).
+        """Return how many nats the answer tells about the truth, if true answers have these probabilities (last axis).
 
         >>> print(Response(1.0, answers=3).information(np.full(3, 1 / 3)).round(3))
         0.123
@@ -64,10 +67,10 @@ class Response:
 
 
 def groups(prior: np.ndarray, epsilon: float, ties: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The group of each class, for each row of a prior; and how many groups a row has.
+    """Return the group of each class, per row of a prior, and the number of groups per row.
 
-    Classes are dealt out by falling prior, each to the lightest group so far, for every number of groups; the number
-    that tells most is taken. `ties` puts classes of equal prior in a random order.
+    For every number of groups, classes are assigned in order of falling prior, each to the group with the smallest
+    weight so far. The number of groups that tells most is taken. `ties` puts classes of equal prior in a random order.
 
     >>> number, count = groups(np.array([[0.9, 0.05, 0.05], [0.4, 0.3, 0.3]]), 1.0, np.random.default_rng(0))
     >>> count.tolist(), number[0].tolist()

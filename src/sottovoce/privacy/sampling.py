@@ -41,9 +41,9 @@ class Sampling:
         """The rows of agent's batch at step t; `sizes` holds every agent's n."""
         raise NotImplementedError
 
-    def event(self, n: int) -> accountant.Sampling:
+    def event(self, n: int) -> accountant.Amplification:
         """What the accountant is told."""
-        return accountant.Unsampled()
+        return accountant.NoAmplification()
 
     def overflow(self, n: int) -> float:
         """The chance that one batch did not fit its array."""
@@ -146,9 +146,9 @@ class Poisson(_Batched):
         (rows,) = jnp.nonzero(taken, size=room, fill_value=n_max)
         return rows, _mask(rows < n_max)
 
-    def event(self, n: int) -> accountant.Sampling:
+    def event(self, n: int) -> accountant.Amplification:
         """Poisson at the rounded rate."""
-        return accountant.Poisson(float(self._threshold(n)) / 2**32)
+        return accountant.PoissonAmplification(float(self._threshold(n)) / 2**32)
 
     def overflow(self, n: int) -> float:
         """The tail of the binomial beyond the capacity."""
@@ -160,7 +160,7 @@ class FixedSize(_Batched):
     """Exactly `batch` records, without replacement, anew each step.
 
     >>> FixedSize(20).event(1000)
-    WithoutReplacement(size=1000, batch=20)
+    SubsetAmplification(size=1000, batch=20)
     """
 
     amplifies: ClassVar[bool] = True
@@ -173,9 +173,9 @@ class FixedSize(_Batched):
         *_, order = jax.lax.sort((absent, coins[0], coins[1], rows), num_keys=3)
         return order[: self.batch], jnp.ones(self.batch)
 
-    def event(self, n: int) -> accountant.Sampling:
+    def event(self, n: int) -> accountant.Amplification:
         """Without replacement."""
-        return accountant.WithoutReplacement(n, self.batch)
+        return accountant.SubsetAmplification(n, self.batch)
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class WithReplacement(_Batched):
     """`batch` independent draws of one record, anew each step: a record may come up several times.
 
     >>> WithReplacement(20).event(1000)
-    WithReplacement(size=1000, batch=20)
+    RedrawAmplification(size=1000, batch=20)
     """
 
     amplifies: ClassVar[bool] = True
@@ -192,9 +192,9 @@ class WithReplacement(_Batched):
         """Uniform row numbers."""
         return jax.random.randint(key, (self.batch,), 0, _of(sizes, agent)), jnp.ones(self.batch)
 
-    def event(self, n: int) -> accountant.Sampling:
+    def event(self, n: int) -> accountant.Amplification:
         """With replacement."""
-        return accountant.WithReplacement(n, self.batch)
+        return accountant.RedrawAmplification(n, self.batch)
 
 
 @dataclass(frozen=True)

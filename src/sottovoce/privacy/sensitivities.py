@@ -1,4 +1,9 @@
-"""Sensitivities of private linear states, which are carried from step to step, drift included."""
+"""Compute sensitivities of private linear states, which are carried from step to step, drift included.
+
+The *sensitivity* of a state is how far it can move when one record changes. It *drifts* when gradients are taken at
+the private state itself: once two runs differ, their later gradients differ too, for all records. For example, in
+``x = x - 0.1 * gradient(x)`` a change of x by 1 changes the next gradient by up to its Lipschitz constant.
+"""
 
 from collections.abc import Iterable
 
@@ -17,10 +22,11 @@ def storm_sensitivity(
     *,
     adjacency: Adjacency = "replace-one",
 ) -> np.ndarray:
-    """L2 sensitivity of the STORM estimator at t = 0..T-1, with per-record clip C at both of its points.
+    """Return the L2 sensitivity of the STORM estimator at t = 0..T-1, with per-record clip C at both of its points.
 
     `participation`: the steps whose batch contains the record, or None for a bound that holds for every schedule.
-    Batches have `batch` records, the first one b0. It is not monotone in the participation: neighbouring steps cancel.
+    Batches have `batch` records, the first batch b0. The result is not monotone in the participation, because
+    neighbouring steps cancel.
 
     >>> storm_sensitivity(3, 0.1, 1.0, 20, 20, participation=range(3)).tolist()
     [0.1, 0.1, 0.1]
@@ -44,7 +50,7 @@ def storm_sensitivity(
 
 
 def tracking_box(K: int, c: float, a: float, b: float, gamma: float, L1: float) -> tuple[np.ndarray, np.ndarray]:
-    """Sensitivities of x_k and y_k: y is the gradient plus a memory of the earlier ones.
+    """Return the sensitivities of x_k and y_k, where y is the gradient plus a memory of the earlier gradients.
 
     >>> x, y = tracking_box(2, c=1.0, a=0.5, b=0.5, gamma=0.1, L1=0.0)
     >>> x.round(3).tolist(), y.round(3).tolist()
@@ -60,7 +66,9 @@ def tracking_box(K: int, c: float, a: float, b: float, gamma: float, L1: float) 
 
 
 def tracking_compact(K: int, c: float, a: float, b: float, gamma: float, L1: float) -> tuple[np.ndarray, np.ndarray]:
-    """Own noise enters the own state, so given the messages nothing contracts and the tracker telescopes.
+    """Return the sensitivities of x_k and y_k when an agent's noise enters its own state.
+
+    Given the messages, nothing contracts then, and the sum that the tracker keeps telescopes.
 
     >>> x, y = tracking_compact(2, c=1.0, a=0.5, b=0.5, gamma=0.1, L1=0.0)
     >>> x.round(3).tolist(), y.round(3).tolist()
@@ -74,7 +82,9 @@ def tracking_compact(K: int, c: float, a: float, b: float, gamma: float, L1: flo
 
 
 def tracking_tight(K: int, c: float, a: float, b: float, gamma: float, L1: float) -> tuple[np.ndarray, np.ndarray]:
-    """The linear system's impulse responses, absolute values taken last.
+    """Return the sensitivities of x_k and y_k from the impulse responses of the linear system.
+
+    Absolute values are taken last.
 
     >>> x, y = tracking_tight(2, c=1.0, a=0.5, b=0.5, gamma=0.1, L1=0.0)
     >>> x.round(3).tolist(), y.round(3).tolist()

@@ -1,14 +1,19 @@
-"""Privacy bounds that are proved, for both designs of each method.
+"""Compute privacy bounds that are proved, for both designs of each method.
 
-Two lemmas do the work. *Public state*: a message that is a function of earlier messages, plus a data term whose
-sensitivity is at most Delta_t whatever those messages were, plus fresh noise, costs Delta_t over the noise, and costs
-compose. *Private linear state*: if the un-noised state is kept and the data term is evaluated at public points, its
-sensitivity is carried on, Delta_t = |a_t| Delta_{t-1} + sens(A_t); if it is evaluated at the private state itself, the
-drift Lip(A_t) Delta must be added, which no clipping removes.
+The bounds rest on two lemmas.
+
+*Public state*: a message is a function of earlier messages, plus a data term whose sensitivity is at most Delta_t for
+all values of those messages, plus fresh noise. It costs Delta_t over the noise, and costs compose. For example, a sound
+design sends a public state plus a clipped and noised gradient.
+
+*Private linear state*: the un-noised state is kept. If the data term is evaluated at public points, the sensitivity is
+carried on, Delta_t = |a_t| Delta_{t-1} + sens(A_t). If it is evaluated at the private state itself, the drift
+Lip(A_t) Delta must be added, and no clipping removes it. For example, a printed design keeps its own state and sends
+noisy copies of it.
 
 Every function takes `adjacency` and returns an `Epsilon`, a float that states its adjacency, delta and accountant.
-Defaults: zero-out for Poisson and with-replacement sampling, replace-one otherwise. All bounds are for the ideal
-mechanism (real numbers), need fixed denominators and fresh secret coins, and shrink as the noise grows.
+The default adjacency is zero-out for Poisson and with-replacement sampling, replace-one otherwise. All bounds are for
+the ideal mechanism (real numbers), need fixed denominators and fresh secret coins, and shrink as the noise grows.
 """
 
 import math
@@ -19,19 +24,19 @@ import numpy as np
 
 from sottovoce.privacy.accountant import (
     Adjacency,
+    Amplification,
     Epsilon,
     Mechanism,
-    Poisson,
-    Sampling,
-    Unsampled,
-    WithoutReplacement,
-    WithReplacement,
+    NoAmplification,
+    PoissonAmplification,
+    RedrawAmplification,
+    SubsetAmplification,
     check_adjacency,
     epsilon,
 )
 from sottovoce.privacy.gdp import gdp_delta, gdp_epsilon
 from sottovoce.privacy.mechanisms import clips_moved
-from sottovoce.privacy.published import PerVariable, Scheme, scheme_scale, triple
+from sottovoce.privacy.published import NoiseScheme, OneOrThree, scheme_scale, triple
 from sottovoce.privacy.sensitivities import storm_sensitivity, tracking_box, tracking_compact, tracking_tight
 
 __all__ = [
@@ -52,17 +57,17 @@ __all__ = [
 
 def ldp_dsbo(
     T: int,
-    v: PerVariable,
-    s: PerVariable,
-    sigma: PerVariable,
-    lam0: PerVariable,
-    clip: PerVariable,
+    v: OneOrThree,
+    s: OneOrThree,
+    sigma: OneOrThree,
+    lam0: OneOrThree,
+    clip: OneOrThree,
     noise: Literal["laplace", "gaussian"] = "laplace",
     delta: float = 0.0,
     *,
     adjacency: Adjacency = "replace-one",
 ) -> Epsilon:
-    """LDP-DSBO with noisy own state: gradients at the own broadcasts, each record clipped, averaged over t+1 records.
+    """Bound LDP-DSBO with noisy own state: gradients at the own broadcasts, records clipped, means over t+1 records.
 
     Guarantee for the record that arrives first, the worst one: every message of one agent over T rounds. `clip` is an
     L1 bound for Laplace noise of scale sigma / (sqrt(2) (t+1)^s), an L2 bound for Gaussian noise of std
@@ -88,10 +93,10 @@ def ldp_dsbo(
 
 def ldp_dsbo_printed(
     T: int,
-    v: PerVariable,
-    s: PerVariable,
-    sigma: PerVariable,
-    lam0: PerVariable,
+    v: OneOrThree,
+    s: OneOrThree,
+    sigma: OneOrThree,
+    lam0: OneOrThree,
     w: float,
     c_h: float,
     c_l: float,
@@ -103,7 +108,7 @@ def ldp_dsbo_printed(
     *,
     adjacency: Adjacency = "replace-one",
 ) -> Epsilon:
-    """LDP-DSBO as printed (own state kept un-noised): the recursions (171), (176), (178) run numerically.
+    """Bound LDP-DSBO as printed (own state kept un-noised), by the recursions (171), (176), (178) run numerically.
 
     Holds at delta = 0 for the messages of rounds 1..T, if all constants are true in L1: per-record gradients of h and l
     (in x and in y) at most c_h and c_l, their Lipschitz constants L_h1 and L_l1 (the latter also bounds the mixed
@@ -140,11 +145,11 @@ def label_fresh(
     *,
     adjacency: Adjacency = "replace-one",
 ) -> Epsilon:
-    """Labels randomised afresh at each use by Laplace noise of scale c, with Q zeroth-order copies of each use.
+    """Bound labels with fresh Laplace noise of scale c at each use, and Q zeroth-order copies of each use.
 
     The neighbour has one label changed; a removed label counts as changed to a public default, so the bound is the same
     under zero-out. Two classes: the label moves by 1. More: the one-hot vector moves by 1 in two coordinates, each with
-    its own noise. Batches are known to everybody: nothing is gained by sampling.
+    its own noise. Batches are known to everybody, so sampling amplifies nothing.
 
     >>> float(label_fresh(1.0, uses=20, Q=1))
     40.0
@@ -157,10 +162,11 @@ def label_fresh(
 def label_randomized_response(
     epsilon: float, classes: int, releases: int = 1, *, adjacency: Adjacency = "replace-one"
 ) -> Epsilon:
-    """Labels randomised by k-ary randomised response: `epsilon` for each time a label is drawn.
+    """Bound labels drawn by k-ary randomised response: `epsilon` per time that a label is drawn.
 
     A label that is drawn once and remembered has releases = 1, however often it is used in training, in zeroth-order
-    copies or above. The likelihood ratio of any two labels is exactly e^epsilon, for every number of classes.
+    copies or at the upper level. The likelihood ratio of any two labels is exactly e^epsilon, for every number of
+    classes.
 
     >>> float(label_randomized_response(1.0, classes=10, releases=5))
     5.0
@@ -179,13 +185,13 @@ def gradient_tracking_printed(
     b: float,
     gamma: float,
     L1: float,
-    zeta: Scheme,
-    eta: Scheme,
+    zeta: NoiseScheme,
+    eta: NoiseScheme,
     form: Literal["box", "compact", "tight"] = "box",
     *,
     adjacency: Adjacency = "replace-one",
 ) -> Epsilon:
-    """DP gradient tracking as printed (private states, Laplace messages), with the drift of the gradients.
+    """Bound DP gradient tracking as printed (private states, Laplace messages), with the drift of the gradients.
 
     Holds at delta = 0 for all messages k = 0..K, if c bounds the L1 change of the batch gradient at a fixed point when
     one record changes in the sense of `adjacency` (2 C1/m for per-record L1 clip C1 under replace-one) and the batch
@@ -214,7 +220,7 @@ def gradient_release(
     *,
     adjacency: Adjacency | None = None,
 ) -> Epsilon:
-    """K+1 clipped noisy batch gradients, each from a fresh batch of m out of D records; the rest is post-processing.
+    """Bound K+1 clipped noisy gradients, each from a fresh batch of m out of D records; the rest is post-processing.
 
     Each release is (1/m) sum clip(g, C2) + N(0, sigma^2 I) with m fixed (the expected size for Poisson). "none" claims
     no amplification.
@@ -223,7 +229,7 @@ def gradient_release(
     4.3132
     """
     drawn, default = _sampling(sampling, D, m)
-    mechanism = Mechanism(gaussian=(C2 / (m * sigma)) ** 2, sampling=drawn)
+    mechanism = Mechanism(gaussian=(C2 / (m * sigma)) ** 2, amplification=drawn)
     return epsilon([(mechanism, K + 1)], delta, adjacency or default)
 
 
@@ -241,10 +247,10 @@ def storm_printed(
     *,
     adjacency: Adjacency = "replace-one",
 ) -> Epsilon:
-    """DPMixSGD as printed plus clipping: both noised STORM estimators of one agent at every step; gamma is delta.
+    """Bound DPMixSGD as printed plus clipping: both noised STORM estimators of one agent at every step; gamma is delta.
 
-    The guarantee is for a record with this participation in a schedule that does not depend on data: take the largest
-    over all records. Points of evaluation are public, so nothing drifts.
+    The guarantee is for a record with this participation, in a schedule that does not depend on data: take the largest
+    bound over all records. Gradients are evaluated at public points, so nothing drifts.
 
     >>> round(storm_printed(100, .1, .1, 1.0, 20, 10_000, 1.0, 1.0, {1}, 1e-5), 8)
     2.52046836
@@ -271,7 +277,7 @@ def storm_released(
     *,
     adjacency: Adjacency = "zero-out",
 ) -> Epsilon:
-    """DPMixSGD built on released estimators with Poisson batches; gamma is delta.
+    """Bound DPMixSGD built on released estimators with Poisson batches; gamma is delta.
 
     The first batch has expected size min(b0, n), later ones `batch`; x and y share a batch and are one mechanism. An
     increment clip(grad_t) - (1-beta) clip(grad_{t-1}) of one record is at most (2-beta) C.
@@ -283,8 +289,8 @@ def storm_released(
     start = sum((C / (first * sigma)) ** 2 for sigma in (sigma_x, sigma_y))
     later = sum(((2 - beta) * C / (batch * sigma)) ** 2 for beta, sigma in [(beta_x, sigma_x), (beta_y, sigma_y)])
     mechanisms = [
-        (Mechanism(start, sampling=Poisson(first / n)), 1),
-        (Mechanism(later, sampling=Poisson(batch / n)), T - 1),
+        (Mechanism(start, amplification=PoissonAmplification(first / n)), 1),
+        (Mechanism(later, amplification=PoissonAmplification(batch / n)), T - 1),
     ]
     return epsilon(mechanisms, gamma, adjacency)
 
@@ -301,7 +307,9 @@ def dp_bilevel(
     *,
     adjacency: Adjacency | None = None,
 ) -> Epsilon:
-    """DP bilevel with clipping: T outer steps, each one outer release and every inner (C_in, sigma_in, steps) once.
+    """Bound DP bilevel with clipping: T outer steps, each with one outer release and each inner loop once.
+
+    `inner` has one (C_in, sigma_in, steps) per inner loop.
 
     Releases are means over n records ("full") or sums over a fresh batch per release divided by `batch`.
 
@@ -313,22 +321,22 @@ def dp_bilevel(
     drawn, default = _sampling(sampling, n, n if batch is None else batch)
     releases = [(C_out, sigma_out, 1), *inner]
     mechanisms = [
-        (Mechanism(gaussian=(clip / ((batch or n) * sigma)) ** 2, sampling=drawn), T * steps)
+        (Mechanism(gaussian=(clip / ((batch or n) * sigma)) ** 2, amplification=drawn), T * steps)
         for clip, sigma, steps in releases
     ]
     return epsilon(mechanisms, delta, adjacency or default)
 
 
-def _sampling(name: str, size: int, batch: int) -> tuple[Sampling, Adjacency]:
-    """The sampling of that name and the adjacency in which its bound is usually stated."""
+def _sampling(name: str, size: int, batch: int) -> tuple[Amplification, Adjacency]:
+    """Return the amplification of a sampling, and the adjacency in which its bound is usually stated."""
     if name in ("none", "full"):
-        return Unsampled(), "replace-one"
+        return NoAmplification(), "replace-one"
     if name == "poisson":
-        return Poisson(batch / size), "zero-out"
+        return PoissonAmplification(batch / size), "zero-out"
     if name == "without_replacement":
-        return WithoutReplacement(size, batch), "replace-one"
+        return SubsetAmplification(size, batch), "replace-one"
     if name == "with_replacement":
-        return WithReplacement(size, batch), "zero-out"
+        return RedrawAmplification(size, batch), "zero-out"
     raise ValueError(f"sampling is {name!r}: see the function's signature for its choices")
 
 
@@ -339,5 +347,5 @@ def _as(bound: Epsilon, adjacency: Adjacency) -> Epsilon:
     )
 
 
-def _triples(**settings: PerVariable) -> list[tuple[float, float, float]]:
+def _triples(**settings: OneOrThree) -> list[tuple[float, float, float]]:
     return [triple(name, value) for name, value in settings.items()]

@@ -33,9 +33,7 @@ def in_blocks(function: Callable[..., Tree], block: int) -> Callable[..., Tree]:
             return jax.core.eval_jaxpr(closed.jaxpr, values[:consts], *values[consts:])
 
         @apply.def_vmap
-        def over_agents(
-            size: int, batched: list[bool], *values: jax.Array
-        ) -> tuple[list[jax.Array], list[bool]]:
+        def over_agents(size: int, batched: list[bool], *values: jax.Array) -> tuple[list[jax.Array], list[bool]]:
             whole = [value for value, many in zip(values, batched) if not many]
 
             def one(own: list[jax.Array]) -> list[jax.Array]:

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.files import write_atomically
+
 _META = "__meta__"
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Either the old file or the new one is there, never half of one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".part")
-    with aside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def save(path: Path, tree: Any, meta: dict[str, Any]) -> None:

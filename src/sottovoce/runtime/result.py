@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.files import write_atomically
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import checkpoint
 from sottovoce.trees import Tree
@@ -72,7 +73,7 @@ class Result:
             "releasable": self.releasable,
             "history": {name: values.tolist() for name, values in self.history.items()},
         }
-        checkpoint.write_atomically(folder / "result.json", json.dumps(summary, indent=1).encode())
+        write_atomically(folder / "result.json", json.dumps(summary, indent=1).encode())
         return folder
 
 

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import scipy.sparse as sp
 
+from sottovoce.files import write_atomically
 from sottovoce.runtime import checkpoint
 
 CHECKPOINT = "checkpoint.npz"
@@ -106,7 +107,7 @@ class RunFolder:
         if begun:
             raise ValueError(f"{known} is missing, so this run cannot be recognised: choose another folder")
         path.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_atomically(known, json.dumps({"name": fresh.name, "secret": fresh.secret.hex()}).encode())
+        write_atomically(known, json.dumps({"name": fresh.name, "secret": fresh.secret.hex()}).encode())
         return cls(path, fresh.name, fresh.secret)
 
     def seal(self, tree: Any) -> str:

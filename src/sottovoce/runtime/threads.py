@@ -252,9 +252,7 @@ class ThreadPlace(RowsPlace):
         moment = Moment(self.trace.known, index, now, key, self.records[me], self.programs.chunk)
         return self.observe(ThreadAnswers(me, moment, self.programs, post, self.noise))
 
-    def _together(
-        self, life: Callable[[int, Post], tuple[list[Any], np.ndarray]]
-    ) -> tuple[list[Any], np.ndarray]:
+    def _together(self, life: Callable[[int, Post], tuple[list[Any], np.ndarray]]) -> tuple[list[Any], np.ndarray]:
         """Run all agents' lives, each on a thread; return their states, stacked, and the first broken steps."""
         agents = len(self.records)
         post, ends, failures = Post.between(agents), [None] * agents, list[BaseException]()

@@ -6,10 +6,10 @@ import numpy as np
 
 from sottovoce.audit.exhibits.base import Row, Scores, attack, exhibit, sized
 from sottovoce.privacy import published, sound
-from sottovoce.privacy.published import Scheme
+from sottovoce.privacy.published import NoiseScheme
 
 PAPER = "DP gradient tracking"
-CONSTANT: Scheme = ("S1", 0.0)
+CONSTANT: NoiseScheme = ("S1", 0.0)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,16 @@
-"""Clipped sums of per-record gradients without a gradient per record.
+"""Compute clipped sums of per-record gradients without building one gradient per record.
 
-`vmap(grad)` writes one gradient per record to memory only to measure it and add it up. Book-keeping measures each
-record's gradient from the factors of the products that make it (`taps`, `norms`) and adds up with one more product
-per use of a parameter: about the cost of a plain backward pass, for any function of first or second order.
+`vmap(grad)` writes one gradient per record to memory, only to measure it and add it to the sum. Book-keeping measures
+each record's gradient from the factors of the products that make it (`taps`, `norms`). It then needs one more product
+per use of a parameter to add the clipped gradients. This costs about as much as a plain backward pass, for functions
+of first and of second order.
+
+For example, the gradient of ``0.5 * (x @ w - y) ** 2`` in `w` is ``(x @ w - y) * x``. Its norm is
+``|x @ w - y| * |x|``: two numbers per record, and no gradient per record.
+
+Why by hand: libraries that clip per record either build each record's gradient (`vmap(grad)`), or know a fixed list of
+layers of one model library. The functions here are any JAX function of one record, Hessian-vector products included,
+and the norm is never too small in floating point, which the guarantee of `clipped_sum` needs.
 """
 
 from __future__ import annotations
@@ -14,33 +22,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.extend.core import ClosedJaxpr
 
-from sottovoce.privacy import norms
-from sottovoce.privacy.taps import Taps, evaluate, leaf_cell
-from sottovoce.privacy.uses import Block, Use, blocks_of, is_cheaper_in_factors, wide
+from sottovoce.clipping import norms
+from sottovoce.clipping.products import Block, Use, blocks_of, is_cheaper_in_factors, wide
+from sottovoce.clipping.taps import Taps, evaluate, leaf_cell
+from sottovoce.trees import Tree
 
-Array = Any
-PyTree = Any
-
-SAFETY = 1e-5  # clips are to C (1 - SAFETY): room for the rounding of the sum itself
-_SLACK = 4e-6  # norms are raised by this relative amount: room for the rounding of their own sums
+SAFETY = 1e-5  # records are clipped to C (1 - SAFETY), which leaves room for the rounding of the sum itself
+_SLACK = 4e-6  # norms are raised by this relative amount, which leaves room for the rounding of their own sums
 _EXPLICIT_ELEMENTS = 2**24  # per-record gradients held at once, unless `chunk` says otherwise
 
 
 def clipped_sum(
-    fn: Callable[[PyTree, PyTree], Array],
-    at: PyTree,
-    records: PyTree,
+    fn: Callable[[Tree, Tree], Array],
+    at: Tree,
+    records: Tree,
     weights: Array,
     clip: Array | float | None,
     *,
     norm: str = "l2",
     chunk: int | None = None,
-) -> PyTree:
-    """Sum over records b of weights[b] * min(1, C / |g_b|) * g_b, with g_b the gradient of fn(., record_b) at `at`.
+) -> Tree:
+    """Add up weights[b] * min(1, C / |g_b|) * g_b over records b, with g_b the gradient of fn(., record_b) at `at`.
 
-    Guarantee: C = clip * (1 - 1e-5) and |g_b| is never under-estimated, so that one record changes the sum by at most
+    Guarantee: C = clip * (1 - 1e-5) and |g_b| is never under-estimated, so one record changes the sum by at most
     weights[b] * clip in the chosen norm, which is taken over the whole pytree. It assumes that `fn` is a function of
     its two arguments and of public constants only, evaluated in IEEE arithmetic of at least float32.
 
@@ -49,7 +56,7 @@ def clipped_sum(
     | weights[b] == 0 | record b contributes exactly 0, whatever it contains |
     | |g_b| is not finite, or above about 1e19 in float32 | record b contributes exactly 0 |
     | clip is None or inf | no clipping; the two lines above still hold |
-    | norm = "l1" and a leaf used in several products | |g_b| is bounded from above: may clip more, never less |
+    | norm = "l1" and a leaf used in several products | |g_b| is bounded from above: clips more, never less |
     | a leaf that fn does not use | zeros |
 
     Args:
@@ -60,8 +67,8 @@ def clipped_sum(
         weights: one number per record: 0 for padding, otherwise usually 1.
         clip: the clipping norm; may be traced.
         norm: "l2" or "l1".
-        chunk: how many records to treat at once. Bounds memory; by default only the explicit per-record gradients of
-            leaves that need them are bounded.
+        chunk: number of records to treat at once. It bounds the memory. By default only the memory of explicit
+            per-record gradients is bounded, for the leaves that need them.
 
     >>> import jax.numpy as jnp
     >>> loss = lambda w, record: 0.5 * (record["x"] @ w - record["y"]) ** 2
@@ -80,9 +87,11 @@ def clipped_sum(
     plan = _plan(fn, at, records, norm)
     weights = jnp.asarray(weights)
     if weights.shape != (count,):
-        raise ValueError(f"weights have shape {weights.shape} but there are {count} records: give one weight a record")
+        raise ValueError(
+            f"weights have shape {weights.shape} and there are {count} records: give one weight per record"
+        )
 
-    def part(total: list[Array], batch: tuple[PyTree, Array]) -> tuple[list[Array], None]:
+    def part(total: list[Array], batch: tuple[Tree, Array]) -> tuple[list[Array], None]:
         records, weights = batch
         book = plan.keep(records)
         kept = jnp.isfinite(book.sizes) & (weights != 0)
@@ -95,11 +104,12 @@ def clipped_sum(
 
 
 def record_norms(
-    fn: Callable[[PyTree, PyTree], Array], at: PyTree, records: PyTree, *, norm: str = "l2", chunk: int | None = None
+    fn: Callable[[Tree, Tree], Array], at: Tree, records: Tree, *, norm: str = "l2", chunk: int | None = None
 ) -> Array:
-    """The norm of each record's gradient as `clipped_sum` sees it: never below the true one, not finite if that is not.
+    """Return the norm of each record's gradient as `clipped_sum` sees it.
 
-    It depends on raw records: for tests, and for choosing a clip where data may be looked at.
+    It is never below the true norm, and it is not finite if the true norm is not. It depends on raw records: use it in
+    tests, and to choose a clip where the data may be looked at.
 
     >>> import jax.numpy as jnp
     >>> loss = lambda w, record: 0.5 * (record @ w) ** 2
@@ -111,7 +121,7 @@ def record_norms(
         return jnp.zeros(0)
     plan = _plan(fn, at, records, norm)
 
-    def part(total: None, batch: tuple[PyTree, Array]) -> tuple[None, Array]:
+    def part(total: None, batch: tuple[Tree, Array]) -> tuple[None, Array]:
         return total, plan.keep(batch[0]).sizes
 
     return _in_chunks(part, None, records, jnp.ones(count), plan.chunk(count, chunk))[1].reshape(-1)[:count]
@@ -119,7 +129,7 @@ def record_norms(
 
 @dataclass(frozen=True)
 class _Book:
-    """What one backward pass leaves behind, one entry per record in every array."""
+    """Hold the results of one backward pass, one entry per record in every array."""
 
     factors: list[list[Array]]
     cotangents: list[Array]
@@ -129,7 +139,7 @@ class _Book:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the gradient of each leaf is kept: in the factors of its uses, or explicitly."""
+    """Say how the gradient of each leaf is kept: in the factors of its uses, or explicitly."""
 
     closed: ClosedJaxpr
     treedef: Any
@@ -139,7 +149,7 @@ class _Plan:
     results: list[jax.ShapeDtypeStruct]
     direct: list[int]  # leaves with a tap of their own
     blocks: dict[int, list[Block]]  # leaves kept in factors
-    axes: tuple[str, ...]  # mesh axes over which records or parameters vary, inside shard_map
+    axes: tuple[str, ...]  # inside shard_map: the mesh axes over which records or parameters vary
 
     def zeros(self, like: Any) -> Array:
         return _vary(jnp.zeros(like.shape, like.dtype), self.axes)
@@ -151,8 +161,8 @@ class _Plan:
         elements = sum(self.leaves[i].size for i in explicit)
         return min(count, chunk or max(1, _EXPLICIT_ELEMENTS // max(1, elements)))
 
-    def keep(self, records: PyTree) -> _Book:
-        """One backward pass to the taps, and the norms from what arrives there."""
+    def keep(self, records: Tree) -> _Book:
+        """Run one backward pass to the taps, and compute the norms from the cotangents that arrive there."""
 
         def tapped(zeros: tuple[list[Array], dict[int, Array]], record: list[Array]) -> tuple[Array, list[list[Array]]]:
             taps = Taps(zeros[0])
@@ -173,7 +183,7 @@ class _Plan:
         return _Book(factors, cotangents, explicit, sizes)
 
     def add_up(self, book: _Book, kept: Array, scale: Array) -> list[Array]:
-        """The sum of the kept records' gradients, each times its scale. What is not kept may be anything, even NaN."""
+        """Add up the kept records' gradients, each times its scale. The others may hold anything, even NaN."""
 
         def mask(x: Array, scale: Array | None = None) -> Array:
             shape = (-1,) + (1,) * (x.ndim - 1)
@@ -190,7 +200,7 @@ class _Plan:
         return total
 
 
-def _plan(fn: Callable[[PyTree, PyTree], Array], at: PyTree, records: PyTree, norm: str) -> _Plan:
+def _plan(fn: Callable[[Tree, Tree], Array], at: Tree, records: Tree, norm: str) -> _Plan:
     if norm not in ("l1", "l2"):
         raise ValueError(f"norm is {norm!r}: choose 'l1' or 'l2'")
     leaves, treedef = jax.tree.flatten(jax.tree.map(jnp.asarray, at))
@@ -229,22 +239,26 @@ def _varying(x: Array) -> frozenset[str]:
 
 
 def _vary(x: Array, axes: Sequence[str]) -> Array:
-    """Mark x as different on each device along `axes`, or the cotangents of different devices would be added up."""
+    """Mark x as different on each device along `axes`; otherwise JAX adds up the cotangents of different devices."""
     missing = tuple(axis for axis in axes if axis not in _varying(x))
     return jax.lax.pcast(x, missing, to="varying") if missing else x
 
 
-def _count(records: PyTree) -> int:
+def _count(records: Tree) -> int:
     counts = {x.shape[:1] for x in jax.tree.leaves(records)}
     if len(counts) != 1 or () in counts:
-        raise ValueError(f"the leaves of `records` must share a leading axis, one entry a record; they have {counts}")
+        raise ValueError(f"the leaves of `records` must share a leading axis, one entry per record; they have {counts}")
     return counts.pop()[0]
 
 
 def _in_chunks(
-    part: Callable[[Any, tuple[PyTree, Array]], tuple[Any, Any]], start: Any, records: PyTree, weights: Array, size: int
+    part: Callable[[Any, tuple[Tree, Array]], tuple[Any, Any]],
+    start: Any,
+    records: Tree,
+    weights: Array,
+    size: int,
 ) -> tuple[Any, Any]:
-    """Scan `part` over (records, weights), `size` at a time. The last chunk is filled up with records of weight 0."""
+    """Scan `part` over (records, weights), `size` records at a time; fill the last chunk with records of weight 0."""
     count = len(weights)
     if size >= count:
         return part(start, (records, weights))

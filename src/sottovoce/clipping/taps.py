@@ -1,42 +1,49 @@
-"""Where a function of one record uses its parameters, and the cotangents that arrive there.
+"""Find where a function of one record uses its parameters, and get the cotangents that arrive there.
 
-A per-record function is traced to a jaxpr and evaluated again, equation by equation. Wherever a parameter leaf meets
-the record in a product (`dot_general`, a convolution, a look-up of rows) a zero is added to the product's result: the
-derivative with respect to that zero is the cotangent `d` of this *use*, and with the other factor `a` of the product
-it determines the leaf's gradient, without that gradient being formed. A leaf that is used in any other way gets a zero
-added to itself instead: the derivative with respect to that is the leaf's own per-record gradient, which is what
-`vmap(grad)` would have computed, for this leaf alone.
+A per-record function is traced to a jaxpr and evaluated again, equation by equation. Where a parameter leaf meets the
+record in a product (`dot_general`, a convolution, a look-up of rows), a *tap* is put in: a zero is added to the
+product's result. The derivative with respect to that zero is the cotangent `d` of this *use* of the leaf. Together with
+the other factor `a` of the product it determines the leaf's gradient, and that gradient is never formed.
+
+For example, in ``0.5 * (x @ w - y) ** 2`` the leaf `w` is used once, in ``x @ w``. With a tap it becomes
+``0.5 * (x @ w + zero - y) ** 2``. The derivative in `zero` is d = x @ w - y, the other factor is a = x, and the
+gradient in `w` is d * a.
+
+A leaf that is used in any other way gets a zero added to itself instead. The derivative with respect to that zero is
+the leaf's own per-record gradient, which is what `vmap(grad)` would compute, but for this leaf alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, primitives
 
-from sottovoce.privacy.lowering import LOWERED
-from sottovoce.privacy.uses import MOVES, PRODUCTS, Use, View, shape_of
-
-Array = Any  # a jax.Array, a tracer of one, or (for shapes only) a ShapeDtypeStruct
+from sottovoce.clipping.convolutions import IN_SLICES
+from sottovoce.clipping.products import MOVES, PRODUCTS, Use, View, shape_of
 
 _INLINED = {primitives.jit_p: "jaxpr", primitives.closed_call_p: "call_jaxpr", primitives.remat_p: "jaxpr"}
 
 
 @dataclass
 class Cell:
-    """A value of the evaluation. A view of a leaf has two: as given, and with the leaf's own tap added.
+    """Hold one value of the evaluation.
 
-    `fixed` marks values that depend on neither leaves nor record.
+    value: what the equation computed.
+    view: set if the value consists of elements of one leaf, for example ``w.T`` or ``w[0]``.
+    tapped: the same value computed from the leaf plus the leaf's own tap; equal to `value` where there is no such tap.
+    fixed: whether the value depends on neither leaves nor record.
     """
 
     value: Array
     view: View | None = None
-    tapped: Array = None
+    tapped: Any = None
     fixed: bool = False
 
     def __post_init__(self) -> None:
@@ -46,7 +53,10 @@ class Cell:
 
 @dataclass
 class Taps:
-    """What one evaluation met: the uses in order with their factors and shapes, and the leaves used otherwise."""
+    """Note what one evaluation met: the uses in order, their factors and shapes, and the leaves used in other ways.
+
+    Without `zeros` the uses are only noted. With `zeros`, one per use, they are added to the products.
+    """
 
     zeros: Sequence[Array] | None = None
     uses: list[Use] = field(default_factory=list)
@@ -65,32 +75,27 @@ class Taps:
 
 
 def evaluate(closed: ClosedJaxpr, leaves: Sequence[Cell], rest: Sequence[Array], taps: Taps) -> Array:
-    """The value of a scalar function traced to `closed`, whose first arguments are the leaves, with taps added."""
+    """Evaluate a scalar function that was traced to `closed`, with taps; its first arguments are the leaves.
+
+    >>> closed = jax.make_jaxpr(lambda w, x: (x @ w) ** 2)(jnp.ones(3), jnp.ones(3))
+    >>> taps = Taps()
+    >>> float(evaluate(closed, [leaf_cell(0, jnp.ones(3))], [jnp.ones(3)], taps))
+    9.0
+    >>> [(use.kind, use.leaf, use.positions) for use in taps.uses]
+    [('dot', 0, 1)]
+    """
     [out] = _walk(closed.jaxpr, closed.consts, [*leaves, *map(Cell, rest)], taps, {})
     if out.view is not None:
         taps.direct.add(out.view.leaf)
     return out.tapped
 
 
-def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with convolutions and poolings as slices and dots: as fast inside `lax.scan` as outside.
-
-    >>> import jax.numpy as jnp
-    >>> blur = lambda image: jax.lax.conv(image[None, None], jnp.ones((1, 1, 2, 2)), (1, 1), "VALID").sum()
-    >>> float(lowered(blur)(jnp.ones((3, 3))))
-    16.0
-    """
-
-    def call(*args: Any) -> Any:
-        closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
-        outs = _walk(closed.jaxpr, closed.consts, [Cell(x) for x in jax.tree.leaves(args)], Taps(), {})
-        return jax.tree.unflatten(jax.tree.structure(shape), [cell.value for cell in outs])
-
-    return call
-
-
 def leaf_cell(number: int, value: Array, zero: Array | None = None) -> Cell:
-    """A parameter leaf as an argument of `evaluate`; `zero` is its own tap, if it needs one."""
+    """Make a parameter leaf an argument of `evaluate`; `zero` is the leaf's own tap, if it needs one.
+
+    >>> leaf_cell(0, jnp.ones((2, 2))).view.where.tolist()
+    [[0, 1], [2, 3]]
+    """
     where = np.arange(value.size).reshape(value.shape)
     return Cell(value, View(number, (), where), value if zero is None else value + zero)
 
@@ -110,21 +115,21 @@ def _walk(jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Cell], taps: Tap
 
 
 def _opened(eqn: JaxprEqn) -> ClosedJaxpr | None:
-    """The equation as a program of its own, if it is a call to be inlined or a primitive to be lowered."""
+    """Return the equation as a program of its own if it is a call to inline or a convolution to write in slices."""
     if eqn.primitive in _INLINED:
         inner = eqn.params[_INLINED[eqn.primitive]]
         return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
     avals = [v.aval for v in eqn.invars]
-    lower = LOWERED.get(eqn.primitive)
-    lowered = lower(*avals, **eqn.params) if lower is not None else None
-    return jax.make_jaxpr(lowered)(*avals) if lowered is not None else None
+    replace = IN_SLICES.get(eqn.primitive)
+    replacement = replace(*avals, **eqn.params) if replace is not None else None
+    return jax.make_jaxpr(replacement)(*avals) if replacement is not None else None
 
 
 def _once(eqn: JaxprEqn, cells: list[Cell], taps: Taps, seen: dict[Any, Any]) -> list[Cell]:
-    """Evaluate an equation, or recall an equal one.
+    """Evaluate an equation, or return the result of an equal equation that was evaluated before.
 
-    A surrogate such as jvp(loss) - loss computes the loss twice. Recalling merges the two uses of each leaf into one,
-    which is cheaper and leaves less to cancel.
+    A surrogate such as jvp(loss) - loss computes the loss twice. Evaluating it once merges the two uses of each leaf
+    into one, which is cheaper and leaves less to cancel.
     """
     try:
         operands = tuple(_literal(v) if isinstance(v, Literal) else id(c) for v, c in zip(eqn.invars, cells))
@@ -134,7 +139,7 @@ def _once(eqn: JaxprEqn, cells: list[Cell], taps: Taps, seen: dict[Any, Any]) ->
     except TypeError:  # a parameter that cannot be hashed or ordered
         return _apply(eqn, cells, taps)
     outs = _apply(eqn, cells, taps)
-    seen[key] = outs, cells  # the operands are kept alive, for their ids are in the key
+    seen[key] = outs, cells  # the operands are kept alive because their ids are in the key
     return outs
 
 
@@ -176,7 +181,7 @@ def _apply(eqn: JaxprEqn, cells: list[Cell], taps: Taps) -> list[Cell]:
 
 
 def _is_shift(eqn: JaxprEqn, cells: list[Cell], viewed: list[int]) -> bool:
-    """Whether a view has only a fixed value added to it: its derivative is still that of the view."""
+    """Say whether the equation only adds a fixed value to a view: the derivative is then still that of the view."""
     if eqn.primitive is primitives.sub_p:
         shifts = viewed == [0] and cells[1].fixed
     else:

@@ -1,4 +1,12 @@
-"""The ways in which a product uses a leaf, and what they leave of its gradient."""
+"""Describe how a product uses a leaf, and keep the two factors that determine the leaf's gradient.
+
+For example, the product ``x @ w`` with w of shape (p, q) uses the leaf `w` at one position: the gradient is the outer
+product of the factor x, of length p, and the cotangent d, of length q. Kept in factors it takes p + q numbers per
+record; written out it takes p * q.
+
+A leaf may be transposed, reshaped or sliced before it meets the record: a `View` says which of its elements stand
+where. Each product of a view is a `Use`; uses of the same elements form a `Block`, whose norm is computed at once.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +18,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.extend.core import JaxprEqn, primitives
 
-from sottovoce.privacy import norms
+from sottovoce.clipping import norms
 
-Array = Any  # a jax.Array or a tracer of one
+Factors = Callable[[list[Array], Array], tuple[Array, Array]]
 Bind = Callable[[Sequence[Array]], list[Array]]  # applies the equation's primitive
-FACTORED_POSITIONS = 8  # beyond so many positions an explicit gradient costs no more than its factors
+FACTORED_POSITIONS = 8  # with more positions than this an explicit gradient costs no more than its factors
 
 Moves = tuple[tuple[Any, tuple[tuple[str, Any], ...]], ...]
 
 
 @dataclass(frozen=True)
 class View:
-    """Elements of one leaf, moved about but not changed: `where` holds the flat index of each in the leaf."""
+    """Describe an array made of elements of one leaf, moved but not changed, such as ``w.T`` or ``w[0]``.
+
+    `where` has the shape of that array and holds the flat index of each element in the leaf.
+    """
 
     leaf: int
     moves: Moves
     where: np.ndarray
 
     def of(self, leaf: Array) -> Array:
-        """Make the same moves on an array shaped like the leaf."""
+        """Make the same moves on another array of the leaf's shape."""
         for primitive, params in self.moves:
             leaf = primitive.bind(leaf, **dict(params))
         return leaf
@@ -38,11 +50,11 @@ class View:
 
 @dataclass(frozen=True)
 class Use:
-    """One product of a view of a leaf with a factor `a` that depends on the record.
+    """Describe one product of a view of a leaf with a factor `a` that depends on the record.
 
     The leaf's gradient through this use, laid out like `where` (groups, p, q), is the sum over positions t of the
     outer products of A[g, t] and D[g, t], where (A, D) = `factors(a, d)` have shapes (groups, T, p) and (groups, T, q).
-    For a look-up of rows A is one-hot and only the row number is kept, so that A has shape (1, T).
+    For a look-up of rows A is one-hot and only the row numbers are kept, so A has shape (1, T).
     """
 
     kind: str  # "dot" or "rows"
@@ -50,26 +62,37 @@ class Use:
     where: np.ndarray
     positions: int
     apply: Callable[[list[Array], Array], Array]  # (a, leaf) -> the product, linear in leaf
-    factors: Callable[[list[Array], Array], tuple[Array, Array]]
+    factors: Factors
 
 
 @dataclass(frozen=True)
 class Block:
-    """Uses of the same elements of a leaf, whose factors can be put side by side."""
+    """Collect the uses of the same elements of a leaf, whose factors can be put side by side."""
 
     kind: str
     where: np.ndarray
     uses: list[tuple[int, Use, bool]]  # number, use, whether its two factors change places
 
     def size(self, factors: list[list[Array]], cotangents: list[Array], norm: str) -> Array:
-        """Norm of one record's gradient in these elements."""
+        """Return the norm of one record's gradient in these elements."""
         pairs = [use.factors(factors[k], cotangents[k])[:: -1 if swap else 1] for k, use, swap in self.uses]
         a, d = (jnp.concatenate(side, 1) for side in zip(*pairs))
         return norms.row_sum(a[0], wide(d[0]), norm) if self.kind == "rows" else norms.outer_sum(wide(a), wide(d), norm)
 
 
 def blocks_of(elements: int, uses: Sequence[tuple[int, Use]]) -> list[Block] | None:
-    """Uses of a leaf sorted by the elements that they touch; None if these overlap other than by being the same."""
+    """Sort the uses of a leaf by the elements that they touch.
+
+    Returns None if two uses touch sets of elements that overlap without being equal.
+
+    >>> def use(*elements):
+    ...     return Use("dot", 0, np.array(elements).reshape(1, -1, 1), 1, lambda a, leaf: leaf, lambda a, d: (a[0], d))
+    >>> blocks = blocks_of(4, [(0, use(0, 1)), (1, use(2, 3)), (2, use(0, 1))])
+    >>> [len(block.uses) for block in blocks]
+    [2, 1]
+    >>> blocks_of(4, [(0, use(0, 1)), (1, use(1, 2))]) is None
+    True
+    """
     blocks: list[Block] = []
     for k, use in uses:
         for block in blocks:
@@ -86,7 +109,15 @@ def blocks_of(elements: int, uses: Sequence[tuple[int, Use]]) -> list[Block] | N
 
 
 def is_cheaper_in_factors(block: Block, norm: str) -> bool:
-    """Whether the norm from factors beats the explicit gradient, by rough counts of memory traffic."""
+    """Say whether the norm from factors costs less than the explicit gradient, by rough counts of memory traffic.
+
+    >>> where = np.arange(1000).reshape(1, 20, 50)
+    >>> def block(positions):
+    ...     use = Use("dot", 0, where, positions, lambda a, leaf: leaf, lambda a, d: (a[0], d))
+    ...     return Block("dot", where, [(0, use, False)])
+    >>> is_cheaper_in_factors(block(1), "l2"), is_cheaper_in_factors(block(20), "l2")
+    (True, False)
+    """
     positions = sum(use.positions for _, use, _ in block.uses)
     groups, p, q = block.where.shape
     if positions == 1:
@@ -94,17 +125,25 @@ def is_cheaper_in_factors(block: Block, norm: str) -> bool:
     if block.kind == "rows":
         return positions**2 <= 8 * p
     in_factors = positions * groups * (p + q)
-    # in L1 several positions give a bound only: worth more effort to avoid
+    # in L1, several positions give only an upper bound on the norm: the exact explicit gradient may cost more
     return positions <= FACTORED_POSITIONS and block.where.size > (16 if norm == "l1" else 2) * in_factors
 
 
 def wide(x: Array) -> Array:
-    """Norms are computed in at least float32."""
+    """Convert to at least float32, in which norms are computed.
+
+    >>> wide(jnp.ones(2, jnp.bfloat16)).dtype
+    dtype('float32')
+    """
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def shape_of(atom: Any) -> tuple[int, ...]:
-    """Shape of a variable or literal of a jaxpr."""
+    """Return the shape of a variable or literal of a jaxpr.
+
+    >>> shape_of(jax.make_jaxpr(jnp.sin)(jnp.ones((2, 3))).jaxpr.invars[0])
+    (2, 3)
+    """
     return atom.aval.shape
 
 
@@ -134,15 +173,15 @@ def _dot(eqn: JaxprEqn, view: View, side: int, bind: Bind) -> Use:
 
 
 def _numbers(indices: Array, sizes: Sequence[int]) -> Array:
-    """Row numbers of index vectors (the last axis), each coordinate clipped into its range."""
+    """Return the row numbers of index vectors (the last axis), each coordinate clipped into its range."""
     number = jnp.zeros(indices.shape[:-1], jnp.int32)
     for i, size in enumerate(sizes):
         number = number * size + jnp.clip(indices[..., i], 0, size - 1).astype(jnp.int32)
     return number
 
 
-def _rows_use(view: View, rows: Sequence[int], positions: int, bind: Bind, number: Callable[..., Array]) -> Use:
-    """A use that picks whole rows: one index in each of the dimensions `rows`, everything in the others."""
+def _rows_use(view: View, rows: Sequence[int], positions: int, bind: Bind, number: Factors) -> Use:
+    """Make a use that picks whole rows: one index in each of the dimensions `rows`, all indices in the others."""
     rest = [i for i in range(view.where.ndim) if i not in rows]
     count = math.prod(view.where.shape[i] for i in rows)
     where = view.where.transpose(*rows, *rest).reshape(1, count, -1)
@@ -186,7 +225,7 @@ def _gather(eqn: JaxprEqn, view: View, side: int, bind: Bind) -> Use | None:
 
     def number(factor: list[Array], d: Array) -> tuple[Array, Array]:
         d = jnp.transpose(d, (*before, *dims.offset_dims))
-        if drops:  # a look-up outside the table has no gradient: counted in, it might cancel one that has
+        if drops:  # a look-up outside the table has no gradient: if it counted, it might cancel one that has
             limits = np.array([shape[i] for i in rows])
             inside = jnp.all((factor[0] >= 0) & (factor[0] < limits), -1)
             d = jnp.where(inside.reshape(inside.shape + (1,) * len(dims.offset_dims)), d, 0)

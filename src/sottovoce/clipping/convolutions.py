@@ -1,9 +1,15 @@
-"""Convolutions and poolings written as slices and dots.
+"""Write convolutions and poolings as slices and dot products.
 
-On a CPU, XLA's convolutions are fast in a compiled step but many times slower inside `lax.scan`, where whole runs
-live; slices and dots are equally fast in both. Book-keeping likes them too: a convolution is then a product of the
-kernel with patches, like any other. `LOWERED` maps a primitive to a function of its operands' shapes and its
-parameters that returns a replacement, or None where it is better left alone.
+For example, a 3 x 3 convolution becomes nine slices of the images, put side by side, times the kernel as a matrix with
+nine rows per input channel.
+
+Why by hand: on a CPU, XLA's convolutions are fast in a step that is compiled alone, but many times slower inside
+`lax.scan`, where whole runs live. Slices and dot products are equally fast in both, so they win on a CPU inside `scan`
+only; outside `scan` XLA's own convolution is faster. Book-keeping needs the same form: a convolution is then a product
+of the kernel with patches, measured like every other product.
+
+`IN_SLICES` maps a primitive to a function of its operands' shapes and its parameters. That function returns a
+replacement, or None where the primitive is better left as it is.
 """
 
 from __future__ import annotations
@@ -15,20 +21,18 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.extend.core import primitives
 
-Array = Any
-
-_MOST_SLICES = 128  # a window larger than this, such as in the gradient of a kernel, would make an unwieldy program
+_MOST_SLICES = 128  # a larger window, such as in the gradient of a kernel, would make a very large program
 
 
 def _convolution(images: Any, kernel: Any, **params: Any) -> Callable[[Array, Array], Array] | None:
-    """Patches of the images, one row per place of the window, times the kernel as a matrix."""
+    """Multiply patches of the images, one row per place of the window, by the kernel as a matrix."""
     in_spec, kernel_spec, out_spec = params["dimension_numbers"]
     window = [kernel.shape[i] for i in kernel_spec[2:]]
     geometry = window, params["window_strides"], params["padding"], params["lhs_dilation"], params["rhs_dilation"]
-    if _is_unwieldy(window):
+    if _is_too_large(window):
         return None
     by_feature, by_batch = params["feature_group_count"], params["batch_group_count"]
     precision = {name: params[name] for name in ("precision", "preferred_element_type")}
@@ -59,9 +63,9 @@ def _convolution(images: Any, kernel: Any, **params: Any) -> Callable[[Array, Ar
 
 
 def _largest(x: Any, **params: Any) -> Callable[[Array], Array] | None:
-    """Max-pooling. Of equal values the first counts, as in XLA, so that gradients agree too."""
+    """Pool by the largest value. Of equal values the first counts, as in XLA, so gradients agree too."""
     geometry = _geometry(params)
-    if _is_unwieldy(geometry[0]):
+    if _is_too_large(geometry[0]):
         return None
 
     def pool(x: Array) -> Array:
@@ -74,9 +78,9 @@ def _largest(x: Any, **params: Any) -> Callable[[Array], Array] | None:
 
 
 def _tangent_of_largest(tangent: Any, x: Any, **params: Any) -> Callable[[Array, Array], Array] | None:
-    """The derivative of max-pooling: the tangent at the place of the largest value."""
+    """Differentiate max-pooling: take the tangent at the place of the largest value."""
     geometry = _geometry(params)
-    if _is_unwieldy(geometry[0]) or params["select_prim"] is not primitives.ge_p:
+    if _is_too_large(geometry[0]) or params["select_prim"] is not primitives.ge_p:
         return None
 
     def pool(tangent: Array, x: Array) -> Array:
@@ -96,7 +100,7 @@ def _sum(x: Any, **params: Any) -> Callable[[Array], Array] | None:
     def pool(x: Array) -> Array:
         return reduce(lax.add, _slices(x[None, ..., None], jnp.zeros((), x.dtype), *geometry))[0, ..., 0]
 
-    return None if _is_unwieldy(geometry[0]) else pool
+    return None if _is_too_large(geometry[0]) else pool
 
 
 def _stays(best: Array, other: Array) -> Array:
@@ -108,7 +112,7 @@ def _geometry(params: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(params[name] for name in names)
 
 
-def _is_unwieldy(window: Sequence[int]) -> bool:
+def _is_too_large(window: Sequence[int]) -> bool:
     return math.prod(window) > _MOST_SLICES
 
 
@@ -121,7 +125,10 @@ def _slices(
     base_dilation: Sequence[int],
     window_dilation: Sequence[int],
 ) -> list[Array]:
-    """For each place in the window, what the window's moves over x (batch, space, channels) meet there."""
+    """Return one array per place in the window: what that place meets as the window moves over x.
+
+    x has the axes (batch, space, channels).
+    """
     edges = [(low, high, gap - 1) for (low, high), gap in zip(padding, base_dilation)]
     x = lax.pad(x, fill, [(0, 0, 0), *edges, (0, 0, 0)])
     moves = [
@@ -136,7 +143,7 @@ def _slices(
     return out
 
 
-LOWERED: dict[Any, Callable[..., Callable[..., Array] | None]] = {
+IN_SLICES: dict[Any, Callable[..., Callable[..., Array] | None]] = {
     primitives.conv_general_dilated_p: _convolution,
     primitives.reduce_window_max_p: _largest,
     primitives.reduce_window_sum_p: _sum,
