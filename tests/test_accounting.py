@@ -8,17 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sottovoce.runtime.recorder import charges
 
 import sottovoce as sv
-from sottovoce.accounting import as_sizes
+from sottovoce.accounting.account import account_of
 from sottovoce.data.parts import Levels, Part
 from sottovoce.methods.base import Method
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Sampling
 from sottovoce.schedules import Linear, Schedule
-from sottovoce.trees import Private
 
 
 def sgd(noise: float = 0.1, sampling: Sampling | None = None, **options: Any) -> sv.methods.DpSgd:
@@ -68,82 +66,84 @@ class _Looped(Method):
 
 def test_poisson_gaussian_matches_the_oracle():
     method = sgd(noise=1.5 / 40, sampling=Poisson(40))
-    report = sv.account(method, sizes=[1000], steps=2250)
+    report = sv.account(method, sv.Population([1000]), steps=2250)
     assert report.epsilon == pytest.approx(6.7688, abs=1e-3)
     assert report.adjacency == "zero-out"
 
 
 def test_gradient_release_worked_value():
     """privacy.md 3.5: K = 500 (501 releases), m = 100 of 1000, clip 1, noise .1."""
-    report = sv.account(sgd(0.1, Poisson(100)), sizes=[1000], steps=501)
+    report = sv.account(sgd(0.1, Poisson(100)), sv.Population([1000]), steps=501)
     assert report.epsilon == pytest.approx(0.828943, abs=1e-3)
-    fixed = sv.account(sgd(0.1, FixedSize(100)), sizes=[1000], steps=501)
+    fixed = sv.account(sgd(0.1, FixedSize(100)), sv.Population([1000]), steps=501)
     assert fixed.epsilon == pytest.approx(4.31322, abs=1e-3)
     assert fixed.adjacency == "replace-one"
 
 
 def test_full_batches_are_exact_gdp():
-    report = sv.account(sgd(0.1), sizes=[50], steps=9)
+    report = sv.account(sgd(0.1), sv.Population([50]), steps=9)
     mu = 3 * (2 / 50) / 0.1
     assert report.epsilon == pytest.approx(float(sv.privacy.sound.gdp_epsilon(mu, 1e-5)), abs=1e-9)
     assert report.accountant == "exact GDP"
 
 
 def test_laplace_full_batches_are_the_pure_sum_at_delta_zero():
-    report = sv.account(sgd(0.5, mechanism="laplace"), sizes=[10], steps=7, delta=0.0)
+    report = sv.account(sgd(0.5, mechanism="laplace"), sv.Population([10]), steps=7, delta=0.0)
     assert report.epsilon == pytest.approx(7 * (2 / 10) / 0.5, rel=1e-12)
 
 
 def test_gaussian_refuses_delta_zero():
     with pytest.raises(ValueError, match="delta"):
-        sv.account(sgd(0.1), sizes=[50], steps=9, delta=0.0)
+        sv.account(sgd(0.1), sv.Population([50]), steps=9, delta=0.0)
 
 
 def test_releases_of_one_batch_are_one_mechanism():
     first, second = sv.Release(1.0, 0.2), sv.Release(1.0, 0.1)
-    together = sv.account(_TwoReleases(first, second, Poisson(10)), sizes=[100], steps=20)
+    together = sv.account(_TwoReleases(first, second, Poisson(10)), sv.Population([100]), steps=20)
     merged = Mechanism(gaussian=1 / 2**2 + 1 / 1**2, amplification=Poisson(10).event(100))
     assert together.epsilon == pytest.approx(float(accountant.epsilon([(merged, 20)], 1e-5, "zero-out")), rel=1e-4)
-    apart = sv.account(_TwoReleases(first, second, Poisson(10), shared=False), sizes=[100], steps=20)
+    apart = sv.account(_TwoReleases(first, second, Poisson(10), shared=False), sv.Population([100]), steps=20)
     assert apart.epsilon < together.epsilon
 
 
 def test_laplace_releases_of_one_batch_are_not_merged_like_gaussians():
     release = sv.Release(1.0, 0.1, "laplace")
     method = _TwoReleases(release, release, Poisson(10))
-    report = sv.account(method, sizes=[100], steps=100, delta=1e-6)
+    report = sv.account(method, sv.Population([100]), steps=100, delta=1e-6)
     assert report.epsilon == pytest.approx(9.0, abs=0.06)
 
 
 def test_adjacency_is_stated_and_never_mixed():
-    by_default = sv.account(sgd(0.1, Poisson(100)), sizes=[1000], steps=501)
-    replaced = sv.account(sgd(0.1, Poisson(100)), sizes=[1000], steps=501, adjacency="replace-one")
+    by_default = sv.account(sgd(0.1, Poisson(100)), sv.Population([1000]), steps=501)
+    replaced = sv.account(sgd(0.1, Poisson(100)), sv.Population([1000]), steps=501, adjacency="replace-one")
     assert replaced.epsilon == pytest.approx(1.761, abs=2e-3)
     assert (by_default.adjacency, replaced.adjacency) == ("zero-out", "replace-one")
     with pytest.raises(ValueError, match="zero-out, replace-one"):
-        sv.account(sgd(), sizes=[10], steps=1, adjacency="add-or-remove")  # type: ignore[arg-type]
+        sv.account(sgd(), sv.Population([10]), steps=1, adjacency="add-or-remove")  # type: ignore[arg-type]
 
 
 def test_loops_multiply():
-    sizes = {"records": np.array([100])}
-    inside = charges(_Looped(sv.Release(1.0, 1.0), Poisson(10)), sizes, 5, sv.networks.single())
-    assert [(note.phase, note.batches, note.times) for note in inside] == [("init", 1, 1), ("step", 3, 1)]
-    outside = charges(_Looped(sv.Release(1.0, 1.0), Poisson(10), inside=False), sizes, 5, sv.networks.single())
-    assert [(note.phase, note.batches, note.times) for note in outside] == [("init", 1, 1), ("step", 1, 3)]
+    def counted(method):
+        charges = account_of(method, sv.Population([100]), 5).charges
+        return [(charge.phase, charge.batches, charge.times) for charge in charges]
+
+    method = _Looped(sv.Release(1.0, 1.0), Poisson(10))
+    assert counted(method) == [("init", 1, 1), ("step", 3, 1)]
+    assert counted(dataclasses.replace(method, inside=False)) == [("init", 1, 1), ("step", 1, 3)]
 
 
 def test_init_is_charged_once():
     method = _Looped(sv.Release(1.0, 0.5), Full())
     mu = (2 / 20 / 0.5) * np.sqrt(1 + 3 * 4)
-    report = sv.account(method, sizes=[20], steps=4)
+    report = sv.account(method, sv.Population([20]), steps=4)
     assert report.epsilon == pytest.approx(float(sv.privacy.sound.gdp_epsilon(mu, 1e-5)), abs=1e-9)
 
 
 def test_one_pass_pays_for_one_step():
-    once = sv.account(sgd(0.1, OnePass(10)), sizes=[100], steps=10)
+    once = sv.account(sgd(0.1, OnePass(10)), sv.Population([100]), steps=10)
     assert once.epsilon == pytest.approx(float(sv.privacy.sound.gdp_epsilon(2 / 10 / 0.1, 1e-5)), abs=1e-9)
     with pytest.raises(ValueError, match="10 steps"):
-        sv.account(sgd(0.1, OnePass(10)), sizes=[100], steps=11)
+        sv.account(sgd(0.1, OnePass(10)), sv.Population([100]), steps=11)
 
 
 @dataclass(frozen=True)
@@ -171,34 +171,38 @@ class _LowerOnly(Method):
 
 def test_disjoint_levels_pay_in_parallel():
     method = _LowerOnly(sv.Release(1.0, 0.2), sv.Release(1.0, 0.2))
-    report = sv.account(method, sizes=[Levels(20, 80)], steps=1)
+    report = sv.account(method, sv.Population([Levels(20, 80)]), steps=1)
     gdp = sv.privacy.sound.gdp_epsilon
     upper, lower = float(gdp(2 / 20 / 0.2, 1e-5)), float(gdp(np.sqrt(2) * 2 / 80 / 0.2, 1e-5))
     assert report.per_level == pytest.approx({"upper": upper, "lower": lower}, abs=1e-9)
     assert report.epsilon == max(upper, lower)
     # a unit in both levels moves both means of the release that reads both, under one noise
-    both = sv.account(method, sizes=[Levels(20, 80)], steps=1, shared_units=True)
+    both = sv.account(method, sv.Population([Levels(20, 80)], shared={((0, "upper"), (0, "lower"))}), steps=1)
     moved = np.hypot(2 / 20 / 0.2 + 2 / 80 / 0.2, 2 / 80 / 0.2)
     assert both.epsilon == pytest.approx(float(gdp(moved, 1e-5)), abs=1e-9)
     laplace = sv.Release(1.0, 0.2, "laplace")
     with pytest.raises(ValueError, match="one Laplace noise"):
-        sv.account(_LowerOnly(laplace, laplace), sizes=[Levels(20, 80)], steps=1, shared_units=True)
-    one_set = sv.account(method, sizes=[100], steps=1)
+        sv.account(
+            _LowerOnly(laplace, laplace),
+            sv.Population([Levels(20, 80)], shared={((0, "upper"), (0, "lower"))}),
+            steps=1,
+        )
+    one_set = sv.account(method, sv.Population([100]), steps=1)
     assert one_set.epsilon == pytest.approx(float(gdp(np.sqrt(2) * 2 / 100 / 0.2, 1e-5)), abs=1e-9)
 
 
 def test_unequal_parties_each_have_their_epsilon():
-    report = sv.account(sgd(0.1), sizes=[50, 100, 50], steps=4, network=sv.networks.ring(3))
+    report = sv.account(sgd(0.1), sv.Population([50, 100, 50]), steps=4, network=sv.networks.ring(3))
     assert report.per_agent[0] == report.per_agent[2] > report.per_agent[1]
     assert report.epsilon == report.per_agent[0]
 
 
 def test_noise_per_agent():
     method = dataclasses.replace(sgd(), gradient=sv.Release(1.0, (0.1, 0.2)))
-    report = sv.account(method, sizes=[50, 50], steps=4, network=sv.networks.ring(2))
+    report = sv.account(method, sv.Population([50, 50]), steps=4, network=sv.networks.ring(2))
     assert report.per_agent[0] > report.per_agent[1]
     with pytest.raises(ValueError, match="lists noise for 2 agents"):
-        sv.account(method, sizes=[50] * 3, steps=4, network=sv.networks.ring(3))
+        sv.account(method, sv.Population([50] * 3), steps=4, network=sv.networks.ring(3))
 
 
 @dataclass(frozen=True)
@@ -217,7 +221,7 @@ class _Tupled(Method):
 
 
 def test_noise_per_agent_counts_wherever_the_release_is_kept():
-    setting = {"sizes": [50, 50], "steps": 4, "network": sv.networks.ring(2)}
+    setting = {"data": sv.Population([50, 50]), "steps": 4, "network": sv.networks.ring(2)}
     quiet = sv.Release(1.0, (0.5, 0.05), name="gradient")
     method = _Tupled((quiet,), Full())
     plain = dataclasses.replace(sgd(), gradient=quiet)
@@ -228,7 +232,9 @@ def test_noise_per_agent_counts_wherever_the_release_is_kept():
 
 
 def test_ten_thousand_agents_cost_one():
-    report = sv.account(sgd(0.1, Poisson(10)), sizes=[20] * 10_000, steps=100, network=sv.networks.ring(10_000))
+    report = sv.account(
+        sgd(0.1, Poisson(10)), sv.Population([20] * 10_000), steps=100, network=sv.networks.ring(10_000)
+    )
     assert len(set(report.per_agent)) == 1
     assert len(report.per_agent) == 10_000
 
@@ -238,7 +244,7 @@ class _Printed(Method):
     message: sv.Release
 
     def init(self, problem, agent):
-        return {"x": Private(problem.x0)}
+        return {"x": agent.mean(self.message, problem.loss, at=problem.x0, batch=agent.sample(Full()))}
 
     def step(self, problem, state, agent):
         told = agent.tell(self.message, state["x"])
@@ -254,11 +260,11 @@ class _Careless(_Printed):
 @dataclass(frozen=True)
 class _AtPrivatePoint(_Printed):
     def step(self, problem, state, agent):
-        return {"x": Private(agent.release(self.message, problem.loss, at=state["x"], batch=agent.sample(Full())))}
+        return {"x": agent.release(self.message, problem.loss, at=state["x"], batch=agent.sample(Full()))}
 
 
 def test_messages_of_private_state_are_unproved():
-    report = sv.account(_Printed(sv.Release(1.0, 1.0)), sizes=[10], steps=3)
+    report = sv.account(_Printed(sv.Release(1.0, 1.0)), sv.Population([10]), steps=3)
     assert report.epsilon == np.inf
     assert report.design == "printed"
     assert any("private state" in caveat for caveat in report.caveats)
@@ -266,9 +272,9 @@ def test_messages_of_private_state_are_unproved():
 
 def test_private_values_do_not_leave_un_noised():
     with pytest.raises(TypeError, match="may not leave the agent"):
-        sv.account(_Careless(sv.Release(1.0, 1.0)), sizes=[10], steps=3)
+        sv.account(_Careless(sv.Release(1.0, 1.0)), sv.Population([10]), steps=3)
     with pytest.raises(TypeError, match="private point"):
-        sv.account(_AtPrivatePoint(sv.Release(1.0, 1.0)), sizes=[10], steps=3)
+        sv.account(_AtPrivatePoint(sv.Release(1.0, 1.0)), sv.Population([10]), steps=3)
 
 
 @pytest.mark.parametrize("wrap", ["cond", "scan", "vmap", "jit"])
@@ -298,13 +304,13 @@ def test_releases_in_uncounted_control_flow_are_refused(wrap):
             return {"x": x}
 
     with pytest.raises(ValueError, match=r"agent\.loop"):
-        sv.account(_Hidden(sv.Release(1.0, 1.0)), sizes=[10], steps=3)
+        sv.account(_Hidden(sv.Release(1.0, 1.0)), sv.Population([10]), steps=3)
 
 
 @pytest.mark.parametrize("target", [0.1, 1.0, 8.0])
 @pytest.mark.parametrize("sampling", [Full(), Poisson(20)], ids=str)
 def test_calibrate_lands_just_below(target, sampling):
-    setting = {"sizes": [200, 300], "steps": 50, "network": sv.networks.ring(2)}
+    setting = {"data": sv.Population([200, 300]), "steps": 50, "network": sv.networks.ring(2)}
     method = sv.calibrate(sgd(3.0, sampling), epsilon=target, **setting)
     reached = sv.account(method, **setting).epsilon
     assert target * (1 - 2e-3) <= reached <= target
@@ -312,30 +318,30 @@ def test_calibrate_lands_just_below(target, sampling):
 
 def test_calibrate_explains_what_it_cannot_do():
     with pytest.raises(ValueError, match=r"\['gradient'\] have no clip or no noise"):
-        sv.calibrate(sgd().without_privacy(), epsilon=1.0, sizes=[10], steps=1)
+        sv.calibrate(sgd().without_privacy(), sv.Population([10]), epsilon=1.0, steps=1)
     with pytest.raises(ValueError, match="no noise level helps"):
-        sv.calibrate(_Printed(sv.Release(1.0, 1.0)), epsilon=1.0, sizes=[10], steps=1)
+        sv.calibrate(_Printed(sv.Release(1.0, 1.0)), sv.Population([10]), epsilon=1.0, steps=1)
     with pytest.raises(ValueError, match="positive"):
-        sv.calibrate(sgd(), epsilon=-1.0, sizes=[10], steps=1)
+        sv.calibrate(sgd(), sv.Population([10]), epsilon=-1.0, steps=1)
 
 
 def test_sizes_may_be_the_records():
     records = {"features": np.zeros((40, 3)), "label": np.zeros(40), "id": np.repeat(np.arange(8), 5)}
-    assert as_sizes([records])["records"].tolist() == [40]
-    assert as_sizes(sv.data.split(records, agents=1, unit="id"))["records"].tolist() == [8]
+    assert sv.Population.of([records]).sizes == {"records": (40,)}
+    assert sv.Population.of(sv.data.split(records, agents=1, unit="id")).sizes == {"records": (8,)}
 
 
 def test_bad_settings_are_named():
     with pytest.raises(ValueError, match="2 parties need a network"):
-        sv.account(sgd(), sizes=[10, 10], steps=1)
+        sv.account(sgd(), sv.Population([10, 10]), steps=1)
     with pytest.raises(ValueError, match="3 agents, but there are 2 parties"):
-        sv.account(sgd(), sizes=[10, 10], steps=1, network=sv.networks.ring(3))
+        sv.account(sgd(), sv.Population([10, 10]), steps=1, network=sv.networks.ring(3))
     with pytest.raises(ValueError, match="at least one record"):
-        sv.account(sgd(), sizes=[10, 0], steps=1, network=sv.networks.ring(2))
+        sv.account(sgd(), sv.Population([10, 0]), steps=1, network=sv.networks.ring(2))
     with pytest.raises(ValueError, match="steps is 0"):
-        sv.account(sgd(), sizes=[10], steps=0)
+        sv.account(sgd(), sv.Population([10]), steps=0)
     with pytest.raises(ValueError, match="delta"):
-        sv.account(sgd(), sizes=[10], steps=1, delta=1.5)
+        sv.account(sgd(), sv.Population([10]), steps=1, delta=1.5)
 
 
 # What an ordinary mistake could make look private.
@@ -362,13 +368,13 @@ class _Outside(Method):
 
 def test_the_agent_outside_a_loop_is_refused_inside():
     with pytest.raises(ValueError, match="use the agent that it hands to its body"):
-        sv.account(_Outside(sv.Release(1.0, 0.1), Full()), sizes=[50], steps=1)
+        sv.account(_Outside(sv.Release(1.0, 0.1), Full()), sv.Population([50]), steps=1)
 
 
 @pytest.mark.parametrize("sizes", [[Levels(100, 100)], {"train": [100]}])
 def test_levels_that_nothing_reads_are_refused(sizes):
     with pytest.raises(ValueError, match=r"reads records|name the levels"):
-        sv.account(sgd(), sizes=sizes, steps=10)
+        sv.account(sgd(), sv.Population(sizes), steps=10)
 
 
 class _Odd(Schedule):
@@ -377,7 +383,7 @@ class _Odd(Schedule):
 
 
 def test_a_schedule_of_ones_own_may_differ_by_agent():
-    setting = {"sizes": [50, 50], "steps": 2, "network": sv.networks.ring(2)}
+    setting = {"data": sv.Population([50, 50]), "steps": 2, "network": sv.networks.ring(2)}
     own = sv.account(sgd(_Odd()), **setting).per_agent
     assert own == sv.account(sgd((1.0, 1e-3)), **setting).per_agent
     assert own[1] > 100 * own[0]
@@ -388,23 +394,30 @@ def test_records_given_for_sizes_tell_who_is_shared():
     pool = np.ones((40, 2), np.float32)
     parts = [Levels(Part(pool, np.arange(0, 40, 2), ids), Part(pool, np.arange(1, 40, 2), ids))]
     method = _LowerOnly(sv.Release(1.0, 0.2), sv.Release(1.0, 0.2))
-    told = sv.account(method, sizes=parts, steps=1)
+    told = sv.account(method, parts, steps=1)
     assert told.unit == "unit"
-    assert told.epsilon == sv.account(method, sizes=[Levels(20, 20)], steps=1, shared_units=True).epsilon
+    assert (
+        told.epsilon
+        == sv.account(method, sv.Population([Levels(20, 20)], shared={((0, "upper"), (0, "lower"))}), steps=1).epsilon
+    )
     same_rows = [Levels(Part(pool, np.arange(20)), Part(pool, np.arange(20)))]  # no ids: rows of one set
-    assert sv.account(method, sizes=same_rows, steps=1).epsilon == told.epsilon
+    assert sv.account(method, same_rows, steps=1).epsilon == told.epsilon
     apart = [Levels(Part(pool, np.arange(20)), Part(pool, np.arange(20, 40)))]
-    assert sv.account(method, sizes=apart, steps=1).epsilon < told.epsilon
+    assert sv.account(method, apart, steps=1).epsilon < told.epsilon
 
 
 def test_units_with_several_parties_are_said_and_repeated_rows_refused():
     pool, ring = np.ones((40, 2), np.float32), sv.networks.ring(2)
-    shared = sv.account(sgd(), sizes=[Part(pool, np.arange(25)), Part(pool, np.arange(15, 40))], steps=1, network=ring)
+    shared = sv.account(
+        sgd(), [Part(pool, np.arange(25)), Part(pool, np.arange(15, 40))], steps=1, network=ring
+    )
     assert any("several parties" in caveat for caveat in shared.caveats)
-    apart = sv.account(sgd(), sizes=[Part(pool, np.arange(20)), Part(pool, np.arange(20, 40))], steps=1, network=ring)
+    apart = sv.account(
+        sgd(), [Part(pool, np.arange(20)), Part(pool, np.arange(20, 40))], steps=1, network=ring
+    )
     assert not any("several parties" in caveat for caveat in apart.caveats)
     with pytest.raises(ValueError, match="lists a row twice"):
-        sv.account(sgd(), sizes=[Part(pool, np.zeros(5, int))], steps=1)
+        sv.account(sgd(), [Part(pool, np.zeros(5, int))], steps=1)
 
 
 @pytest.mark.parametrize("stop", [-1.0, 0.0])
@@ -412,6 +425,6 @@ def test_noise_that_reaches_zero_is_infinite_in_every_design(stop):
     fading = sv.Release(1.0, Linear(1.0, stop, 4))
     for design in ("sound", "printed"):
         method = sv.methods.DpMixSgd(0.1, 0.1, Full(), x=fading, y=fading, design=design)
-        report = sv.account(method, sizes=[50], steps=6)
+        report = sv.account(method, sv.Population([50]), steps=6)
         assert report.epsilon == np.inf
         assert report.published is None

@@ -278,10 +278,7 @@ def test_replay_finds_no_more_in_usual_data_than_the_canary_does():
     records = [rng.normal(size=(8, 2)).astype(np.float32)]
     problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(2))
     method = sgd()
-    usual = audit(
-        method, adversary="replay", problem=problem, parts=records, row=3, replacement=jnp.zeros(2),
-        steps=3, delta=DELTA, trials=8000,
-    )  # fmt: skip
+    usual = audit(method, records, adversary="replay", problem=problem, row=3, replacement=jnp.zeros(2), steps=3, delta=DELTA, trials=8000)  # fmt: skip
     assert usual.lower < audit(method, trials=8000, **SGD).lower
     assert usual.passed
 

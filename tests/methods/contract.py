@@ -10,15 +10,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sottovoce.runtime.store import lay_out
-from sottovoce.runtime.vectorised import program
 
 import sottovoce as sv
+from sottovoce.accounting.account import account_of
 from sottovoce.methods.base import Method
 from sottovoce.privacy.sampling import Full, Poisson
-from sottovoce.runtime.run import Result
-from sottovoce.runtime.threads import run_threads
-from sottovoce.trees import Private
+from sottovoce.runtime.answers import root_key
+from sottovoce.runtime.array import ArrayPlace
+from sottovoce.runtime.layout import lay_out
+from sottovoce.runtime.mesh import MeshPlace
+from sottovoce.runtime.place import Place
+from sottovoce.runtime.result import Result
+from sottovoce.runtime.threads import ThreadPlace
 
 AGENTS, RECORDS, STEPS = 4, 12, 2
 
@@ -172,40 +175,38 @@ def check_equal_agents_are_one(method: Method, case: Case) -> None:
 
 def check_private_is_accounted(method: Method, case: Case) -> None:
     """The account of a stand-in is that of the real problem; more noise costs less, no noise is infinite."""
-    loud = noisy(method)
-    sizes, network = [RECORDS] * AGENTS, network_for(method)
-    stand_in = sv.account(loud, sizes=sizes, steps=5, network=network)
-    real = sv.account(loud, sizes=sizes, steps=5, network=network, problem=case.problem)
+    loud, network = noisy(method), network_for(method)
+    clinics = sv.Population([RECORDS] * AGENTS)
+    stand_in = sv.account(loud, clinics, steps=5, network=network)
+    real = sv.account(loud, case.parts, steps=5, network=network, problem=case.problem)
     assert stand_in.events == real.events
     assert stand_in.per_agent == real.per_agent
     assert real.events, "a method that reads records must show in the account"
-    louder = sv.account(loud.louder(4.0), sizes=sizes, steps=5, network=network)
+    louder = sv.account(loud.louder(4.0), clinics, steps=5, network=network)
     if stand_in.design == "sound":
         assert np.isfinite(stand_in.epsilon)
         assert louder.epsilon < stand_in.epsilon
-        assert sv.account(loud, sizes=sizes, steps=10, network=network).epsilon > stand_in.epsilon
-    assert sv.account(method, sizes=sizes, steps=5, network=network).epsilon == np.inf
+        assert sv.account(loud, clinics, steps=10, network=network).epsilon > stand_in.epsilon
+    assert sv.account(method, clinics, steps=5, network=network).epsilon == np.inf
 
 
 def check_threads_equal_vectorised(method: Method, case: Case) -> None:
-    """A step is one agent's code: agents that hold only their own records, and only talk, do the same.
-
-    The threads run operation by operation, so this also shows that compilation changes nothing but speed.
-    """
-    loud = noisy(method)
-    alone = run_threads(case.problem, case.parts, loud, network_for(method), STEPS, seed=7)
-    _close(_final(loud, case, seed=7), alone)
+    """A step is one agent's code: agents that hold only their own records, and only talk, do the same."""
+    _close(_final(noisy(method), case, 7), _final(noisy(method), case, 7, ThreadPlace.simulated))
 
 
 def check_sharded_equals_vectorised(method: Method, case: Case) -> None:
     """Spread over two devices, each with its own agents' records."""
-    loud = noisy(method)
-    _close(_final(loud, case, seed=7), _final(loud, case, seed=7, devices=2))
+
+    def mesh(*given: Any) -> Place:
+        return MeshPlace(*given, devices=2)
+
+    _close(_final(noisy(method), case, 7), _final(noisy(method), case, 7, mesh))
 
 
 def check_noise_is_drawn(method: Method, case: Case) -> None:
     """Another seed gives another run, the same seed the same bytes."""
-    once, again, other = (jax.tree.leaves(_final(noisy(method), case, seed)) for seed in (1, 1, 2))
+    once, again, other = (_final(noisy(method), case, seed) for seed in (1, 1, 2))
     for a, b in zip(once, again, strict=True):
         np.testing.assert_array_equal(a, b)
     assert any(np.any(np.asarray(a) != np.asarray(b)) for a, b in zip(once, other))
@@ -221,14 +222,12 @@ CHECKS = [
 ]
 
 
-def _final(method: Method, case: Case, seed: int, devices: int = 1) -> Any:
-    layout = lay_out(case.parts)
-    compiled = program(case.problem, method, layout, network_for(method), STEPS, seed, chunk=1024, devices=devices)
-    return compiled.advance(compiled.init(), 0, STEPS)[0]
+def _final(method: Method, case: Case, seed: int, place: Callable[..., Place] = ArrayPlace) -> list[Any]:
+    account = account_of(method, case.parts, STEPS, network_for(method), problem=case.problem)
+    made = place(account.trace, case.problem, lay_out(case.parts), root_key(seed), 1024)
+    return made.advance(made.begin(), 0, STEPS)[0]
 
 
-def _close(a: Any, b: Any, tolerance: float = 1e-5) -> None:
-    left, right = (jax.tree.leaves(tree, is_leaf=lambda n: isinstance(n, Private)) for tree in (a, b))
-    for u, v in zip(left, right, strict=True):
-        for p, q in zip(jax.tree.leaves(u), jax.tree.leaves(v), strict=True):
-            np.testing.assert_allclose(np.asarray(p), np.asarray(q), rtol=tolerance, atol=tolerance)
+def _close(a: list[Any], b: list[Any] | tuple[Any, ...], tolerance: float = 1e-5) -> None:
+    for p, q in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(np.asarray(p), np.asarray(q), rtol=tolerance, atol=tolerance)

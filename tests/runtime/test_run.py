@@ -83,7 +83,7 @@ def test_edge_6_units_are_sampled_and_clipped_as_a_whole():
     assert result.privacy.unit == "unit"
     assert (
         result.privacy.epsilon
-        == sv.account(sgd(gradient=sv.Release(2.0, 1e-12), sampling=sv.Full()), sizes=[2], steps=1).epsilon
+        == sv.account(sgd(gradient=sv.Release(2.0, 1e-12), sampling=sv.Full()), sv.Population([2]), steps=1).epsilon
     )
 
 
@@ -235,7 +235,7 @@ def test_edge_7_and_8_reports_say_what_simulation_means():
 
 
 def test_budget_refuses_before_anything_is_released(tmp_path):
-    planned = sv.account(sgd(), sizes=[30] * 4, steps=10, network=RING).epsilon
+    planned = sv.account(sgd(), sv.Population([30] * 4), steps=10, network=RING).epsilon
     budget = sv.Budget(planned * 1.2, 1e-5)
     ledger = sv.Ledger(tmp_path / "ledger.jsonl")
     sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=10, budget=budget, ledger=ledger)

@@ -135,7 +135,7 @@ def test_a_unit_is_clipped_as_a_whole():
 
 def test_every_run_is_new_and_every_agent_pays_before_each_step(monkeypatch):
     ledgers, setting = [sv.Ledger(), sv.Ledger()], {"network": RING, "steps": 3}
-    budget = sv.Budget(epsilon=1.9 * sv.account(sgd(), sizes=[12, 12], **setting).epsilon, delta=1e-5)
+    budget = sv.Budget(epsilon=1.9 * sv.account(sgd(), sv.Population([12, 12]), **setting).epsilon, delta=1e-5)
     drawn = []
     honest = discrete.on_grid
 
@@ -160,7 +160,7 @@ def test_every_run_is_new_and_every_agent_pays_before_each_step(monkeypatch):
 def test_an_agent_that_has_spent_its_own_budget_stops_the_run(tmp_path):
     """Ledgers outlive runs, and a party's number may be another one in each."""
     setting, files = {"network": RING, "steps": 1}, [tmp_path / "north.jsonl", tmp_path / "south.jsonl"]
-    budget = sv.Budget(epsilon=1.2 * sv.account(sgd(), sizes=[12, 12], **setting).epsilon, delta=1e-5)
+    budget = sv.Budget(epsilon=1.2 * sv.account(sgd(), sv.Population([12, 12]), **setting).epsilon, delta=1e-5)
     run_discrete(PROBLEM, list(RECORDS), sgd(), ledger=[sv.Ledger(file) for file in files], budget=budget, **setting)
     newcomer = tmp_path / "east.jsonl"
     ledgers = [sv.Ledger(newcomer), sv.Ledger(files[0])]

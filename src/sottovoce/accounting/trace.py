@@ -87,7 +87,6 @@ def trace(method: Method, problem: Any, known: Known) -> Trace:
 
     def begin(index: jax.Array) -> list[jax.Array]:
         state = method.init(problem, Agent(known, index, jnp.int32(0)))
-        _check_variables(problem, state)
         leaves, found["structure"] = jax.tree.flatten(state)
         return [strong(leaf) for leaf in leaves]
 
@@ -116,15 +115,6 @@ def _settled(init: Jaxpr, step: Jaxpr) -> tuple[bool, ...]:
         if grown == private:
             return tuple(private)
         private = grown
-
-
-def _check_variables(problem: Any, state: Any) -> None:
-    missing = [name for name in problem.variables if not hasattr(state, name)]
-    if missing:
-        raise TypeError(
-            f"the method's state has no {' and no '.join(missing)}: `init` and `step` must return a NamedTuple with a "
-            f"field for each variable of the problem ({', '.join(problem.variables)})"
-        )
 
 
 def _refuse_hidden(jaxpr: Jaxpr) -> None:

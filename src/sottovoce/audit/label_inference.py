@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sottovoce.audit.bounds import Finding, limits
-from sottovoce.runtime.exchange import Message
+from sottovoce.runtime.columns import Message
 
 Way = Literal["direction", "norm", "lines"]
 
@@ -103,11 +103,13 @@ def demonstrate(
 
     ``python -m sottovoce.audit.label_inference`` prints it.
     """
+    from sottovoce.accounting.table import table_account
     from sottovoce.methods.bambi import Bambi
     from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
+    from sottovoce.privacy.table import Table
     from sottovoce.problems.columns import Columns
     from sottovoce.problems.tasks.vertical import hyper_representation
-    from sottovoce.runtime.vertical import run_vertical
+    from sottovoce.runtime.columns import record_messages
 
     rng = np.random.default_rng(seed)
     columns = Columns([rng.normal(size=(rows, 8)).astype(np.float32) for _ in range(2)])
@@ -122,11 +124,14 @@ def demonstrate(
     ]
     found = []
     for gate, way in gates:
-        labels, log = Labels(truth, classes, seed=seed), list[Message]()
+        table = Table(columns, Labels(truth, classes, seed=seed))
         method = Bambi(inner_steps=1, batch=rows // 4, rate_x=0.1, rate_y=0.5, labels=gate, smoothing=1e-3)
-        result = run_vertical(problem, columns, labels, method, steps=4, log=log)
+        account = table_account(method, table, problem, steps=4, delta=0.0)
+        account.charge(table.labels)
+        _, log = record_messages(account, table)
+        report = account.report(table.labels)
         guesses = infer(log, party=1, labels=rows, classes=classes, way=way)
-        claimed = result.privacy.published if gate.design == "printed" else result.privacy.epsilon
+        claimed = report.published if gate.design == "printed" else report.epsilon
         name = f"{gate}, by {way}"
         finding = measured(guesses, truth, classes, float(claimed or 0.0), name)
         found.append((name, float(np.mean(guesses == truth)), finding))

@@ -22,6 +22,7 @@ from rich.table import Table
 from scipy.optimize import brentq, minimize
 
 from sottovoce import data, networks
+from sottovoce.accounting.account import account_of
 from sottovoce.audit.similarity import matched, scores
 from sottovoce.methods.dp_mix_sgd import DpMixSgd
 from sottovoce.privacy import sound
@@ -29,8 +30,9 @@ from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
 from sottovoce.problems.tasks import Shape
 from sottovoce.problems.tasks.robust import group_robust
-from sottovoce.runtime.store import lay_out
-from sottovoce.runtime.vectorised import program
+from sottovoce.runtime.answers import root_key
+from sottovoce.runtime.array import ArrayPlace
+from sottovoce.runtime.layout import lay_out
 from sottovoce.trees import Tree, inner, norm
 
 DELTA = 1e-5
@@ -63,7 +65,9 @@ def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float
         for p, l in zip(pictures, labels, strict=True)
     ]
     network = networks.single() if len(parts) == 1 else networks.ring(len(parts))
-    told = program(_problem(pictures.shape[2:]), method, lay_out(parts), network, 1, seed, 1024).init().told
+    problem = _problem(pictures.shape[2:])
+    trace = account_of(method, parts, 1, network, problem=problem).trace
+    told = trace.state(ArrayPlace(trace, problem, lay_out(parts), root_key(seed), 1024).begin()).told
     return Message(told[0], told[1], clip)
 
 

@@ -67,7 +67,8 @@ def _sample(**_: Any) -> list[Any]:
 
 @key_p.def_abstract_eval
 def _key(**_: Any) -> list[Any]:
-    return [jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))]
+    key = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
+    return [jax.core.ShapedArray((), key.dtype)]
 
 
 def _point(_: Any, *operands: Any, asked: Asked, **__: Any) -> list[Any]:

@@ -42,8 +42,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.privacy.release import NoiseKind as Noise
-from sottovoce.privacy.release import Release
+from sottovoce.privacy.release import NoiseKind, Release
 from sottovoce.privacy.sampling import FixedSize, Poisson, Sampling, WithReplacement
 
 _LARGEST = 2**62  # of any sum of whole numbers, so that 64 bits hold it
@@ -76,7 +75,7 @@ class GridRelease:
     scale: int
     step: float
     denominator: int
-    mechanism: Noise = "gaussian"
+    mechanism: NoiseKind = "gaussian"
 
     def __post_init__(self) -> None:
         if self.clip < 1 or self.scale < 1 or self.denominator < 1:

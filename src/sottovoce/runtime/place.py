@@ -50,6 +50,13 @@ class RowsPlace(Place):
 
     def __init__(self, trace: Trace, problem: Any, deployed: bool = False) -> None:
         self.trace, self.problem, self.deployed = trace, problem, deployed
+        state = trace.state(list(trace.shapes))
+        missing = [name for name in problem.variables if not hasattr(state, name)]
+        if missing:
+            raise TypeError(
+                f"the method's state has no {' and no '.join(missing)}: `init` and `step` must return a NamedTuple "
+                f"with a field for each variable of the problem ({', '.join(problem.variables)})"
+            )
 
     @property
     def names(self) -> list[str]:

@@ -185,8 +185,8 @@ def drive(
 def _require_finite(names: Sequence[str], broken: np.ndarray, good: int) -> None:
     if broken.size and broken.min() < NEVER:
         raise FloatingPointError(
-            f"{names[int(broken.argmin())]} is no longer finite after step {int(broken.min())}: the run diverges. Lower "
-            f"the step size or the noise; the last good state is that of step {good}."
+            f"{names[int(broken.argmin())]} is no longer finite after step {int(broken.min())}: the run diverges. "
+            f"Lower the step size or the noise; the last good state is that of step {good}."
         )
 
 
