@@ -147,8 +147,8 @@ class Exchange:
         answer = "gradients" if what == "outputs" else what
         passive = [m for m in range(len(up)) if m != self.active]
         rows = None if rows is None else np.asarray(rows)
-        self.log += [Message(int(self.t), turn, m, True, what, level, rows, np.asarray(up[m])) for m in passive]
-        self.log += [Message(int(self.t), turn, m, False, answer, level, rows, np.asarray(down)) for m in passive]
+        self.log.extend([Message(int(self.t), turn, m, True, what, level, rows, np.asarray(up[m])) for m in passive])
+        self.log.extend([Message(int(self.t), turn, m, False, answer, level, rows, np.asarray(down)) for m in passive])
 
 
 def _step(
