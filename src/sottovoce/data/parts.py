@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
+Records = dict[str, Any]  # a record set by column, for example {"features": ..., "label": ...}
+
 
 @dataclass(frozen=True, eq=False)
 class Part:

@@ -1,17 +1,21 @@
 """Made-up records with a known truth, drawn by numpy from a seed."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from sottovoce.data.parts import Part
+from sottovoce.data.parts import Part, Records
 
-Records = dict[str, Any]
-Kind = Literal["normal", "chi-squared", "mixed"]
+Distribution = Literal["normal", "chi-squared", "mixed"]
 
 
 def heterogeneous(
-    agents: int = 10, records: int = 1000, test: int = 20000, dim: int = 200, kind: Kind = "normal", seed: int = 0
+    agents: int = 10,
+    records: int = 1000,
+    test: int = 20000,
+    dim: int = 200,
+    kind: Distribution = "normal",
+    seed: int = 0,
 ) -> tuple[list[Part], Records]:
     """Parties whose features differ in distribution, and a common test set (Chen and Wang, ICML 2024, section 5.1).
 

@@ -21,14 +21,13 @@ from pydantic import TypeAdapter, ValidationError
 from sottovoce import data as datasets
 from sottovoce import methods, networks
 from sottovoce.data import Part, synthetic
+from sottovoce.data.parts import Records
 from sottovoce.experiments.runfile import Data, MethodTable, NetworkTable, TaskTable
 from sottovoce.methods.base import alternatives
 from sottovoce.naming import unknown
 from sottovoce.privacy.release import Release
 from sottovoce.problems import tasks
 from sottovoce.schedules import Schedule, schedule
-
-Records = dict[str, Any]
 
 _CLASSES = {"mnist": 10, "fashion-mnist": 10, "cifar10": 10, "digits": 10, "20news": 20}  # all others have two
 _TABLES_OF_RECORDS: dict[str, Callable[..., Records]] = {

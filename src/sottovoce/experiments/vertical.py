@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import scipy.sparse as sp
 
+from sottovoce.data.parts import Records
 from sottovoce.experiments import build
 from sottovoce.experiments.runfile import Case, ColumnsTable, Data
 from sottovoce.methods.bambi import Bambi
@@ -203,7 +204,7 @@ def _held(data: str, columns: str) -> Held:
     return Held(held, train["label"], classes, {"blocks": own, "label": test["label"]})
 
 
-def _held_out(both: list[build.Records], share: float, seed: int) -> list[build.Records]:
+def _held_out(both: list[Records], share: float, seed: int) -> list[Records]:
     """All records in one, and a random share of them for the test."""
     label = np.concatenate([records["label"] for records in both])
     each = [records["features"] for records in both]
