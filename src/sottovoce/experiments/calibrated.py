@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sottovoce.experiments.execute import Setup
-from sottovoce.experiments.tables import Table, dump
+from sottovoce.experiments.toml import Table, dump
 from sottovoce.privacy.release import Release
 from sottovoce.schedules import Scaled
 

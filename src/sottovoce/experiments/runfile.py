@@ -81,7 +81,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sottovoce.experiments.tables import Table, dump, merge, parse_sets
+from sottovoce.experiments.toml import Table, dump, merge, parse_sets
 from sottovoce.naming import unknown
 
 Positive = Annotated[float, Field(gt=0)]
