@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from sottovoce.experiments.comparison import Comparison
     from sottovoce.experiments.execute import Setup
     from sottovoce.experiments.runfile import RunFile
+    from sottovoce.reports.comparison import Comparison
 
 _HELP = """Train and tune models across parties that may not pool their data, with differential privacy.
 
@@ -115,7 +115,7 @@ def account(file: File, set_: Set = None, quick: Quick = False) -> None:
     """
     import numpy as np
 
-    from sottovoce.experiments.comparison import upward
+    from sottovoce.reports.comparison import upward
 
     for name, setup in _setups(file, set_, quick):
         report = setup.account
@@ -154,8 +154,8 @@ def calibrate(
     sottovoce calibrate mine.toml --set privacy.epsilon=1 --out calibrated.toml
     """
     from sottovoce.experiments.calibrated import written
-    from sottovoce.experiments.comparison import upward
     from sottovoce.experiments.runfile import RunFile
+    from sottovoce.reports.comparison import upward
 
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} for {out.name}: make it first")
@@ -209,9 +209,9 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="what run,
 
     sottovoce report runs/mine
     """
-    from sottovoce.experiments import comparison
+    from sottovoce.reports import load
 
-    _show(comparison.load(folder), folder, write=True)
+    _show(load(folder), folder, write=True)
 
 
 @app.command()
@@ -335,7 +335,8 @@ def _setups(file: Path, sets: list[str] | None, quick: bool) -> list[tuple[str, 
 
 
 def _show(made: "Comparison", out: Path, write: bool = False) -> None:
-    from sottovoce.experiments.report import findings, write_report
+    from sottovoce.experiments import execute
+    from sottovoce.reports import findings
 
     heads, rows = made.table(brief=True)
     table = Table(title=escape(made.title), title_justify="left", box=None, header_style="dim")
@@ -352,7 +353,7 @@ def _show(made: "Comparison", out: Path, write: bool = False) -> None:
     for line in findings(made):
         console.print(line)
     if write:
-        write_report(out)
+        execute.report(out)
     console.print(f"Report: {escape(str(out / 'report.html'))}", highlight=False, soft_wrap=True)
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sottovoce.experiments import comparison, reproduce
+from sottovoce.experiments import reproduce
 from sottovoce.experiments.execute import execute, plan, setup
-from sottovoce.experiments.report import render
 from sottovoce.experiments.runfile import Case, RunFile
 from sottovoce.privacy.labels import Fresh, Memoised, Open
 from sottovoce.rates import Adam
+from sottovoce.reports import load, render
 from sottovoce.schedules import Linear
 
 TINY = """
@@ -98,7 +98,7 @@ def test_a_stopped_experiment_goes_on(tmp_path: Path, stopped_at_first_save: Any
     with stopped_at_first_save():
         execute(RunFile.parse(TINY), tmp_path)
     with pytest.raises(ValueError, match="is finished"):
-        comparison.load(tmp_path)
+        load(tmp_path)
     assert execute(RunFile.parse(TINY), tmp_path, resume=True).rows[0].runs[0].history["step"].tolist() == [2, 4]
 
 

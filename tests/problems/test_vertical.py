@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sottovoce.problems.columns import Columns, Sparse, align, device_block, dot, gather, split_columns
+from sottovoce.data.columns import Columns, Sparse, align, device_block, dot, gather, split_columns
 from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation, judged_on, probabilities
 from sottovoce.problems.vertical import Vertical, cross_entropy
 

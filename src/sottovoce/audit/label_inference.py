@@ -103,9 +103,9 @@ def demonstrate(
 
     ``python -m sottovoce.audit.label_inference`` prints it.
     """
+    from sottovoce.data.columns import Columns
     from sottovoce.methods.bambi import Bambi
     from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
-    from sottovoce.problems.columns import Columns
     from sottovoce.problems.tasks.vertical import hyper_representation
     from sottovoce.runtime.vertical import run_vertical
 

@@ -22,7 +22,7 @@ from sottovoce import data as datasets
 from sottovoce import methods, networks
 from sottovoce.data import Part, synthetic
 from sottovoce.data.parts import Records
-from sottovoce.experiments.runfile import Data, MethodTable, NetworkTable, TaskTable
+from sottovoce.experiments.runfile import Case, Data, MethodTable, NetworkTable, TaskTable
 from sottovoce.methods.base import alternatives
 from sottovoce.naming import unknown
 from sottovoce.privacy.release import Release
@@ -173,6 +173,18 @@ def network(table: NetworkTable | None, agents: int) -> networks.Network:
     if made.size != agents:
         raise ValueError(f"the network has {made.size} agents, but data.agents is {agents}: they must agree")
     return made
+
+
+def different_networks(cases: Iterable[Case]) -> list[networks.Network]:
+    """Build every network that some cases use, each once.
+
+    >>> table = {"data": {"name": "digits", "agents": 5}, "task": {"name": "softmax"}, "network": {"kind": "ring"},
+    ...          "method": {"name": "DpSgd"}, "run": {"steps": 1}}
+    >>> [network.name for network in different_networks([Case.model_validate(table)] * 2)]
+    ['ring of 5']
+    """
+    made = (network(case.network, case.data.agents) for case in cases if case.columns is None)
+    return list(dict.fromkeys(made))
 
 
 def method(table: MethodTable, calibrated: bool = False) -> methods.Method:

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sottovoce.experiments.comparison import Comparison
-from sottovoce.experiments.execute import execute
-from sottovoce.experiments.report import write_report
+from sottovoce.experiments.execute import execute, report
 from sottovoce.experiments.reproduce import FILES
 from sottovoce.experiments.runfile import RunFile
+from sottovoce.reports import Comparison
 
 DEMO = FILES / "demo.toml"
 
@@ -18,7 +17,7 @@ def demo(out: str | Path, sets: Sequence[str] = (), say: Callable[[str], None] =
     if (out / "comparison.json").exists():
         _clear(out)
     made = execute(RunFile.load(DEMO, sets), out, say=say)
-    write_report(out)
+    report(out)
     return made
 
 

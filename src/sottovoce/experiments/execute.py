@@ -14,8 +14,7 @@ import numpy as np
 
 from sottovoce import accounting
 from sottovoce.data.parts import Levels, Part
-from sottovoce.experiments import build, comparison, vertical
-from sottovoce.experiments.comparison import ALONE, TRAIN, Comparison, Kind
+from sottovoce.experiments import build, vertical
 from sottovoce.experiments.runfile import Case, RunFile
 from sottovoce.methods import Method
 from sottovoce.networks import Network, isolated
@@ -24,6 +23,8 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import objectives
 from sottovoce.problems.tasks.base import Evaluate, Task
+from sottovoce.reports import comparison, write_report
+from sottovoce.reports.comparison import ALONE, TRAIN, Comparison, Kind
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.runtime.store import facts
@@ -244,6 +245,16 @@ def execute(
                 comparison.restore_plan(out, before)
                 raise
     return comparison.load(out)
+
+
+def report(folder: str | Path, path: str | Path | None = None) -> Path:
+    """Write the report of a finished or stopped experiment, and return its path (default: ``folder/report.html``).
+
+    The networks of its run file are drawn in it.
+    """
+    made = comparison.load(folder)
+    networks = build.different_networks(RunFile.parse(made.text).cases.values()) if made.text else []
+    return write_report(made, Path(folder) / "report.html" if path is None else path, networks)
 
 
 def _some(parts: Sequence[Any], count: int) -> Any:

@@ -83,6 +83,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sottovoce.experiments.toml import Table, dump, merge, parse_sets
 from sottovoce.naming import unknown
+from sottovoce.reports.comparison import PaperFigure
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -193,15 +194,6 @@ class Case(_Closed):
     compare: Compare = Compare()
 
 
-class Printed(_Closed):
-    """A figure of a paper."""
-
-    what: str
-    value: float
-    epsilon: float | None = None
-    source: str = ""
-
-
 _TABLES = tuple(Case.model_fields)
 _BESIDES = ("title", "variant", "quick", "printed")
 
@@ -212,7 +204,7 @@ class RunFile:
 
     title: str
     cases: Mapping[str, Case]
-    printed: tuple[Printed, ...]
+    printed: tuple[PaperFigure, ...]
     text: str
 
     @classmethod
@@ -262,7 +254,7 @@ class RunFile:
         return cls(
             title=str(document.get("title", default_title)),
             cases=_cases(base, variants),
-            printed=tuple(_checked(Printed, entry, "[[printed]]") for entry in document.get("printed", [])),
+            printed=tuple(_checked(PaperFigure, entry, "[[printed]]") for entry in document.get("printed", [])),
             text=text,
         )
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import scipy.sparse as sp
 
+from sottovoce.data.columns import Columns, split_columns, unit_rows
 from sottovoce.data.parts import Records
 from sottovoce.experiments import build
 from sottovoce.experiments.runfile import Case, ColumnsTable, Data
@@ -19,7 +20,6 @@ from sottovoce.naming import unknown
 from sottovoce.privacy.labels import Labels, Memoised, Open
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems import tasks
-from sottovoce.problems.columns import Columns, split_columns, unit_rows
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.stages import Staged, run_in_stages

@@ -1,6 +1,6 @@
 """Who talks to whom: graphs, weight matrices, and what must hold of them."""
 
-from sottovoce.networks.checks import Finding
+from sottovoce.networks.checks import Condition
 from sottovoce.networks.graphs import (
     Network,
     complete,
@@ -17,7 +17,7 @@ from sottovoce.networks.graphs import (
 from sottovoce.networks.picture import draw
 
 __all__ = [
-    "Finding",
+    "Condition",
     "Network",
     "complete",
     "directed",

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
-Csr = Any  # scipy.sparse.csr_array: scipy ships no types
+from sottovoce.networks.weights import Csr
 
 TOLERANCE = 1e-8
 _LANCZOS_ERROR = 1e-6
@@ -20,7 +20,7 @@ _DENSE = 400  # up to this many agents a dense eigenvalue solve takes millisecon
 
 
 @dataclass(frozen=True)
-class Finding:
+class Condition:
     """One checked condition: its name, whether it holds, and the figures behind it."""
 
     name: str
@@ -44,7 +44,7 @@ class Spectrum:
     radius: float
 
 
-def averaging(mix: Csr) -> list[Finding]:
+def averaging(mix: Csr) -> list[Condition]:
     """Findings about an averaging matrix (I + W in the notation of zero-row-sum papers).
 
     >>> ring = sp.csr_array(np.array([[0.4, 0.3, 0.3], [0.3, 0.4, 0.3], [0.3, 0.3, 0.4]]))
@@ -57,21 +57,21 @@ def averaging(mix: Csr) -> list[Finding]:
     spectrum = disagreement(mix)
     strict = 1.0 - spectrum.low
     return [
-        Finding("symmetric", asymmetry <= TOLERANCE, f"largest |w_ij - w_ji| is {asymmetry:.2g}"),
-        Finding("row sums", rows <= TOLERANCE, f"furthest from 1 by {rows:.2g}"),
-        Finding("column sums", columns <= TOLERANCE, f"furthest from 1 by {columns:.2g}"),
-        Finding("connected", len(components) == 1, _describe_components(components)),
-        Finding(
+        Condition("symmetric", asymmetry <= TOLERANCE, f"largest |w_ij - w_ji| is {asymmetry:.2g}"),
+        Condition("row sums", rows <= TOLERANCE, f"furthest from 1 by {rows:.2g}"),
+        Condition("column sums", columns <= TOLERANCE, f"furthest from 1 by {columns:.2g}"),
+        Condition("connected", len(components) == 1, _describe_components(components)),
+        Condition(
             "eigenvalues of I + W",
             spectrum.radius < 1.0,
             f"apart from the simple 1 between {spectrum.low:.8g} and {spectrum.high:.8g}, must be inside (-1, 1)",
         ),
-        Finding(
+        Condition(
             "spectral gap",
             spectrum.radius < 1.0,
             f"{1.0 - spectrum.radius:.8g}: disagreement shrinks by {spectrum.radius:.8g} a step",
         ),
-        Finding(
+        Condition(
             "stricter reading: eigenvalues of -W below 1",
             strict < 1.0,
             f"largest is {strict:.8g}; averaging converges without this one",
@@ -79,7 +79,7 @@ def averaging(mix: Csr) -> list[Finding]:
     ]
 
 
-def rooted(pull: Csr, push: Csr) -> list[Finding]:
+def rooted(pull: Csr, push: Csr) -> list[Condition]:
     """Findings about a directed pair: spanning trees of pull and of the reversed push, with a common root.
 
     This is Assumption 1 of gradient tracking over directed graphs: R and C^T each contain a spanning tree, and some
@@ -93,10 +93,10 @@ def rooted(pull: Csr, push: Csr) -> list[Finding]:
     common = np.intersect1d(sources, sinks)
     imbalance = _largest(push.sum(axis=0) - push.sum(axis=1))
     return [
-        Finding("spanning tree of pull", sources.size > 0, _describe_agents("roots", sources)),
-        Finding("spanning tree of push transposed", sinks.size > 0, _describe_agents("roots", sinks)),
-        Finding("common root", common.size > 0, _describe_agents("common roots", common)),
-        Finding(
+        Condition("spanning tree of pull", sources.size > 0, _describe_agents("roots", sources)),
+        Condition("spanning tree of push transposed", sinks.size > 0, _describe_agents("roots", sinks)),
+        Condition("common root", common.size > 0, _describe_agents("common roots", common)),
+        Condition(
             "push is balanced",
             imbalance <= TOLERANCE,
             f"what an agent sends and receives differs by up to {imbalance:.4g}; "

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce.networks import checks, weights
-from sottovoce.networks.checks import Finding
+from sottovoce.networks.checks import Condition
 from sottovoce.networks.weights import Csr
 
 _ATTEMPTS = 100  # random graphs drawn before we give up on a connected one
@@ -93,7 +93,7 @@ class Network:
                 graph.edges[j, i][key] = weight
         return graph
 
-    def check(self) -> list[Finding]:
+    def check(self) -> list[Condition]:
         """What holds of this network and what does not, in words.
 
         >>> [f.name for f in ring(10, weight=0.3).check() if not f.holds]

@@ -16,7 +16,7 @@ from sottovoce.trees import Tree
 
 
 @dataclass(frozen=True)
-class Model:
+class Architecture:
     """A network: how its parameters start and how they are applied to one record's features."""
 
     init: Callable[[jax.Array], Tree]
@@ -37,7 +37,7 @@ class Model:
         return jax.vmap(partial(self.single, params))(features.reshape(-1, *self.features))
 
 
-def mlp(features: Sequence[int], classes: int, hidden: Sequence[int] = (64,)) -> Model:
+def mlp(features: Sequence[int], classes: int, hidden: Sequence[int] = (64,)) -> Architecture:
     """A multi-layer perceptron with tanh units, which keep gradients small enough to clip without much loss.
 
     >>> size(mlp((784,), 10, hidden=(64,)).init(jax.random.key(0)))
@@ -55,10 +55,10 @@ def mlp(features: Sequence[int], classes: int, hidden: Sequence[int] = (64,)) ->
             x = jnp.tanh(_affine(layer, x))
         return _affine(params[-1], x)
 
-    return Model(init, single, tuple(features))
+    return Architecture(init, single, tuple(features))
 
 
-def cnn(features: Sequence[int], classes: int, channels: Sequence[int] = (16, 32), hidden: int = 32) -> Model:
+def cnn(features: Sequence[int], classes: int, channels: Sequence[int] = (16, 32), hidden: int = 32) -> Architecture:
     """The small network of private image classification: two convolutions with stride 2, two dense layers.
 
     >>> size(cnn((28, 28, 1), 10).init(jax.random.key(0)))
@@ -93,10 +93,10 @@ def cnn(features: Sequence[int], classes: int, channels: Sequence[int] = (16, 32
     def single(params: Tree, x: jax.Array) -> jax.Array:
         return _affine(params["out"], jnp.tanh(_affine(params["hidden"], body(params["convolutions"], x))))
 
-    return Model(init, single, (*features,))
+    return Architecture(init, single, (*features,))
 
 
-def resnet18(features: Sequence[int], classes: int, width: int = 64, groups: int = 8) -> Model:
+def resnet18(features: Sequence[int], classes: int, width: int = 64, groups: int = 8) -> Architecture:
     """ResNet-18 with group norm, for small pictures (3x3 first convolution, no first pooling).
 
     `width` is the number of channels of the first stage: 64 is the full network, with 11 million parameters; narrower
@@ -138,7 +138,7 @@ def resnet18(features: Sequence[int], classes: int, width: int = 64, groups: int
             x = jax.nn.relu(inside + (unit(block["short"], x, stride) if "short" in block else x))
         return _affine(params["out"], jnp.mean(x, axis=(0, 1)))
 
-    return Model(init, single, (*features,))
+    return Architecture(init, single, (*features,))
 
 
 def size(params: Tree) -> int:

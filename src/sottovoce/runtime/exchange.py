@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.data.columns import gather
 from sottovoce.privacy.labels import LabelGate
-from sottovoce.problems.columns import gather
 from sottovoce.problems.vertical import Vertical
 from sottovoce.trees import Tree
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.data.columns import Columns
 from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Labels, Memoised
 from sottovoce.privacy.report import PrivacyReport
-from sottovoce.problems.columns import Columns
 from sottovoce.problems.tasks.vertical import probabilities
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.result import Result

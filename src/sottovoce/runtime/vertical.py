@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.data.columns import Columns, device_block
 from sottovoce.methods.bambi import Bambi
 from sottovoce.naming import check_count
 from sottovoce.privacy.accountant import Mechanism, library
 from sottovoce.privacy.labels import Labels
 from sottovoce.privacy.report import PrivacyReport
-from sottovoce.problems.columns import Columns, device_block
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime import checks
 from sottovoce.runtime.exchange import Crossing, Message

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.data.columns import Columns, device_block
 from sottovoce.methods.bambi import Bambi
-from sottovoce.problems.columns import Columns, device_block
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.exchange import Crossing, Exchange, Message, Party, Server
 

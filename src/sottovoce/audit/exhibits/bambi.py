@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from sottovoce.audit.exhibits.base import Row, Scores, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import Measurement, Scores, attack, exhibit, sized
 from sottovoce.privacy import published, sound
 
 PAPER = "BAMBI-DP"
@@ -17,7 +17,7 @@ CLAIMED = published.bambi_dp(1.0)
     "the multi-class perturbation theta_b + u sum(theta) hides the label: but its noise moves along one line a class, "
     "and the lines are parallel and apart",
 )
-def multiclass(rng: np.random.Generator, quick: bool) -> list[Row]:
+def multiclass(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """The noise has one direction: whoever knows the prediction reads the label off the offset."""
     rows = []
     for case, p in [
@@ -25,10 +25,10 @@ def multiclass(rng: np.random.Generator, quick: bool) -> list[Row]:
         ("10 classes, uniform p", np.full(10, 0.1)),
     ]:
         trials = sized(2e5, quick)
-        rows.append(Row(case, CLAIMED, attack(_offsets(p), rng, trials), math.inf, trials))
+        rows.append(Measurement(case, CLAIMED, attack(_offsets(p), rng, trials), math.inf, trials))
     trials, p = sized(1e6, quick), np.array([0.55, 0.45])
     exact = 1 / abs(2 * p[0] - 1)  # the noise is u (2p - 1) along the label's direction
-    rows.append(Row("2 classes, p = .55", CLAIMED, attack(_along_the_line(p), rng, trials), exact, trials))
+    rows.append(Measurement("2 classes, p = .55", CLAIMED, attack(_along_the_line(p), rng, trials), exact, trials))
     return rows
 
 
@@ -70,14 +70,14 @@ def _along_the_line(p: np.ndarray) -> Scores:
     PAPER,
     "epsilon 1/c for the whole run: but every use of a label, and every zeroth-order copy of a use, draws fresh noise",
 )
-def reuse(rng: np.random.Generator, quick: bool) -> list[Row]:
+def reuse(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """Averages of fresh noise converge to the label."""
     rows = []
     for case, uses, copies, size in [("20 uses, one copy each", 20, 1, 2e5), ("one use, one copy", 1, 1, 2e6)]:
         trials = sized(size, quick)
         exact = sound.label_fresh(1.0, uses, copies)
         measured = attack(_shifts(np.ones(uses * (copies + 1))), rng, trials)
-        rows.append(Row(case, CLAIMED, measured, exact, trials))
+        rows.append(Measurement(case, CLAIMED, measured, exact, trials))
     return rows
 
 
@@ -92,14 +92,16 @@ def _shifts(shift: np.ndarray, scale: float = 1.0) -> Scores:
 
 
 @exhibit("bambi-controls", PAPER, "what holds: noise in every coordinate, or a label randomised once and remembered")
-def controls(rng: np.random.Generator, quick: bool) -> list[Row]:
+def controls(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """The same attack on sound label mechanisms at epsilon 1."""
     trials = sized(2e6, quick)
     vector = attack(_shifts(np.array([1.0, -1.0, 0.0]), scale=2.0), rng, trials)
     remembered = sound.label_randomized_response(1.0, classes=3)
     return [
-        Row("vector Laplace, c = 2", sound.label_fresh(2.0, 1, 0, multiclass=True), vector, 1.0, trials, control=True),
-        Row(
+        Measurement(
+            "vector Laplace, c = 2", sound.label_fresh(2.0, 1, 0, multiclass=True), vector, 1.0, trials, control=True
+        ),
+        Measurement(
             "3-ary response, drawn once", remembered, attack(_response(1.0, 3), rng, trials), 1.0, trials, control=True
         ),
     ]

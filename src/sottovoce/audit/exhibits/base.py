@@ -14,7 +14,7 @@ Scores = Callable[[np.random.Generator, int, bool], np.ndarray]  # (rng, trials,
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One line of the table: what is claimed, what an attack proves, and what is exact (or soundly bounded)."""
 
     case: str
@@ -45,23 +45,25 @@ class Exhibit:
     name: str
     paper: str
     says: str
-    rows: Callable[[np.random.Generator, bool], list[Row]]
+    rows: Callable[[np.random.Generator, bool], list[Measurement]]
 
 
 available: dict[str, Exhibit] = {}
 
 
-def exhibit(name: str, paper: str, says: str) -> Callable[[Callable[..., list[Row]]], Callable[..., list[Row]]]:
+def exhibit(
+    name: str, paper: str, says: str
+) -> Callable[[Callable[..., list[Measurement]]], Callable[..., list[Measurement]]]:
     """Register ``rows(rng, quick)`` under a name."""
 
-    def register(rows: Callable[..., list[Row]]) -> Callable[..., list[Row]]:
+    def register(rows: Callable[..., list[Measurement]]) -> Callable[..., list[Measurement]]:
         available[name] = Exhibit(name, paper, says, rows)
         return rows
 
     return register
 
 
-def run(name: str, quick: bool = False, seed: int = 0) -> list[Row]:
+def run(name: str, quick: bool = False, seed: int = 0) -> list[Measurement]:
     """The rows of an exhibit; `quick` takes a fiftieth of the trials.
 
     >>> from sottovoce.audit import exhibits
@@ -74,10 +76,10 @@ def run(name: str, quick: bool = False, seed: int = 0) -> list[Row]:
     return available[name].rows(np.random.default_rng([seed, *name.encode()]), quick)
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Measurement]) -> str:
     """Rows as text.
 
-    >>> print(table([Row("a case", 1.0, 2.5, 3.0, 1000)]))
+    >>> print(table([Measurement("a case", 1.0, 2.5, 3.0, 1000)]))
     case        claimed  measured >=  share      exact   trials  verdict
     a case            1          2.5   2.50          3     1000  the claim is false
     """

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from sottovoce.audit import bounds
-from sottovoce.audit.exhibits.base import CONFIDENCE, Row, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import CONFIDENCE, Measurement, attack, exhibit, sized
 from sottovoce.privacy import sound
 
 PAPER = "DP bilevel"
@@ -18,7 +18,7 @@ DELTA = 1e-5
     PAPER,
     "Lemma 2.3: drawing with replacement amplifies epsilon and leaves delta as it is; but a record may be drawn twice",
 )
-def replacement(rng: np.random.Generator, quick: bool) -> list[Row]:
+def replacement(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """Two draws from two records, Gaussian noise made for (1, 1e-5): delta at the amplified epsilon."""
     noise = 1 / brentq(lambda mu: sound.gdp_delta(mu, 1.0) - DELTA, 1e-3, 5.0)
     epsilon = math.log(1 + (1 - 0.25) * (math.e - 1))
@@ -32,7 +32,7 @@ def replacement(rng: np.random.Generator, quick: bool) -> list[Row]:
         wrong += int(np.sum(noise * rng.normal(size=count) >= threshold))
     measured = bounds.delta_bound(right, wrong, trials, epsilon, CONFIDENCE)
     exact = max(_expected(x, epsilon, noise, math.inf) for x in np.linspace(0.0, 10 * noise, 1000))
-    return [Row("2 draws of 2 records", DELTA, measured, exact, trials, quantity="delta")]
+    return [Measurement("2 draws of 2 records", DELTA, measured, exact, trials, quantity="delta")]
 
 
 def _expected(threshold: float, epsilon: float, noise: float, trials: float) -> float:
@@ -49,7 +49,7 @@ def _expected(threshold: float, epsilon: float, noise: float, trials: float) -> 
     "a record's share of the outer gradient is at most 5 l kappa: at exact inner solutions; an inexact one is "
     "multiplied by the penalty lambda",
 )
-def sensitivity(rng: np.random.Generator, quick: bool) -> list[Row]:
+def sensitivity(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """g_i = (y - xi x)^2 / 2, xi = +1 or -1: one outer release, inner solutions r apart, noise made for epsilon 1."""
     slope, kappa, penalty = 1.0, 10.0, 1000.0
     assumed = 5 * slope * kappa
@@ -66,5 +66,5 @@ def sensitivity(rng: np.random.Generator, quick: bool) -> list[Row]:
 
         exact = sound.gdp_epsilon(2 * share / noise, DELTA)
         measured = attack(scores, rng, trials, DELTA)
-        rows.append(Row(case, 1.0, measured, exact, trials, control=r == nearest))
+        rows.append(Measurement(case, 1.0, measured, exact, trials, control=r == nearest))
     return rows

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from sottovoce.audit.exhibits.base import Row, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import Measurement, attack, exhibit, sized
 from sottovoce.privacy import published, sound
 
 PAPER = "DPMixSGD"
@@ -17,7 +17,7 @@ DELTA, BETA = 1e-5, 0.5
     PAPER,
     "noise may shrink with the number of agents: true of their average, but a neighbour sees each agent's message",
 )
-def neighbour(rng: np.random.Generator, quick: bool) -> list[Row]:
+def neighbour(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """Two steps, the record in the first batch, a linear data term of slope 1: both estimators of one agent."""
     rows = []
     for case, agents, c in [("20 agents, c = 1", 20, 1.0), ("100 agents, c = 1", 100, 1.0),
@@ -26,7 +26,7 @@ def neighbour(rng: np.random.Generator, quick: bool) -> list[Row]:
         trials = sized(1e6, quick)
         exact = sound.storm_printed(2, BETA, BETA, 1.0, 1, 1, sigma, sigma, {0}, DELTA)
         measured = attack(partial(_replay, sigma=sigma), rng, trials, DELTA)
-        rows.append(Row(case, 1.0, measured, exact, trials))
+        rows.append(Measurement(case, 1.0, measured, exact, trials))
     return rows
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sottovoce.audit.exhibits.base import Row, Scores, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import Measurement, Scores, attack, exhibit, sized
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.published import Scheme
 
@@ -58,7 +58,7 @@ class Rounds:
 
 
 @exhibit("tracking-norm", PAPER, "a Euclidean bound C on a gradient's change is used as if it bounded the L1 norm")
-def norm(rng: np.random.Generator, quick: bool) -> list[Row]:
+def norm(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """The first message alone, in 100 dimensions: a change of length 1/2 is 5 in L1."""
     change = np.full(100, 0.5 / 10)
 
@@ -71,21 +71,21 @@ def norm(rng: np.random.Generator, quick: bool) -> list[Row]:
 
     trials = sized(4e5, quick)
     claimed = published.gradient_tracking(0, 0.5, 1, 0.5, 0.5, 0.1, CONSTANT, CONSTANT)
-    return [Row("100 dimensions", claimed, attack(scores, rng, trials), float(change.sum()), trials)]
+    return [Measurement("100 dimensions", claimed, attack(scores, rng, trials), float(change.sum()), trials)]
 
 
 @exhibit("tracking-drift", PAPER, "gradients differ in one sample only: but they are taken at states that differ too")
-def drift(rng: np.random.Generator, quick: bool) -> list[Row]:
+def drift(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """One agent's loss is concave (only the average need not be): the two histories run apart exponentially."""
     trials, claimed = sized(1e5, quick), 0.5
     rounds = Rounds(K=100, a=0.04, b=0.04, gamma=0.1, curvature=-3.0)
     scale = rounds.printed() / claimed
     measured = attack(rounds.replay(scale), rng, trials)
-    return [Row("concave f_1, 100 rounds", claimed, measured, rounds.exact() / scale, trials)]
+    return [Measurement("concave f_1, 100 rounds", claimed, measured, rounds.exact() / scale, trials)]
 
 
 @exhibit("tracking-compact", PAPER, "forms (4), (6) and (7), (8) are one algorithm: in the latter nothing contracts")
-def compact(rng: np.random.Generator, quick: bool) -> list[Row]:
+def compact(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """Linear loss, so no drift: the printed sum holds for the box form, and in the long run not for the compact one."""
     trials, claimed = sized(1e5, quick), 2.0
     long = Rounds(K=200, a=0.5, b=0.5, gamma=1.0, compact=True)
@@ -96,8 +96,8 @@ def compact(rng: np.random.Generator, quick: bool) -> list[Row]:
     short = replace(long, K=100, compact=False)
     box = short.printed() / claimed
     return [
-        Row("compact form, 200 rounds", claimed, attack(long.replay(scale), rng, trials), exact, trials),
-        Row(
+        Measurement("compact form, 200 rounds", claimed, attack(long.replay(scale), rng, trials), exact, trials),
+        Measurement(
             "box form, 100 rounds",
             claimed,
             attack(short.replay(box), rng, trials),

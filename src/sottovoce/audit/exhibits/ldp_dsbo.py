@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from sottovoce.audit.exhibits.base import Row, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import Measurement, attack, exhibit, sized
 from sottovoce.privacy import published
 
 PAPER = "LDP-DSBO"
@@ -30,7 +30,7 @@ def _push(t: int, size: float) -> float:
     PAPER,
     "Theorem 4.5 needs no gradient bound: the same epsilon for losses of every size, because a constant got lost",
 )
-def constant(rng: np.random.Generator, quick: bool) -> list[Row]:
+def constant(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """The loss is linear, so all of the theorem's assumptions hold; its size does not enter the printed epsilon."""
     rows = []
     for size in (1.0, 10.0, 100.0, 300.0):
@@ -40,17 +40,17 @@ def constant(rng: np.random.Generator, quick: bool) -> list[Row]:
             exact += apart / _noise(t + 1, S[1])
         trials = sized(2e5, quick)
         measured = attack(partial(_replay, size=size, noisy_state=False), rng, trials)
-        rows.append(Row(f"gradients of size {size:g}", CLAIMED, measured, exact, trials))
+        rows.append(Measurement(f"gradients of size {size:g}", CLAIMED, measured, exact, trials))
     return rows
 
 
 @exhibit("ldp-dsbo-control", PAPER, "what holds: gradients at the own broadcast, clipped; epsilon sums over the rounds")
-def control(rng: np.random.Generator, quick: bool) -> list[Row]:
+def control(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """The sound design under the same attack; the bound is tight for this loss, and measured through 19 rounds."""
     exact = sum(2 * _push(t, 100.0) / _noise(t + 1, S[1]) for t in range(ROUNDS))
     trials = sized(2e5, quick)
     measured = attack(partial(_replay, size=100.0, noisy_state=True), rng, trials)
-    return [Row("noisy own state, clip 100", exact, measured, exact, trials, control=True)]
+    return [Measurement("noisy own state, clip 100", exact, measured, exact, trials, control=True)]
 
 
 def _replay(rng: np.random.Generator, trials: int, truth: bool, size: float, noisy_state: bool) -> np.ndarray:
@@ -80,7 +80,7 @@ def _replay(rng: np.random.Generator, trials: int, truth: bool, size: float, noi
     "the z channel is covered too: but z is multiplied by a Hessian that depends on the record, and a neighbour may "
     "make z as large as it likes",
 )
-def z_channel(rng: np.random.Generator, quick: bool) -> list[Row]:
+def z_channel(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """Lower loss ln cosh(xi y) at y = 0: the Hessian is xi^2, here 1 or 0; a neighbour sends Z once."""
     step = 0.02 / 2 ** V[2]
     scale = _noise(2, S[2])
@@ -93,5 +93,7 @@ def z_channel(rng: np.random.Generator, quick: bool) -> list[Row]:
             return (np.abs(seen) - np.abs(seen - apart)) / scale
 
         trials = sized(4e5, quick)
-        rows.append(Row(f"a neighbour sends {sent:g}", CLAIMED, attack(scores, rng, trials), apart / scale, trials))
+        rows.append(
+            Measurement(f"a neighbour sends {sent:g}", CLAIMED, attack(scores, rng, trials), apart / scale, trials)
+        )
     return rows

@@ -8,7 +8,7 @@ import numpy as np
 
 from sottovoce.accounting import calibrate
 from sottovoce.audit.auditing import audit
-from sottovoce.audit.exhibits.base import Row, exhibit, sized
+from sottovoce.audit.exhibits.base import Measurement, exhibit, sized
 from sottovoce.audit.labels import audit_labels
 from sottovoce.methods.base import Method
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
@@ -51,7 +51,7 @@ def designs(sampling: Sampling) -> dict[str, tuple[Method, Network]]:
     "the sound designs are as private as they say: each is calibrated to epsilon 3 and audited 20 times on its worst "
     "case, at 99.9 % confidence each",
 )
-def sound_designs(rng: np.random.Generator, quick: bool) -> list[Row]:
+def sound_designs(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """Two agents with eight records each, Poisson batches of 4, three steps: median and largest of the bounds."""
     trials, seed = max(sized(20_000, quick), 1000), int(rng.integers(2**20))
     rows = []
@@ -67,8 +67,8 @@ def sound_designs(rng: np.random.Generator, quick: bool) -> list[Row]:
     return rows + _rows("Bambi, labels drawn once", EPSILON, [one.lower for one in labels], trials)
 
 
-def _rows(name: str, claimed: float, each: Sequence[float], trials: int) -> list[Row]:
+def _rows(name: str, claimed: float, each: Sequence[float], trials: int) -> list[Measurement]:
     return [
-        Row(f"{name}, {what} of {REPEAT}", claimed, value, claimed, trials, control=True)
+        Measurement(f"{name}, {what} of {REPEAT}", claimed, value, claimed, trials, control=True)
         for what, value in (("median", statistics.median(each)), ("largest", max(each)))
     ]

@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from sottovoce.problems.tasks.base import Builder, Shape, Task, get, parameters, registry, task
+from sottovoce.problems.tasks.base import Builder, Shape, Task, get, registry, task
 
 
 def _discover() -> dict[str, Builder]:
@@ -14,4 +14,4 @@ def _discover() -> dict[str, Builder]:
 
 available: dict[str, Builder] = _discover()
 
-__all__ = ["Shape", "Task", "available", "get", "parameters", "task"]
+__all__ = ["Shape", "Task", "available", "get", "task"]

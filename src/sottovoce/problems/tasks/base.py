@@ -72,12 +72,3 @@ def get(name: str) -> Builder:
     if name not in registry:
         raise ValueError(unknown("task", name, registry))
     return registry[name]
-
-
-def parameters(name: str) -> list[str]:
-    """The parameters a task takes besides the shape.
-
-    >>> parameters("softmax")
-    ['penalty']
-    """
-    return [parameter for parameter in inspect.signature(get(name)).parameters if parameter != "shape"]

@@ -22,7 +22,7 @@ from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
 from sottovoce.problems.tasks.metrics import accuracy, auroc
 from sottovoce.trees import Tree
 
-Groups = Literal["party", "label"]
+GroupBy = Literal["party", "label"]
 
 
 def numbered(parts: Sequence[Part]) -> list[Part]:
@@ -44,7 +44,7 @@ def numbered(parts: Sequence[Part]) -> list[Part]:
 @task("robust-logistic")
 def robust_logistic(
     shape: Shape,
-    groups: Groups = "party",
+    groups: GroupBy = "party",
     hidden: Sequence[int] = (),
     scale: float = 1.0,
     price: float | None = None,
@@ -89,7 +89,7 @@ def robust_logistic(
 @task("group-robust")
 def group_robust(
     shape: Shape,
-    groups: Groups = "label",
+    groups: GroupBy = "label",
     hidden: Sequence[int] = (),
     scale: float = 1.0,
     price: float | None = None,

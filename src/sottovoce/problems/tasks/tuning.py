@@ -1,7 +1,7 @@
-"""Tuning as a bilevel problem: the model is trained below, its regularisation is chosen above.
+"""Tune regularisation as a bilevel problem: the lower level trains the model, the upper level chooses the penalties.
 
-Every feature, or every group of features, has a penalty exp(x) of its own; y are the weights. The penalty is a public
-term, so that no record ever meets x: `LdpDsbo` without a release for x tunes it without spending anything on x.
+Every feature, or every group of features, has its own penalty exp(x); y are the weights. The penalty is a public term:
+no loss of a record depends on x. So `LdpDsbo` without a release for x tunes it without spending anything on x.
 
 >>> tuned = tuned_softmax(Shape((4,), classes=3, agents=1), groups=2)
 >>> tuned.problem.x0.shape, tuned.problem.y0["weights"].shape
@@ -24,7 +24,7 @@ from sottovoce.problems.tasks.base import Builder, Evaluate, Shape, Task, task
 from sottovoce.problems.tasks.linear import logistic, softmax
 from sottovoce.trees import Tree
 
-Groups = int | list[int] | None
+FeatureGroups = int | list[int] | None
 
 
 def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape], int]) -> Builder:
@@ -36,7 +36,7 @@ def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape
         penalty: float | None = None,
         start: float = 0.0,
         limit: float = 10.0,
-        groups: Groups = None,
+        groups: FeatureGroups = None,
         bias: bool = True,
         weight: float = 1.0,
         centre: float = 0.0,
@@ -65,7 +65,7 @@ def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape
 class _Penalty:
     """The public term, and what x may be."""
 
-    def __init__(self, features: int, penalty: float, start: float, limit: float, groups: Groups) -> None:
+    def __init__(self, features: int, penalty: float, start: float, limit: float, groups: FeatureGroups) -> None:
         if not penalty > 0:
             raise ValueError(f"penalty is {penalty}: it must be positive")
         if not abs(start) <= limit:
@@ -128,7 +128,7 @@ def _prepared(centre: float, norm: float | None) -> Callable[[Any], Any]:
     return shaped
 
 
-def _group_numbers(groups: Groups, features: int) -> np.ndarray:
+def _group_numbers(groups: FeatureGroups, features: int) -> np.ndarray:
     if groups is None:
         return np.arange(features)
     if isinstance(groups, int):
@@ -143,3 +143,37 @@ def _group_numbers(groups: Groups, features: int) -> np.ndarray:
 
 tuned_softmax = _register("tuned-softmax", softmax, lambda shape: shape.classes)
 tuned_logistic = _register("tuned-logistic", logistic, lambda shape: 2)
+
+
+@task("tuned-ridge")
+def tuned_ridge(shape: Shape, start: float = -2.0, limit: float = 6.0) -> Task:
+    """Least squares for a numeric label with a tuned penalty for each feature: ``exp(x_s) * y_s^2 / 2``, no intercept.
+
+    `start` is where every x starts, and x stays between -limit and limit. Everything here has a closed form.
+
+    >>> tuned_ridge(Shape((4,), classes=2, agents=1)).problem.y0.shape
+    (4,)
+    """
+    features = math.prod(shape.features)
+
+    def loss(x: Tree, y: Tree, record: Any) -> jax.Array:
+        return 0.5 * (record["features"].reshape(-1) @ y - record["label"]) ** 2
+
+    def metrics(test: Any) -> Evaluate:
+        rows, label = jnp.asarray(test["features"]).reshape(len(test["label"]), -1), jnp.asarray(test["label"])
+
+        def evaluate(x: Tree, y: Tree) -> Mapping[str, jax.Array]:
+            return {"squared error": jnp.mean((rows @ y - label) ** 2)}
+
+        return evaluate
+
+    problem = Bilevel(
+        loss,
+        loss,
+        x0=jnp.full(features, start),
+        y0=jnp.zeros(features),
+        public_lower=lambda x, y: 0.5 * jnp.sum(jnp.exp(x) * y**2),
+        project_x=sets.box(-limit, limit),
+        predict=lambda x, y, rows: jnp.asarray(rows).reshape(len(rows), -1) @ y,
+    )
+    return Task(problem, metrics)

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.problems.columns import Columns, device_block, dot, gather
-from sottovoce.problems.columns import widths as of_parties
+from sottovoce.data.columns import Columns, device_block, dot, gather
+from sottovoce.data.columns import widths as of_parties
 from sottovoce.problems.tasks.base import Shape, Task, task
 from sottovoce.problems.tasks.metrics import accuracy
 from sottovoce.problems.vertical import Vertical, cross_entropy, logistic

@@ -47,7 +47,7 @@ def resnet18(shape: Shape, width: int = 64, groups: int = 8, centre: float = 0.0
     return classification(models.resnet18(shape.features, shape.classes, width, groups), centre, seed)
 
 
-def classification(model: models.Model, centre: float = 0.0, seed: int = 0) -> Task:
+def classification(model: models.Architecture, centre: float = 0.0, seed: int = 0) -> Task:
     """Cross entropy of a model's class scores, and its accuracy on test records.
 
     >>> task = classification(models.mlp((4,), classes=3))

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 
-from sottovoce.experiments import build, comparison, pictures
-from sottovoce.experiments.comparison import TRAIN, Comparison, Row, figure, upward
-from sottovoce.experiments.runfile import RunFile
 from sottovoce.networks import Network
+from sottovoce.reports import pictures
+from sottovoce.reports.comparison import TRAIN, Comparison, Row, figure, upward
 from sottovoce.runtime import checkpoint
 
 _STYLE = """
@@ -30,21 +29,16 @@ summary:hover { color: var(--accent) } .no { color: #c4485a }
 """
 
 
-def write_report(source: Comparison | str | Path, path: str | Path | None = None) -> Path:
-    """Write the report of a comparison (or of the folder that holds one) and return its path.
+def write_report(made: Comparison, path: str | Path, networks: Iterable[Network] = ()) -> Path:
+    """Write the report of a comparison and return its path; `networks` are drawn in it.
 
-    The default path is ``report.html`` in that folder; a comparison by itself needs `path`. Its pictures are written
-    beside it, for papers and slides: ``report-curves.svg``, and ``report-tradeoff.svg`` where epsilons are compared.
+    Its pictures are written beside it, for papers and slides: for ``report.html`` they are ``report-curves.svg`` and,
+    where epsilons are compared, ``report-tradeoff.svg``.
     """
-    if isinstance(source, Comparison):
-        if path is None:
-            raise ValueError("say where the report goes: write_report(comparison, path)")
-        made, target = source, Path(path)
-    else:
-        made, target = comparison.load(source), Path(path) if path else Path(source) / "report.html"
+    target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     drawn = drawings(made)
-    checkpoint.write_atomically(target, render(made, drawn).encode())
+    checkpoint.write_atomically(target, render(made, drawn, networks).encode())
     for name, picture in drawn.items():
         beside = target.with_name(f"{target.stem}-{name}.svg")
         if picture is None:
@@ -59,8 +53,8 @@ def drawings(made: Comparison) -> dict[str, str | None]:
     return {"tradeoff": pictures.tradeoff(made), "curves": pictures.curves(made)}
 
 
-def render(made: Comparison, drawn: Mapping[str, str | None] | None = None) -> str:
-    """The page, with pictures that may have been drawn already."""
+def render(made: Comparison, drawn: Mapping[str, str | None] | None = None, networks: Iterable[Network] = ()) -> str:
+    """Return the page as HTML; pictures that are drawn already can be given."""
     drawn = drawings(made) if drawn is None else drawn
     parts = [
         f"<h1>{escape(made.title)}</h1>",
@@ -70,7 +64,7 @@ def render(made: Comparison, drawn: Mapping[str, str | None] | None = None) -> s
         _section("Beside the paper", _printed(made)),
         _section("Privacy and usefulness", _given(drawn["tradeoff"])),
         _section("On the way", _given(drawn["curves"])),
-        _section("Who talks to whom", _networks(made)),
+        _section("Who talks to whom", _networks(networks)),
         _section("What is guaranteed", "".join(_guarantee(row) for row in made.rows)),
         _section("What may leave the house", _releasable(made)),
         _section("The run file", f"<pre>{escape(made.text)}</pre>" if made.text else ""),
@@ -145,11 +139,7 @@ def row_figure(row: Row, metric: str | None) -> str:
     return figure(row.final(metric)[0]) if metric in row.metrics else "-"
 
 
-def _networks(made: Comparison) -> str:
-    if not made.text:
-        return ""
-    cases = [case for case in RunFile.parse(made.text).cases.values() if case.columns is None]
-    networks: dict[Network, None] = dict.fromkeys(build.network(case.network, case.data.agents) for case in cases)
+def _networks(networks: Iterable[Network]) -> str:
     drawn = "".join(pictures.network_picture(network) for network in networks if network.size > 1)
     return f'<div class="network">{drawn}</div>' if drawn else ""
 

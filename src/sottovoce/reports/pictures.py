@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.experiments.comparison import ALONE, Comparison, Row, lower_is_better
 from sottovoce.networks import Network, draw
+from sottovoce.reports.comparison import ALONE, Comparison, Row, lower_is_better
 
 _INK = "#010203"  # stands for the page's own colour of text
 _COLOURS = (

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
-from sottovoce.experiments.runfile import Printed
 from sottovoce.privacy.report import PrivacyReport, rounded_up
 from sottovoce.runtime import checkpoint
 
@@ -21,6 +21,21 @@ ALONE = ", alone"  # what is added to a variant's name for its parties alone
 _PLAN = ("run.toml", "comparison.json")
 _NOT_METRICS = ("step", "seconds", "consensus")
 _LOWER_IS_BETTER = ("loss", "error", "gap", "norm")
+
+
+class PaperFigure(BaseModel):
+    """A figure that a paper prints, to be shown beside ours.
+
+    >>> PaperFigure(what="DP-SGD, test accuracy", value=0.93, epsilon=1.0, source="Table 2").value
+    0.93
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    what: str
+    value: float
+    epsilon: float | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,7 +112,7 @@ class Comparison:
 
     title: str
     rows: tuple[Row, ...]
-    printed: tuple[Printed, ...] = ()
+    printed: tuple[PaperFigure, ...] = ()
     text: str = ""
 
     @property
@@ -166,11 +181,13 @@ def _load_comparison(folder: Path) -> Comparison:
             rows.append(Row(entry["name"], entry["kind"], tuple(map(Outcome.load, done)), entry["metric"]))
     if not rows:
         raise ValueError(f"no run in {folder} is finished: go on with `sottovoce run ... --resume`")
-    printed = tuple(Printed.model_validate(entry) for entry in facts["printed"])
+    printed = tuple(PaperFigure.model_validate(entry) for entry in facts["printed"])
     return Comparison(facts["title"], tuple(rows), printed, (folder / "run.toml").read_text())
 
 
-def save_plan(folder: Path, title: str, text: str, printed: Sequence[Printed], rows: Sequence[dict[str, Any]]) -> None:
+def save_plan(
+    folder: Path, title: str, text: str, printed: Sequence[PaperFigure], rows: Sequence[dict[str, Any]]
+) -> None:
     """Write what is going to be run, so that a stopped experiment can be looked at, too."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"title": title, "printed": [entry.model_dump() for entry in printed], "rows": list(rows)}

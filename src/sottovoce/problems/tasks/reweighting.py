@@ -1,10 +1,12 @@
-"""What one curator tunes on data in one place: a penalty per feature, or a weight per source of records.
+"""Tune one weight per source of records, or per group of records, while a softmax model is trained.
 
-A weight is given to a *source* (a hospital, an annotator, a crawl), never to a record: a record's own weight would be
-an output that speaks about that record alone.
+>>> reweighting(Shape((4,), classes=2, agents=1), groups=3).problem.x0.shape
+(3,)
+
+A weight belongs to a *source* (a hospital, an annotator, a crawl), never to a record: a record's own weight would be
+an output about that record alone.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -20,41 +22,7 @@ from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
 from sottovoce.problems.tasks.linear import softmax
 from sottovoce.trees import Tree, inner
 
-Weights = Literal["sigmoid", "simplex"]
-
-
-@task("tuned-ridge")
-def tuned_ridge(shape: Shape, start: float = -2.0, limit: float = 6.0) -> Task:
-    """Least squares for a numeric label with a tuned penalty for each feature: ``exp(x_s) * y_s^2 / 2``, no intercept.
-
-    `start` is where every x starts, and x stays between -limit and limit. Everything here has a closed form.
-
-    >>> tuned_ridge(Shape((4,), classes=2, agents=1)).problem.y0.shape
-    (4,)
-    """
-    features = math.prod(shape.features)
-
-    def loss(x: Tree, y: Tree, record: Any) -> jax.Array:
-        return 0.5 * (record["features"].reshape(-1) @ y - record["label"]) ** 2
-
-    def metrics(test: Any) -> Evaluate:
-        rows, label = jnp.asarray(test["features"]).reshape(len(test["label"]), -1), jnp.asarray(test["label"])
-
-        def evaluate(x: Tree, y: Tree) -> Mapping[str, jax.Array]:
-            return {"squared error": jnp.mean((rows @ y - label) ** 2)}
-
-        return evaluate
-
-    problem = Bilevel(
-        loss,
-        loss,
-        x0=jnp.full(features, start),
-        y0=jnp.zeros(features),
-        public_lower=lambda x, y: 0.5 * jnp.sum(jnp.exp(x) * y**2),
-        project_x=sets.box(-limit, limit),
-        predict=lambda x, y, rows: jnp.asarray(rows).reshape(len(rows), -1) @ y,
-    )
-    return Task(problem, metrics)
+WeightKind = Literal["sigmoid", "simplex"]
 
 
 @task("cleaning")
@@ -62,7 +30,7 @@ def cleaning(
     shape: Shape,
     sources: int = 20,
     wrong: float = 0.55,
-    weights: Weights = "sigmoid",
+    weights: WeightKind = "sigmoid",
     start: float = 0.0,
     penalty: float = 1e-3,
     seed: int = 0,
@@ -97,7 +65,7 @@ def cleaning(
 
 @task("reweighting")
 def reweighting(
-    shape: Shape, groups: int = 3, column: str = "group", weights: Weights = "simplex", penalty: float = 1e-3
+    shape: Shape, groups: int = 3, column: str = "group", weights: WeightKind = "simplex", penalty: float = 1e-3
 ) -> Task:
     """Softmax regression with one tuned weight for each group of records, by a public column of group numbers.
 
@@ -122,7 +90,7 @@ def rates(sources: int, wrong: float) -> np.ndarray:
     return grid**power
 
 
-def source_weights(x: Tree, weights: Weights) -> jax.Array:
+def source_weights(x: Tree, weights: WeightKind) -> jax.Array:
     """The weights that x stands for.
 
     >>> source_weights(jnp.zeros(3), "sigmoid").tolist()
@@ -135,7 +103,7 @@ def _weighted(
     shape: Shape,
     sources: int,
     column: str,
-    weights: Weights,
+    weights: WeightKind,
     start: float,
     penalty: float,
     prepare: Callable[[list[Any]], list[Any]],

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.audit import bounds
-from sottovoce.audit.exhibits.base import CONFIDENCE, Row, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import CONFIDENCE, Measurement, attack, exhibit, sized
 from sottovoce.methods.dp_sgd import DpSgd
 from sottovoce.networks import single
 from sottovoce.privacy.discrete import GridRelease, on_grid
@@ -29,7 +29,7 @@ DEPLOYED = GridRelease(clip=2048, scale=2048, step=2.0**-10, denominator=1, mech
     "vector Laplace noise of scale 2 on a one-hot label has epsilon 1: for real numbers; with floats the "
     "event {log-likelihood ratio > 1}, empty in theory, happens, and under one label more often",
 )
-def last_bit(rng: np.random.Generator, quick: bool) -> list[Row]:
+def last_bit(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """The same event against NumPy's float64 noise and against whole-number noise."""
     # the leak itself is a rare event: counted less often it stays below 1
     trials = sized(2e6, quick=False)
@@ -43,9 +43,9 @@ def last_bit(rng: np.random.Generator, quick: bool) -> list[Row]:
         empty, _wholes(rng, few, True), _wholes(rng, few, False), delta=0.0, confidence=CONFIDENCE
     )
     return [
-        Row("float64 noise, empty event", 1.0, naive, 1.0, trials),
-        Row("whole-number noise, same event", 1.0, deployed, 1.0, few, control=True),
-        Row("whole-number noise, best event", 1.0, attack(_wholes, rng, few), 1.0, few, control=True),
+        Measurement("float64 noise, empty event", 1.0, naive, 1.0, trials),
+        Measurement("whole-number noise, same event", 1.0, deployed, 1.0, few, control=True),
+        Measurement("whole-number noise, best event", 1.0, attack(_wholes, rng, few), 1.0, few, control=True),
     ]
 
 
@@ -72,7 +72,7 @@ def _wholes(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
     "Gaussian noise drawn in float32 hides a shift: but it takes few values, and most sums are impossible "
     "for the neighbour",
 )
-def float32_normal(rng: np.random.Generator, quick: bool) -> list[Row]:
+def float32_normal(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """One scalar release; the attack asks whether the value could have come from the neighbour at all."""
     scale, shift = 1.0, 0.3
     trials = sized(2e5, quick)
@@ -86,7 +86,7 @@ def float32_normal(rng: np.random.Generator, quick: bool) -> list[Row]:
     event = bounds.Event(0.5, above=True)
     ideal = gdp_epsilon(shift / scale, 1e-5)
     measured = bounds.measure(event, impossible(shift, 0), impossible(0.0, 1), 1e-5, CONFIDENCE)
-    return [Row("one float32 release", ideal, measured, math.inf, trials)]
+    return [Measurement("one float32 release", ideal, measured, math.inf, trials)]
 
 
 def _missing(support: np.ndarray, seen: np.ndarray) -> np.ndarray:
@@ -101,7 +101,7 @@ def _missing(support: np.ndarray, seen: np.ndarray) -> np.ndarray:
     "the noise of a release hides a record: a real release, out of the runtime with one thread an agent, by simulated "
     "float32 noise and by discrete noise as deployed; the event is {the neighbour cannot have sent this}",
 )
-def runtime(rng: np.random.Generator, quick: bool) -> list[Row]:
+def runtime(rng: np.random.Generator, quick: bool) -> list[Measurement]:
     """Every other record is there, alone in its coordinate: each coordinate of the one release is a trial."""
     count, delta, shift = (600 if quick else 4000), 1e-2, 0.7
     there = np.arange(count) % 2 == 0
@@ -124,15 +124,15 @@ def runtime(rng: np.random.Generator, quick: bool) -> list[Row]:
     empty = bounds.Event(0.5, above=True)
     best = bounds.halves(np.asarray(wholes)[there], np.asarray(wholes)[~there], delta, CONFIDENCE)
     return [
-        Row(
+        Measurement(
             "float32 noise, impossible values",
             ideal,
             measured(_missing(support, np.asarray(floats)), empty),
             math.inf,
             trials,
         ),
-        Row("discrete noise, impossible values", ideal, measured(off_grid, empty), ideal, trials, control=True),
-        Row("discrete noise, best event", ideal, best, ideal, trials, control=True),
+        Measurement("discrete noise, impossible values", ideal, measured(off_grid, empty), ideal, trials, control=True),
+        Measurement("discrete noise, best event", ideal, best, ideal, trials, control=True),
     ]
 
 
