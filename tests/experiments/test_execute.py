@@ -140,9 +140,10 @@ def test_a_budget_below_the_cost_refuses(tiny):
         execute.setup(case(tiny, "privacy.budget=1.0")).run(0)
 
 
-def test_two_parties_on_a_directed_network_can_be_alone():
-    network = sv.networks.isolated(3, directed=True)
+def test_parties_alone_have_no_links_over_any_matrix():
+    network = sv.networks.isolated(3)
     assert len(network.edges) == 0
+    assert network.matrix("pull").nnz == network.matrix("push").nnz == 0
     with pytest.raises(ValueError, match="declared to have none"):
         sv.networks.Network("no", 2, sv.networks.ring(2).matrices, alone=True)
 

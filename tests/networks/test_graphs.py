@@ -160,10 +160,18 @@ def test_directed_needs_a_common_root():
 
 
 def test_a_network_says_which_matrix_it_lacks():
-    with pytest.raises(ValueError, match=r"'ring of 4' has no `pull`.*networks.directed"):
-        _ = networks.ring(4).pull
-    with pytest.raises(ValueError, match="has no `mix`"):
+    with pytest.raises(ValueError, match=r"has no `mix`.*undirected builder, for example networks.ring"):
         _ = networks.directed([(0, 1)], [(1, 0)]).mix
+    with pytest.raises(ValueError, match="no matrix of a network 'pul'; did you mean 'pull'"):
+        networks.ring(4).matrix("pul")
+
+
+@pytest.mark.parametrize("network", [networks.ring(5, weight=0.2), networks.exponential(6), networks.single()])
+def test_an_averaging_network_serves_pull_and_push_without_its_diagonal(network):
+    expected = network.mix.toarray() - np.diag(network.mix.diagonal())
+    for over in ("pull", "push"):
+        assert network.matrix(over).toarray() == pytest.approx(expected)
+    assert set(network.matrices) == {"mix"}
 
 
 def test_a_network_is_a_value():

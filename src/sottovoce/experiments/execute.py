@@ -74,7 +74,7 @@ class Setup:
                 f"compare.alone tells the parties apart, which runs do for up to {_TOLD_APART}; there are "
                 f"{len(self.parts)}: set compare.alone = false, or data.agents lower"
             )
-        return replace(self, network=isolated(len(self.parts), directed="mix" not in self.network.matrices))
+        return replace(self, network=isolated(len(self.parts)))
 
     def pooled(self) -> "Setup":
         """One party with all records, without privacy; a batch has as many records as all the parties' batches."""
@@ -83,7 +83,7 @@ class Setup:
             everything: Any = Levels(_joined([p.upper for p in self.parts]), _joined([p.lower for p in self.parts]))
         else:
             everything = _joined(self.parts)
-        network = isolated(1, directed="mix" not in self.network.matrices)
+        network = isolated(1)
         method = _with_batches(self.method.without_privacy(), agents)
         return replace(self, parts=[everything], network=network, method=method)
 

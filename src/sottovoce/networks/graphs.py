@@ -4,12 +4,14 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 
+from sottovoce.naming import unknown
 from sottovoce.networks import checks, weights
 from sottovoce.networks.checks import Condition
 from sottovoce.networks.weights import Csr
@@ -22,7 +24,8 @@ class Network:
     """Agents 0 to size - 1 and the weights they give to what they hear.
 
     `matrices` holds either `mix` (averaging: row i has agent i's weights, its own on the diagonal) or `pull` and `push`
-    (directed: raw nonnegative weights, zero diagonal). Entry [i, j] is the weight of what i hears from j.
+    (directed: raw nonnegative weights, zero diagonal). Entry [i, j] is the weight of what i hears from j. Methods ask
+    `matrix(over)`, which derives `pull` and `push` from `mix` where needed.
 
     Guarantee, checked here: the rows and columns of `mix` sum to one, the agents are connected, and repeated averaging
     converges; `pull` and the reversed `push` have spanning trees with a common root. The one exception is `isolated`,
@@ -55,20 +58,44 @@ class Network:
         else:
             _require_rooted(self.name, self.pull, self.push)
 
+    def matrix(self, over: str) -> Csr:
+        """Return the weights that a method asks for: `mix`, `pull` or `push`.
+
+        An undirected network also serves methods that want `pull` and `push`: both are its averaging matrix without
+        the diagonal. A directed network has no `mix`.
+
+        >>> ring(4, weight=0.3).matrix("pull").toarray()[0].round(1).tolist()
+        [0.0, 0.3, 0.0, 0.3]
+        """
+        if over in self.matrices:
+            return self.matrices[over]
+        if over in ("pull", "push"):
+            return self._between
+        if over != "mix":
+            raise ValueError(unknown("matrix of a network", over, ("mix", "pull", "push")))
+        raise ValueError(
+            f"the network {self.name!r} has no `mix`: it is directed and has `pull` and `push`; for averaging use an "
+            "undirected builder, for example networks.ring"
+        )
+
+    @cached_property
+    def _between(self) -> Csr:
+        return weights.without_diagonal(self.matrices["mix"])
+
     @property
     def mix(self) -> Csr:
         """The averaging matrix, own weights on the diagonal."""
-        return self._matrix("mix", "is directed and has `pull` and `push`; for averaging use an undirected builder")
+        return self.matrix("mix")
 
     @property
     def pull(self) -> Csr:
-        """Weights of the states an agent hears."""
-        return self._matrix("pull", "averages and has `mix`; build it with networks.directed(pull, push)")
+        """The weights of the states that an agent hears, without its own."""
+        return self.matrix("pull")
 
     @property
     def push(self) -> Csr:
-        """Weights of the gradient trackers an agent hears."""
-        return self._matrix("push", "averages and has `mix`; build it with networks.directed(pull, push)")
+        """The weights of the gradient trackers that an agent hears, without its own."""
+        return self.matrix("push")
 
     @property
     def degree(self) -> np.ndarray:
@@ -102,11 +129,6 @@ class Network:
         if "mix" in self.matrices:
             return checks.averaging(self.mix)
         return checks.rooted(self.pull, self.push)
-
-    def _matrix(self, key: str, remedy: str) -> Csr:
-        if key not in self.matrices:
-            raise ValueError(f"the network {self.name!r} has no `{key}`: it {remedy}")
-        return self.matrices[key]
 
     def _content(self) -> bytes:
         digest = hashlib.sha256(str(self.size).encode())
@@ -181,18 +203,16 @@ def single() -> Network:
     return Network("one curator", 1, {"mix": sp.csr_array(np.ones((1, 1)))})
 
 
-def isolated(n: int, directed: bool = False) -> Network:
-    """No network at all: n agents that each work alone, run side by side in one program.
+def isolated(n: int) -> Network:
+    """Build no network at all: n agents that each work alone, run side by side in one program.
 
-    For the comparison "each party alone"; nothing is averaged, and no message is sent. `directed` gives empty `pull`
-    and `push` in place of `mix`, for methods that use those.
+    It is for the comparison "each party alone": nothing is averaged, and no message is sent.
 
-    >>> isolated(3).mix.toarray().tolist()
-    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    >>> isolated(2).mix.toarray().tolist(), isolated(2).pull.toarray().tolist()
+    ([[1.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]])
     """
-    nobody = sp.csr_array((_count(n), n), dtype=np.float64)
-    matrices = {"pull": nobody, "push": nobody} if directed else {"mix": sp.csr_array(sp.eye_array(n, format="csr"))}
-    return Network(f"{n} agents alone", n, matrices, alone=True)
+    only_themselves = sp.csr_array(sp.eye_array(_count(n), format="csr"))
+    return Network(f"{n} agents alone", n, {"mix": only_themselves}, alone=True)
 
 
 def regular(n: int, degree: int, seed: int = 0, weight: float | None = None) -> Network:

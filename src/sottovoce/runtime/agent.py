@@ -184,7 +184,7 @@ class Agent:
         if own is None:
             return self.place.mix(over, value, self.index, others_only=False)
         others = self.place.mix(over, value, self.index, others_only=True)
-        weight = jnp.asarray(self.place.network.matrices[over].diagonal(), jnp.float32)[self.index]
+        weight = jnp.asarray(self.place.network.matrix(over).diagonal(), jnp.float32)[self.index]
         return combine(lambda o, mine: o + weight * mine, others, own)
 
     def loop(self, times: int, body: Callable[[Tree, "Agent"], Tree], carry: Tree, name: str = "loop") -> Tree:
@@ -224,7 +224,7 @@ class Agent:
             raise ValueError("a loop is running: use the agent that it hands to its body, not the one outside")
 
     def _weight(self, over: str, axis: int) -> jax.Array:
-        matrix = self.place.network.matrices[over]
+        matrix = self.place.network.matrix(over)
         sums = np.asarray(matrix.sum(axis=axis)).reshape(-1) - matrix.diagonal()
         return jnp.asarray(sums, jnp.float32)[self.index]
 

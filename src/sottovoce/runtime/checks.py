@@ -31,7 +31,7 @@ def fitting(problem: Any, method: Method, network: Network | None, layout: Layou
     check_count("steps", steps)
     network = accounting.check_network(network, layout.agents)
     for over in method.over:
-        network._matrix(over, f"cannot serve {type(method).__name__}, which needs it")
+        network.matrix(over)  # says what to use instead if the network has none
     for name, rate in method.schedules().items():
         if rate.agents not in (None, layout.agents):
             raise ValueError(f"{name} lists values for {rate.agents} agents, but there are {layout.agents}")

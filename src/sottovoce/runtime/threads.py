@@ -62,7 +62,7 @@ class ThreadPlace(Place):
 
     def mix(self, over: str, value: Tree, index: jax.Array, others_only: bool) -> Tree:
         """Send to those who hear, wait for those who are heard, add in the order of their numbers."""
-        column = self.network.matrices[over].tocsc()[:, [self.me]].tocoo()
+        column = self.network.matrix(over).tocsc()[:, [self.me]].tocoo()
         for hearer, weight in zip(column.row, column.data):
             if hearer != self.me and weight != 0:
                 self.inboxes[hearer][self.me].put(value)
