@@ -53,7 +53,7 @@ app.add_typer(ledgers, name="ledger")
 console = Console()
 notes = Console(stderr=True, highlight=False)
 
-File = Annotated[Path, typer.Argument(help="a run file", metavar="FILE.toml")]
+RunFilePath = Annotated[Path, typer.Argument(help="a run file", metavar="FILE.toml")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change one key, e.g. run.steps=100")]
 Quick = Annotated[bool, typer.Option("--quick", help="apply the file's [quick] table")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="where results go [default: runs/NAME]")]
@@ -81,7 +81,7 @@ def demo(
 
 
 @app.command("run", help=_run_help())
-def run(file: File, set_: Set = None, out: Out = None, resume: Resume = False, quick: Quick = False) -> None:
+def run(file: RunFilePath, set_: Set = None, out: Out = None, resume: Resume = False, quick: Quick = False) -> None:
     """Run a file; the help shown is `_run_help`."""
     from sottovoce.experiments.runfile import RunFile
 
@@ -108,7 +108,7 @@ def reproduce(
 
 
 @app.command()
-def account(file: File, set_: Set = None, quick: Quick = False) -> None:
+def account(file: RunFilePath, set_: Set = None, quick: Quick = False) -> None:
     """What a run file guarantees, without running it: epsilon, how it was found, and what to know besides.
 
     sottovoce account mine.toml --set run.steps=500
@@ -142,7 +142,7 @@ def account(file: File, set_: Set = None, quick: Quick = False) -> None:
 
 @app.command()
 def calibrate(
-    file: File,
+    file: RunFilePath,
     set_: Set = None,
     quick: Quick = False,
     out: Annotated[

@@ -4,8 +4,9 @@ One schedule object serves the compiled run (traced step and agent) and the acco
 noise that is drawn and the noise that is charged are the same function.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -28,19 +29,23 @@ def _agents(*values: PerAgent) -> int | None:
     return counts.pop() if counts else None
 
 
-class Schedule:
-    """``schedule(t, agent)``: the value at step t (from 0) for an agent (from 0)."""
+class Schedule(ABC):
+    """``schedule(t, agent)`` is the value at step t for an agent; both are counted from 0.
 
+    To write your own, implement `__call__` and `agents`.
+    """
+
+    @abstractmethod
     def __call__(self, t: Any, agent: Any = 0) -> Any:
-        """The value at step t."""
-        raise NotImplementedError
+        """Return the value at step t."""
 
     @property
+    @abstractmethod
     def agents(self) -> int | None:
-        """How many agents it lists values for; None if all share one."""
-        return None
+        """The number of agents it lists values for; None if all share one."""
 
 
+@final
 @dataclass(frozen=True)
 class Constant(Schedule):
     """The same value at every step.
@@ -63,6 +68,7 @@ class Constant(Schedule):
         return _agents(self.value)
 
 
+@final
 @dataclass(frozen=True)
 class Decay(Schedule):
     """``value / (t + offset) ** power``: the papers' step sizes (offset 1); a negative power grows.
@@ -90,6 +96,7 @@ class Decay(Schedule):
         return _agents(self.value, self.power)
 
 
+@final
 @dataclass(frozen=True)
 class Linear(Schedule):
     """From `start` to `stop` over so many steps, and then `stop`.
@@ -119,6 +126,7 @@ class Linear(Schedule):
         return _agents(self.start, self.stop)
 
 
+@final
 @dataclass(frozen=True)
 class Scaled(Schedule):
     """Another schedule times a constant.
@@ -140,6 +148,7 @@ class Scaled(Schedule):
         return self.of.agents or _agents(self.factor)
 
 
+@final
 @dataclass(frozen=True)
 class Ratio(Schedule):
     """One schedule over another: a release that is multiplied by a step size carries noise ``message / step``.

@@ -51,14 +51,12 @@ def test_metropolis_is_doubly_stochastic_on_any_graph(n, p, seed):
 
 @settings(max_examples=30, deadline=None)
 @given(n=st.integers(1, 15), p=st.floats(0.0, 1.0), seed=st.integers(0, 10**6))
-def test_row_and_column_stochastic_follow_the_direction(n, p, seed):
+def test_row_stochastic_weights_follow_the_direction(n, p, seed):
     graph = nx.gnp_random_graph(n, p, seed=seed, directed=True)
     hears = nx.to_numpy_array(graph, nodelist=range(n)).T
-    rows, columns = weights.row_stochastic(graph).toarray(), weights.column_stochastic(graph).toarray()
+    rows = weights.row_stochastic(graph).toarray()
     np.testing.assert_allclose(rows.sum(axis=1), 1)
-    np.testing.assert_allclose(columns.sum(axis=0), 1)
-    for matrix in (rows, columns):
-        assert (((matrix > 0) & ~np.eye(n, dtype=bool)) == (hears > 0)).all()
+    assert (((rows > 0) & ~np.eye(n, dtype=bool)) == (hears > 0)).all()
 
 
 def test_small_networks():

@@ -18,10 +18,8 @@ from sottovoce.problems import Bilevel, Minimize, MinMax
 from sottovoce.runtime.agent import Agent, root_key, run_key, step_key
 from sottovoce.runtime.store import Layout, Store, as_part, lay_out
 from sottovoce.runtime.threads import Noise, ThreadPlace, agent_of, live, places
-from sottovoce.runtime.vectorised import VectorPlace
+from sottovoce.runtime.vectorised import Stores, VectorPlace
 from sottovoce.trees import Tree
-
-Stores = dict[str, Store]
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class Message:
+class FirstMessages:
     """What the neighbours of some agents see in the first round: one (g*, h*) an agent, stacked."""
 
     g: Tree
@@ -47,7 +47,7 @@ class Message:
     clip: float
 
 
-def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float, seed: int = 0) -> Message:
+def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float, seed: int = 0) -> FirstMessages:
     """The first messages of `DpMixSgd` by agents that hold ``pictures[i]`` (records, height, width) each.
 
     The model is a perceptron for ten classes under the worst weighting of classes.
@@ -64,7 +64,7 @@ def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float
     ]
     network = networks.single() if len(parts) == 1 else networks.ring(len(parts))
     told = program(_problem(pictures.shape[2:]), method, lay_out(parts), network, 1, seed, 1024).init().told
-    return Message(told[0], told[1], clip)
+    return FirstMessages(told[0], told[1], clip)
 
 
 def noise_for(epsilon: float, clip: float, records: int = 1, delta: float = DELTA) -> float:
@@ -84,7 +84,7 @@ def epsilon_of(noise: float, clip: float, records: int = 1, delta: float = DELTA
     return float(sound.storm_printed(1, 1.0, 1.0, clip, records, records, noise, noise, {0}, delta))
 
 
-def infer_labels(seen: Message) -> np.ndarray:
+def infer_labels(seen: FirstMessages) -> np.ndarray:
     """The label of each agent's one record, read off the message.
 
     The gradient of the cross entropy in the last bias is negative in one place only: at the label. The adversary's
@@ -94,7 +94,7 @@ def infer_labels(seen: Message) -> np.ndarray:
     return np.asarray(jnp.argmax(seen.h / _spread(seen.h) - bias / _spread(bias), axis=-1))
 
 
-def dlg(seen: Message, shape: tuple[int, ...], records: int = 1, steps: int = 200, seed: int = 0) -> np.ndarray:
+def dlg(seen: FirstMessages, shape: tuple[int, ...], records: int = 1, steps: int = 200, seed: int = 0) -> np.ndarray:
     """Deep leakage from gradients: pictures (agents, records, height, width) whose gradients match the messages."""
     pixels = math.prod(shape)
 
@@ -123,7 +123,7 @@ def _distance(dummy: jax.Array, target: Tree, clip: float, shape: tuple[int, ...
     return inner(gap, gap) / (inner(target, target) + _TINY)
 
 
-def cosine(seen: Message, shape: tuple[int, ...], steps: int = 600, seed: int = 0) -> np.ndarray:
+def cosine(seen: FirstMessages, shape: tuple[int, ...], steps: int = 600, seed: int = 0) -> np.ndarray:
     """Cosine matching with total variation, for agents with one record each; all of them attacked at once."""
     labels = jax.nn.one_hot(infer_labels(seen), 10)
     start = np.random.default_rng(seed).uniform(size=(len(seen.h), *shape))
@@ -154,7 +154,7 @@ def _turn(start: jax.Array, labels: jax.Array, targets: Tree, clip: float, steps
 
 
 @dataclass(frozen=True)
-class Case:
+class Reconstruction:
     """One way of sending, attacked: figures over all pictures, and the pictures themselves."""
 
     name: str
@@ -166,7 +166,7 @@ class Case:
 
 def attack(
     name: str, truth: np.ndarray, labels: np.ndarray, clip: float, noise: float, steps: int = 200, seed: int = 0
-) -> Case:
+) -> Reconstruction:
     """Send the pictures ``truth`` (agents, records, height, width) and attack what was sent."""
     records, shape = truth.shape[1], truth.shape[2:]
     seen = messages(truth, labels, clip, noise, seed)
@@ -177,7 +177,7 @@ def attack(
         right = float(np.mean(infer_labels(seen) == labels[:, 0]))
     ordered = {kind: np.stack([matched(t, g) for t, g in zip(truth, guess)]) for kind, guess in guesses.items()}
     figures = {kind: scores(truth, guess) for kind, guess in ordered.items()}
-    return Case(name, epsilon_of(noise, clip, records), figures, right, ordered)
+    return Reconstruction(name, epsilon_of(noise, clip, records), figures, right, ordered)
 
 
 def main(
@@ -189,7 +189,7 @@ def main(
     batch: int = 128,
     steps: int = 200,
     seed: int = 0,
-) -> list[Case]:
+) -> list[Reconstruction]:
     """Attack `count` pictures of a data set under growing noise, print the table, write the pictures to `out`.
 
     Batches of one record, the worst case, and one batch of `batch` records with noise 1, the setting of the DPMixSGD
@@ -223,7 +223,7 @@ def main(
     return cases
 
 
-def _table(cases: Sequence[Case], blind: tuple[float, float], dataset: str, count: int) -> Table:
+def _table(cases: Sequence[Reconstruction], blind: tuple[float, float], dataset: str, count: int) -> Table:
     table = Table(title=f"Gradient inversion, {count} pictures of {dataset}: median SSIM / PSNR")
     for column in ("sent", "epsilon of the message", "DLG", "cosine + TV", "labels read"):
         table.add_column(column)
@@ -239,7 +239,7 @@ def _pair(score: tuple[float, float]) -> str:
     return f"{score[0]:.3f} / {score[1]:.1f} dB"
 
 
-def draw(cases: Sequence[Case], truth: np.ndarray, blind: np.ndarray, path: Path, columns: int = 8) -> None:
+def draw(cases: Sequence[Reconstruction], truth: np.ndarray, blind: np.ndarray, path: Path, columns: int = 8) -> None:
     """Rows of pictures: the truth, then what each attack made of each message of one record, then the blind guess."""
     import matplotlib
 

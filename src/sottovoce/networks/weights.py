@@ -85,15 +85,6 @@ def row_stochastic(graph: Any) -> Csr:
     return _tidy(sp.diags_array(1.0 / links.sum(axis=1)) @ links)
 
 
-def column_stochastic(graph: Any) -> Csr:
-    """Each agent shares itself out equally over itself and everyone it tells: columns sum to one.
-
-    >>> column_stochastic([(0, 1), (0, 2), (1, 2)]).toarray().round(2).tolist()
-    [[0.33, 0.0, 0.0], [0.33, 0.5, 0.0], [0.33, 0.5, 1.0]]
-    """
-    return _tidy(row_stochastic(_links(graph).T).T)
-
-
 def without_diagonal(matrix: Csr) -> Csr:
     """The weights between agents alone.
 

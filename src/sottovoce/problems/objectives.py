@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ def _anywhere(tree: Tree) -> Tree:
     return tree
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Minimize:
     """min over x of the mean over records of ``loss(x, record)``, plus ``public(x)``.
@@ -61,6 +62,7 @@ class Minimize:
         _fill_defaults(self)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class MinMax:
     """min over x, max over y of the mean over records of ``loss(x, y, record)``, plus ``public(x, y)``.
@@ -88,6 +90,7 @@ class MinMax:
         _fill_defaults(self)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Bilevel:
     """min over x of the mean of ``upper(x, y*(x), record)``, where y*(x) minimises the mean of ``lower(x, y, record)``.

@@ -7,7 +7,7 @@ the heads y. `scores` and `predict` are the same maths in one place.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ Embed = Callable[[Tree, Any], Any]
 Head = Callable[[Tree, Any], jax.Array]
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Vertical:
     """min over x of the mean loss on upper rows, at the heads y*(x) that minimise the one on lower rows plus a penalty.
