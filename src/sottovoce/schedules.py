@@ -1,4 +1,4 @@
-"""Values that change with the step, and may differ from agent to agent.
+"""Define values that change with the step and may differ from agent to agent, for example ``Decay(1.0, 0.5)``.
 
 One schedule object serves the compiled run (traced step and agent) and the accountant (NumPy steps, float64), so the
 noise that is drawn and the noise that is charged are the same function.
@@ -22,7 +22,7 @@ def _pick(value: PerAgent, agent: Any) -> Any:
 
 
 def _agents(*values: PerAgent) -> int | None:
-    """For how many agents these values are given one by one; None when all share them."""
+    """Return for how many agents these values are listed; None when all share them."""
     counts = {len(v) for v in values if isinstance(v, tuple)}
     if len(counts) > 1:
         raise ValueError(f"a schedule lists values for {sorted(counts)} agents: give one value, or one per agent")
@@ -59,12 +59,12 @@ class Constant(Schedule):
     value: PerAgent
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
-        """The value at step t."""
+        """Return the value at step t."""
         return _pick(self.value, agent)
 
     @property
     def agents(self) -> int | None:
-        """How many agents it lists values for."""
+        """The number of agents it lists values for."""
         return _agents(self.value)
 
 
@@ -84,7 +84,7 @@ class Decay(Schedule):
     offset: float = 1.0
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
-        """The value at step t."""
+        """Return the value at step t."""
         base = t + self.offset
         if isinstance(base, np.ndarray):
             base = base.astype(np.float64)
@@ -92,14 +92,14 @@ class Decay(Schedule):
 
     @property
     def agents(self) -> int | None:
-        """How many agents it lists values for."""
+        """The number of agents it lists values for."""
         return _agents(self.value, self.power)
 
 
 @final
 @dataclass(frozen=True)
 class Linear(Schedule):
-    """From `start` to `stop` over so many steps, and then `stop`.
+    """From `start` to `stop` over `steps` steps, and then `stop`.
 
     >>> [Linear(1.0, 0.0, steps=4)(t) for t in range(6)]
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
@@ -114,7 +114,7 @@ class Linear(Schedule):
             raise ValueError(f"a linear schedule over {self.steps} steps: it needs at least one")
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
-        """The value at step t."""
+        """Return the value at step t."""
         least = jnp.minimum if isinstance(t, jax.Array) else np.minimum
         done = least(t, self.steps) / self.steps
         value = _pick(self.start, agent) * (1 - done) + _pick(self.stop, agent) * done
@@ -122,7 +122,7 @@ class Linear(Schedule):
 
     @property
     def agents(self) -> int | None:
-        """How many agents it lists values for."""
+        """The number of agents it lists values for."""
         return _agents(self.start, self.stop)
 
 
@@ -139,12 +139,12 @@ class Scaled(Schedule):
     factor: PerAgent
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
-        """The value at step t."""
+        """Return the value at step t."""
         return self.of(t, agent) * _pick(self.factor, agent)
 
     @property
     def agents(self) -> int | None:
-        """How many agents it lists values for."""
+        """The number of agents it lists values for."""
         return self.of.agents or _agents(self.factor)
 
 
@@ -161,17 +161,19 @@ class Ratio(Schedule):
     bottom: Schedule
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
-        """The value at step t."""
+        """Return the value at step t."""
         return self.top(t, agent) / self.bottom(t, agent)
 
     @property
     def agents(self) -> int | None:
-        """How many agents it lists values for."""
+        """The number of agents it lists values for."""
         return self.top.agents or self.bottom.agents
 
 
 def same_for_all(value: Schedule) -> bool:
-    """Whether all agents certainly share it: not where it lists values, or is a kind of schedule not made here.
+    """Tell whether all agents certainly share a schedule.
+
+    False where it lists values, and where it is a kind of schedule that is not defined in this module.
 
     >>> same_for_all(Constant(0.1)), same_for_all(Scaled(Constant((0.1, 0.2)), 2.0))
     (True, False)
@@ -182,14 +184,14 @@ def same_for_all(value: Schedule) -> bool:
 
 
 def schedule(value: "float | Schedule | tuple[float, ...]") -> Schedule:
-    """A schedule from a number, one number per agent, or a schedule.
+    """Make a schedule from a number, from one number per agent, or from a schedule.
 
     >>> schedule(0.5)
     Constant(value=0.5)
     >>> schedule(lambda t: 1 / t)
     Traceback (most recent call last):
     ...
-    TypeError: ... give a number, a tuple of one number an agent, or a schedule such as Decay(1.0, 0.5)
+    TypeError: ... give a number, a tuple of one number per agent, or a schedule such as Decay(1.0, 0.5)
     """
     if isinstance(value, Schedule):
         return value
@@ -197,6 +199,6 @@ def schedule(value: "float | Schedule | tuple[float, ...]") -> Schedule:
         return Constant(tuple(map(float, value)) if isinstance(value, (list, tuple)) else float(value))
     except (TypeError, ValueError):
         raise TypeError(
-            f"{value!r} is no schedule: give a number, a tuple of one number an agent, or a schedule such as "
+            f"{value!r} is no schedule: give a number, a tuple of one number per agent, or a schedule such as "
             "Decay(1.0, 0.5)"
         ) from None

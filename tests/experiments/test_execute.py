@@ -118,7 +118,7 @@ def test_names_that_would_share_a_folder_are_refused(tiny):
     ("sets", "message"),
     [
         (["data.upper=0.3"], "data.upper makes two levels, but the task 'logistic' has one"),
-        (["data.agents=70", "data.n=200", "compare.alone=true"], "compare.alone tells the parties apart"),
+        (["data.agents=70", "data.n=200", "compare.alone=true"], "compare.alone needs the metrics of each party"),
         (["method.gradient.clip=-1"], "clip is -1"),
         (['run.metric="acuracy"'], "no metric 'acuracy'; did you mean 'accuracy'"),
         (['method.sampling={kind="poisson", batch=5000}'], "a batch of 5000"),

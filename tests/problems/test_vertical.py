@@ -36,7 +36,7 @@ def test_align_joins_by_id_whatever_the_order() -> None:
     ("tables", "message"),
     [
         ([([1, 1], np.ones((2, 1)))], "party 0 has 1 ids more than once"),
-        ([([1, 2, 3], np.ones((2, 1)))], "one id a row"),
+        ([([1, 2, 3], np.ones((2, 1)))], "one id per row"),
         ([([8, 9], np.ones((2, 1)))], "no record is known to all"),
     ],
 )

@@ -34,7 +34,7 @@ def compared():
 def test_several_epsilons_make_a_curve():
     rows = tuple(row(f"epsilon {epsilon}", epsilon=epsilon) for epsilon in (1.0, 2.0, 4.0))
     page = render(Comparison("several", rows, (PaperFigure(what="x", value=0.5, epsilon=2.0),)))
-    assert "epsilon of a party" in page
+    assert "epsilon per party" in page
     assert "printed in the paper" in page
 
 
@@ -62,7 +62,7 @@ def test_rows_of_a_family_differ_in_epsilon(name, family):
 
 def test_findings_speak_of_what_was_compared(compared):
     private, open_ = findings(compared)
-    assert private.startswith("At epsilon 3 a party, accuracy: ")
+    assert private.startswith("At epsilon 3 per party, accuracy: ")
     assert "alone" in private
     assert "pooled" not in private
     assert open_.startswith("Without any guarantee: pooled")

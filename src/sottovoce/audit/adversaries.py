@@ -1,4 +1,9 @@
-"""Who attacks, and on what: instances, and runs of a method under D and under D' weighed by an `Observer`."""
+"""Build what an audit attacks: a worst-case problem, neighbouring data sets D and D', and runs under each of them.
+
+Example: agent 0 has ten records, and D' is D without its record 0. `worst_case` makes both data sets and a problem in
+which that record is as visible as it can be. `scores` runs the method on one of them and returns, for each run, how
+much more likely its messages are under D than under D' (see `Observer`).
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +29,7 @@ from sottovoce.trees import Tree
 
 @dataclass(frozen=True)
 class Target:
-    """One record: whose, in which set, where."""
+    """The attacked record: the agent that holds it, its record set, and its row there."""
 
     agent: int = 0
     level: str = "records"
@@ -43,17 +48,18 @@ class Instance:
 
 
 def canaries(method: Method, sizes: Mapping[str, np.ndarray], target: Target, width: int = 1) -> tuple[Any, Layout]:
-    """The worst case for a sound design: canary k's gradient is the whole clip, in a coordinate nobody else uses.
+    """Build the worst case for a sound design: canary k's gradient is the whole clip, in a coordinate of its own.
 
-    Losses are so steep that every release of a canary is clipped. The target's agent has canaries in its first `width`
-    rows (one alone: in the target's row); all other records are zero and contribute nothing.
+    A canary is a record that is made to be as visible as possible. Losses are so steep that every release of a canary
+    is clipped. The target's agent has canaries in its first `width` rows (a single canary: in the target's row); all
+    other records are zero and contribute nothing.
     """
     steep = 1e3 * max([release.clip for release in method.releases() if np.isfinite(release.clip)], default=1.0)
     zero = jnp.zeros(width)
     problems: dict[type, Callable[[], Any]] = {
         Minimize: lambda: Minimize(lambda x, r: steep * jnp.sum(r * x), zero),
         MinMax: lambda: MinMax(lambda x, y, r: steep * jnp.sum(r * (x + y)), zero, zero),
-        # The quadratic terms let a record of the lower level alone be heard in second derivatives.
+        # The quadratic terms make a record of the lower level visible in second derivatives too.
         Bilevel: lambda: Bilevel(
             upper=lambda x, y, r: steep * jnp.sum(r * (x + y)),
             lower=lambda x, y, r: steep * jnp.sum(r * (y + y**2 / 2 + x * y)),
@@ -83,10 +89,10 @@ def canaries(method: Method, sizes: Mapping[str, np.ndarray], target: Target, wi
 def neighbours(
     problem: Any, layout: Layout, target: Target, adjacency: Adjacency, replacement: Tree | None = None
 ) -> Instance:
-    """D as laid out, and D' with the target's record replaced, or removed.
+    """Return D as laid out, and D' with the target's record replaced or removed.
 
-    A removed record is one that is not finite: the gate lets it contribute exactly zero. That keeps every shape and
-    every coin, which is what zero-out means.
+    A removed record is marked by values that are not finite: the gate lets it contribute exactly zero. Every shape and
+    every sampling coin stays the same, as zero-out adjacency demands.
     """
     stores = dict(layout.stores)
     if target.level not in stores:
@@ -109,7 +115,7 @@ def neighbours(
 
 
 def without(store: Store, entries: jax.Array) -> Store:
-    """The store with the records at these rows of its pool marked as absent: not finite."""
+    """Return the store with the records at these rows of its pool marked as absent (not finite)."""
     pool = jax.tree.map(lambda leaf: leaf.at[entries].set(jnp.nan) if _floating(leaf) else leaf, store.pool)
     return replace(store, pool=pool)
 
@@ -119,7 +125,7 @@ def _floating(leaf: jax.Array) -> bool:
 
 
 def worst_case(method: Method, sizes: Mapping[str, np.ndarray], target: Target, adjacency: Adjacency) -> Instance:
-    """One canary, present or absent, or pulling one way or the other."""
+    """Build the worst case with one canary: present or absent (zero-out), or with opposite signs (replace-one)."""
     problem, layout = canaries(method, sizes, target)
     opposite = -jnp.ones(1) if adjacency == "replace-one" else None
     return neighbours(problem, layout, target, adjacency, opposite)
@@ -128,9 +134,10 @@ def worst_case(method: Method, sizes: Mapping[str, np.ndarray], target: Target, 
 def scores(
     instance: Instance, method: Method, network: Network, steps: int, chunk: int = 1024, each: int = 0
 ) -> Callable[[jax.Array, Stores], jax.Array]:
-    """`score(seeds, data)`: for each seed, run the method on `data` and return the observer's two scores.
+    """Return `score(seeds, data)`, which runs the method on `data` for each seed and returns the observer's two scores.
 
-    The run with seed s is the one that ``sv.run(seed=s)`` makes on that data. With `each`, two scores a canary.
+    The run with seed s is the one that ``sv.run(seed=s)`` makes on that data. With `each` there are two scores per
+    canary.
     """
     layout, target = instance.layout, instance.target
     indices = jnp.arange(layout.agents, dtype=jnp.int32)
@@ -169,9 +176,9 @@ def scores(
 def thread_scores(
     instance: Instance, method: Method, network: Network, steps: int, noise: Noise, chunk: int = 1024, each: int = 0
 ) -> Callable[[jax.Array, Stores], np.ndarray]:
-    """As `scores`, of runs in which every agent lives on a thread: one after the other, slowly.
+    """Do as `scores`, for runs in which every agent has its own thread. They run one after the other, so it is slow.
 
-    With discrete noise a seed fixes nothing: coins and noise are the operating system's.
+    With discrete noise a seed fixes nothing: coins and noise come from the operating system.
     """
     layout, target = instance.layout, instance.target
 
@@ -200,7 +207,7 @@ def thread_scores(
 
 
 def _own(store: Store, agent: int, size: int) -> Store:
-    """One agent's records out of a store that all share."""
+    """Return one agent's records out of a store that all agents share."""
     entries = slice(int(store.starts[agent]), int(store.starts[agent]) + size)
     rows = store.order[entries]
     filled = None if store.filled is None else store.filled[entries]

@@ -1,10 +1,10 @@
-"""What a neighbour can see of a picture: gradient inversion against the messages that an agent really sends.
+"""Reconstruct pictures from the messages that an agent really sends (gradient inversion).
 
 Two attacks. DLG (Zhu, Liu and Han, "Deep leakage from gradients", NeurIPS 2019): L-BFGS on a dummy picture and a dummy
 label until their gradient matches the message. And a stronger one (Geiping et al., "Inverting gradients", NeurIPS
-2020): the label is read off first, then the picture's gradient is turned into the direction of the message, with a
-price on total variation. Both know the model and the clip; the message is that of `DpMixSgd`, taken from the method
-itself. An attack that fails proves nothing, epsilon does: the attack shows what an epsilon means.
+2020): the label is found first, then the picture's gradient is turned into the direction of the message, with a
+penalty on total variation. Both know the model and the clip; the message is that of `DpMixSgd`, taken from the method
+itself. An attack that fails proves nothing; epsilon does. The attack shows what an epsilon means in practice.
 """
 
 import math
@@ -40,7 +40,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class FirstMessages:
-    """What the neighbours of some agents see in the first round: one (g*, h*) an agent, stacked."""
+    """What the neighbours of some agents see in the first round: one pair (g*, h*) per agent, stacked."""
 
     g: Tree
     h: jax.Array
@@ -48,7 +48,7 @@ class FirstMessages:
 
 
 def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float, seed: int = 0) -> FirstMessages:
-    """The first messages of `DpMixSgd` by agents that hold ``pictures[i]`` (records, height, width) each.
+    """Return the first messages of `DpMixSgd`; agent i holds ``pictures[i]`` (records, height, width).
 
     The model is a perceptron for ten classes under the worst weighting of classes.
 
@@ -68,7 +68,9 @@ def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float
 
 
 def noise_for(epsilon: float, clip: float, records: int = 1, delta: float = DELTA) -> float:
-    """The noise that makes one such message of both gradients (epsilon, delta)-private, unsampled, replace-one.
+    """Return the noise that makes one such message of both gradients (epsilon, delta)-private.
+
+    The batch is not sampled, and adjacency is replace-one.
 
     >>> sigma = noise_for(8.0, clip=1.0)
     >>> round(float(sound.storm_printed(1, 1.0, 1.0, 1.0, 1, 1, sigma, sigma, {0}, DELTA)), 4)
@@ -78,24 +80,25 @@ def noise_for(epsilon: float, clip: float, records: int = 1, delta: float = DELT
 
 
 def epsilon_of(noise: float, clip: float, records: int = 1, delta: float = DELTA) -> float:
-    """The inverse of `noise_for`; infinite without clip or noise."""
+    """Return the epsilon of a noise, the inverse of `noise_for`; infinite without clip or noise."""
     if noise == 0 or not math.isfinite(clip):
         return math.inf
     return float(sound.storm_printed(1, 1.0, 1.0, clip, records, records, noise, noise, {0}, delta))
 
 
 def infer_labels(seen: FirstMessages) -> np.ndarray:
-    """The label of each agent's one record, read off the message.
+    """Infer the label of each agent's one record from the message.
 
-    The gradient of the cross entropy in the last bias is negative in one place only: at the label. The adversary's
-    gradient h is the loss in the label's place and zero elsewhere. Both are used, each over its noise.
+    The gradient of the cross entropy in the last bias is negative in one entry only: that of the label. The gradient h
+    of the maximising variable is the loss in the label's entry and zero elsewhere. Both are used, each divided by its
+    noise.
     """
     bias = seen.g[-1]["bias"]
     return np.asarray(jnp.argmax(seen.h / _spread(seen.h) - bias / _spread(bias), axis=-1))
 
 
 def dlg(seen: FirstMessages, shape: tuple[int, ...], records: int = 1, steps: int = 200, seed: int = 0) -> np.ndarray:
-    """Deep leakage from gradients: pictures (agents, records, height, width) whose gradients match the messages."""
+    """Find pictures (agents, records, height, width) whose gradients match the messages (deep leakage)."""
     pixels = math.prod(shape)
 
     def attack(agent: int) -> np.ndarray:
@@ -117,14 +120,17 @@ def dlg(seen: FirstMessages, shape: tuple[int, ...], records: int = 1, steps: in
 @partial(jax.jit, static_argnames=("clip", "shape", "records"))
 @partial(jax.value_and_grad, argnums=0)
 def _distance(dummy: jax.Array, target: Tree, clip: float, shape: tuple[int, ...], records: int) -> jax.Array:
-    """How far the gradient of dummy pictures and labels is from the message, in squares, relative to the message."""
+    """Return the squared distance from the gradient of dummy pictures and labels to the message, relative to it."""
     pictures, labels = jnp.split(dummy.reshape(records, -1), [math.prod(shape)], axis=1)
     gap = jax.tree.map(jnp.subtract, _clipped_mean(shape, clip, pictures, jax.nn.softmax(labels)), target)
     return inner(gap, gap) / (inner(target, target) + _TINY)
 
 
 def cosine(seen: FirstMessages, shape: tuple[int, ...], steps: int = 600, seed: int = 0) -> np.ndarray:
-    """Cosine matching with total variation, for agents with one record each; all of them attacked at once."""
+    """Match the direction of the message, with a penalty on total variation; each agent has one record.
+
+    All agents are attacked at once.
+    """
     labels = jax.nn.one_hot(infer_labels(seen), 10)
     start = np.random.default_rng(seed).uniform(size=(len(seen.h), *shape))
     return np.asarray(_turn(jnp.asarray(start, jnp.float32), labels, seen.g, seen.clip, steps))[:, None]
@@ -132,7 +138,7 @@ def cosine(seen: FirstMessages, shape: tuple[int, ...], steps: int = 600, seed: 
 
 @partial(jax.jit, static_argnames=("clip", "steps"))
 def _turn(start: jax.Array, labels: jax.Array, targets: Tree, clip: float, steps: int) -> jax.Array:
-    """Adam on all pictures at once, step sizes falling to zero, pixels kept in [0, 1]."""
+    """Run Adam on all pictures at once, with step sizes that fall to zero and pixels kept in [0, 1]."""
     rate, variation = 0.05, 1e-2
 
     def mismatch(picture: jax.Array, label: jax.Array, target: Tree) -> jax.Array:
@@ -155,7 +161,7 @@ def _turn(start: jax.Array, labels: jax.Array, targets: Tree, clip: float, steps
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """One way of sending, attacked: figures over all pictures, and the pictures themselves."""
+    """The result of attacking one setting of the noise: figures over all pictures, and the pictures themselves."""
 
     name: str
     epsilon: float
@@ -192,8 +198,8 @@ def main(
 ) -> list[Reconstruction]:
     """Attack `count` pictures of a data set under growing noise, print the table, write the pictures to `out`.
 
-    Batches of one record, the worst case, and one batch of `batch` records with noise 1, the setting of the DPMixSGD
-    paper (0 leaves it out).
+    The attack is made on batches of one record, which is the worst case, and on one batch of `batch` records with
+    noise 1, which is the setting of the DPMixSGD paper (`batch=0` leaves it out).
     """
     train, test = data.load(dataset)
     side = math.isqrt(train["features"].shape[1])
@@ -240,7 +246,7 @@ def _pair(score: tuple[float, float]) -> str:
 
 
 def draw(cases: Sequence[Reconstruction], truth: np.ndarray, blind: np.ndarray, path: Path, columns: int = 8) -> None:
-    """Rows of pictures: the truth, then what each attack made of each message of one record, then the blind guess."""
+    """Draw rows of pictures: the truth, what each attack made of each message of one record, and the blind guess."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -268,7 +274,10 @@ def _problem(shape: tuple[int, ...]) -> Any:
 
 
 def _clipped_mean(shape: tuple[int, ...], clip: float, pictures: jax.Array, labels: jax.Array) -> Tree:
-    """The gate without its noise, as the attacker plays it: labels are distributions, pictures rows of pixels."""
+    """Compute what the gate computes, without noise, on the attacker's guess.
+
+    Labels are distributions, pictures are rows of pixels.
+    """
     problem = _problem(shape)
 
     def loss(x: Tree, picture: jax.Array, label: jax.Array) -> jax.Array:

@@ -85,8 +85,9 @@ def _breast_cancer() -> TrainTest:
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
-    # Ten measures of a cell nucleus, each as mean, standard error and worst. Round figures above the extremes of this
-    # public set, so chosen with it in view: fine for a demonstration, for private records declare yours beforehand.
+    # Ten measures of a cell nucleus, each as mean, standard error and worst. The ranges are round figures
+    # above the extremes of this public set, so they were chosen by looking at it. This is fine for a demonstration; for
+    # private records, declare ranges before you look.
     largest = np.array([40, 60, 300, 5000, 0.25, 1.5, 1.5, 0.4, 0.8, 0.25])
     ranges = Ranges(np.zeros(30), np.concatenate([largest, largest / 3, largest]))
     return _every_fifth_for_test(ranges.scale(bunch.data), bunch.target)

@@ -19,8 +19,8 @@ def load(name: str, root: str | Path | None = None, image: bool = False, pool: i
 
     Looks in `root` (or the folder that SOTTOVOCE_DATA names), then in the user's cache, then downloads the official
     files there and checks their SHA-256. `image=True` keeps the shape of pictures, (n, height, width, channels);
-    `pool` averages blocks of pool x pool pixels.
-    The features of 20news are word counts, a scipy CSR matrix. digits, breast-cancer and synthetic need no files.
+    `pool` averages blocks of pool x pool pixels. The features of 20news are word counts, a scipy CSR matrix. digits,
+    breast-cancer and synthetic need no files.
 
     >>> train, test = load("digits")
     >>> train["features"].shape, train["label"].dtype.name, len(test["label"])
@@ -46,7 +46,7 @@ def load(name: str, root: str | Path | None = None, image: bool = False, pool: i
 
 
 def names() -> list[str]:
-    """All data sets that `load` knows.
+    """List all data sets that `load` knows.
 
     >>> "mnist" in names()
     True
@@ -55,7 +55,7 @@ def names() -> list[str]:
 
 
 def available(name: str, root: str | Path | None = None) -> bool:
-    """Whether `load` would need no download.
+    """Tell whether `load` needs no download.
 
     >>> available("digits")
     True

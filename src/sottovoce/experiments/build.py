@@ -1,6 +1,7 @@
-"""From the tables of a run file to the things they name: records, task, network, method.
+"""Build what the tables of a run file name: records, task, network, method.
 
-What a table may say is read off the signature of what it names, so a new method, task or builder needs no word here.
+The keys that a table may have are the parameters of what it names, so a new method, task or builder needs no change
+here. Example: ``[network]`` with ``kind = "ring"`` and ``weight = 0.3`` becomes ``networks.ring(n, weight=0.3)``.
 """
 
 import dataclasses
@@ -51,7 +52,7 @@ _BUILDERS = {
 
 
 def data_names() -> list[str]:
-    """All names that [data] takes: data sets, and generators.
+    """List all names that [data] takes: data sets and generators.
 
     >>> "digits" in data_names(), "patients" in data_names()
     (True, True)
@@ -61,12 +62,12 @@ def data_names() -> list[str]:
 
 @lru_cache(maxsize=2)
 def _loaded(table: str) -> tuple[list[Any], Records, int]:
-    """Cached by content: variants mostly share their data."""
+    """Load once per content, because variants mostly share their data."""
     return _load(Data.model_validate_json(table))
 
 
 def records(table: Data) -> tuple[list[Any], Records, tasks.Shape]:
-    """The parties' parts, the test records, and what a task may know of them."""
+    """Return the parties' parts, the test records, and the public facts that a task may use."""
     parts, test, classes = _loaded(table.model_dump_json(exclude_unset=True))
     return parts, test, tasks.Shape(tuple(test["features"].shape[1:]), classes, len(parts))
 
@@ -93,7 +94,7 @@ def _load(table: Data) -> tuple[list[Any], Records, int]:
 
 
 def whole(table: Data) -> tuple[Records, Records, int]:
-    """Training records and test records, each in one place, and the number of classes.
+    """Return training records, test records (each in one place), and the number of classes.
 
     >>> len(whole(Data(name="digits", positive=[0], limit=100))[0]["label"])
     100
@@ -118,24 +119,27 @@ def whole(table: Data) -> tuple[Records, Records, int]:
     return train, test, classes
 
 
-def check_metric(wished: str, known: Iterable[str]) -> None:
+def check_metric(wanted: str, known: Iterable[str]) -> None:
     """Refuse a metric that a task does not have."""
-    if wished not in known:
-        raise ValueError("run.metric: " + unknown("metric", wished, known))
+    if wanted not in known:
+        raise ValueError("run.metric: " + unknown("metric", wanted, known))
 
 
 def _check_combination(table: Data) -> None:
     for key, by in (("skew", "label"), ("alpha", "dirichlet"), ("sizes", "sizes")):
         if key in table.model_fields_set and table.by != by:
-            raise ValueError(f'data.{key} goes with data.by = "{by}", which is "{table.by}": change one of them')
+            raise ValueError(f'data.{key} needs data.by = "{by}", but data.by is "{table.by}": change one of them')
     if table.name == "heterogeneous":
         for key in ("by", "limit", "unit", "positive"):
             if key in table.model_fields_set:
-                raise ValueError(f"data.{key} has no use here: heterogeneous makes one data set a party; leave it out")
+                raise ValueError(f"data.{key} has no effect: heterogeneous makes one data set per party; remove it")
 
 
 def _finished(table: Data, parts: list[Part]) -> list[Any]:
-    """With a column `party`, for tasks that weigh parties (whose a record is, is public), and with levels if wished."""
+    """Add a column `party` (public: which party holds the record), and make two levels if the table asks for them.
+
+    Tasks that weigh parties read this column.
+    """
     shared = parts[0].records  # all parts are views of one set
     shared["party"] = np.empty(len(shared["label"]), np.int32)
     for number, part in enumerate(parts):
@@ -144,7 +148,7 @@ def _finished(table: Data, parts: list[Part]) -> list[Any]:
 
 
 def _hold_out(held: Records) -> tuple[Records, Records]:
-    """The last fifth is for the test; a patient's visits stay together."""
+    """Hold out the last fifth for the test; a patient's visits stay together."""
     count = len(held["label"])
     order = held.get("patient_id", np.arange(count))
     test = order >= order[count - count // 5]
@@ -152,12 +156,12 @@ def _hold_out(held: Records) -> tuple[Records, Records]:
 
 
 def task(table: TaskTable, shape: tasks.Shape) -> tasks.Task:
-    """The ready-made task."""
+    """Build the ready-made task."""
     return construct(tasks.get(table.name), table.options, "[task]", {"shape": shape})
 
 
 def network(table: NetworkTable | None, agents: int) -> networks.Network:
-    """The network; one curator needs no table.
+    """Build the network; one curator needs no table.
 
     >>> network(NetworkTable(kind="ring", weight=0.3), 5).name
     'ring of 5, weight 0.3'
@@ -188,7 +192,7 @@ def different_networks(cases: Iterable[Case]) -> list[networks.Network]:
 
 
 def method(table: MethodTable, calibrated: bool = False) -> methods.Method:
-    """The configured method; with `calibrated`, a release's noise may be left out (only ratios count then).
+    """Build the method; with `calibrated`, a release's noise may be left out (then only ratios of noise matter).
 
     >>> table = MethodTable(name="DpSgd", rate={"value": 1.0, "power": 0.5}, sampling="full", gradient={"clip": 2.0})
     >>> method(table, calibrated=True).rate
@@ -215,7 +219,7 @@ def construct(
 ) -> Any:
     """Call `make` with a table's values, converted to what its parameters are annotated with.
 
-    `given` are values from elsewhere, which the table may not set; those `make` has no parameter for are dropped.
+    `given` are values from elsewhere, which the table may not set. Values that `make` has no parameter for are dropped.
 
     >>> from sottovoce.methods import DpSgd
     >>> table = {"rate": 0.1, "gradient": {"clip": 1.0, "noise": 0.5}, "sampling": {"kind": "poisson", "bach": 5}}
@@ -235,14 +239,14 @@ def construct(
     if calibrated and make is Release and missing == ["noise"]:
         table, missing = {**table, "noise": table["clip"]}, []
     if missing:
-        hint = ", or set privacy.epsilon to have it found" if make is Release and missing == ["noise"] else ""
+        hint = ", or set privacy.epsilon, from which it is computed" if make is Release and missing == ["noise"] else ""
         raise ValueError(f"{where} lacks {', '.join(missing)}: add it{hint}")
     values = {key: _convert(value, hints.get(key, Any), f"{where}.{key}", calibrated) for key, value in table.items()}
     return make(**kept, **values)
 
 
 def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
-    """A TOML value as a parameter of type `hint`."""
+    """Convert a TOML value to a parameter of type `hint`."""
     choices = alternatives(hint)
     kinds = {_kebab(kind.__name__): kind for choice in choices for kind in _concrete(choice)}
     if isinstance(value, dict) and kinds:
@@ -251,7 +255,7 @@ def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
         return construct(kinds[value], {}, where, calibrated=calibrated)
     if Schedule in choices and isinstance(value, (int, float, list)):
         return schedule(tuple(value) if isinstance(value, list) else value)
-    coded = (types.NoneType, optax.GradientTransformation)  # what TOML cannot say
+    coded = (types.NoneType, optax.GradientTransformation)  # types that have no TOML value
     plain = tuple(choice for choice in choices if not _concrete(choice) and choice not in coded)
     if not plain:
         raise ValueError(f"{where} is {value!r}: write a table such as {_example(next(iter(kinds.values())))}")
@@ -263,7 +267,7 @@ def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
 
 
 def _from_table(table: dict[str, Any], kinds: dict[str, type], where: str, calibrated: bool) -> Any:
-    """One of several dataclasses: the one that `kind` names, or the one that these keys fit."""
+    """Build one of several dataclasses: the one that `kind` names, or the one that these keys fit."""
     options = dict(table)
     if "kind" in table and len(kinds) > 1:
         kind = str(options.pop("kind"))
@@ -286,7 +290,7 @@ def _fits(kind: type, table: Mapping[str, Any]) -> bool:
 
 
 def _concrete(choice: Any) -> list[type]:
-    """The dataclasses that a type stands for: itself and its subclasses, as far as they are public."""
+    """Return the public dataclasses among a type and its subclasses."""
     if not isinstance(choice, type) or choice.__module__ == "builtins":
         return []
     children: list[type] = choice.__subclasses__()

@@ -1,4 +1,4 @@
-"""The demo: a run file that comes with the package, a table, a report."""
+"""Run the demo: a run file that comes with the package, a table, and a report."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ def demo(out: str | Path, sets: Sequence[str] = (), say: Callable[[str], None] =
 
 
 def _clear(out: Path) -> None:
-    """Remove what an earlier demo left, and nothing else."""
+    """Remove the files of an earlier demo, and nothing else."""
     ours = ("checkpoint.npz", "ledger.jsonl", "ledger.jsonl.head", "model.npz", "result.json")
     for path in [*(file for name in ours for file in out.glob(f"*/*/{name}")), out / "comparison.json"]:
         path.unlink()

@@ -1,4 +1,4 @@
-"""Execute a run file: every variant with every seed, and the comparisons it asks for, each resumable."""
+"""Execute a run file: every variant with every seed, and the comparisons it asks for. Each run can be resumed."""
 
 import dataclasses
 import math
@@ -30,12 +30,12 @@ from sottovoce.runtime.run import run
 from sottovoce.runtime.store import facts
 from sottovoce.trees import Tree
 
-_TOLD_APART = 64  # up to so many agents a run records each one's metrics
+_TOLD_APART = 64  # up to this number of agents, a run records the metrics of each one
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A case with everything built: what `run` takes."""
+    """A case with everything built that `run` takes."""
 
     case: Case
     task: Task
@@ -46,7 +46,7 @@ class Setup:
 
     @cached_property
     def account(self) -> PrivacyReport:
-        """The privacy statement, without running."""
+        """The privacy statement, computed without running."""
         return accounting.account(self.method, delta=self.case.privacy.delta, **self._setting)
 
     @cached_property
@@ -60,7 +60,7 @@ class Setup:
         }
 
     def calibrated(self) -> "Setup":
-        """With the noise that the wanted epsilon takes."""
+        """Return the setup with the noise that the wanted epsilon needs."""
         wanted = self.case.privacy
         if wanted.epsilon is None:
             return self
@@ -68,16 +68,22 @@ class Setup:
         return replace(self, method=method)
 
     def alone(self) -> "Setup":
-        """Each party on its own with the same noise, hence at the same epsilon: its size is what it was."""
+        """Return the setup in which each party trains alone.
+
+        Noise and sizes stay the same, so epsilon does too.
+        """
         if len(self.parts) > _TOLD_APART:
             raise ValueError(
-                f"compare.alone tells the parties apart, which runs do for up to {_TOLD_APART}; there are "
-                f"{len(self.parts)}: set compare.alone = false, or data.agents lower"
+                f"compare.alone needs the metrics of each party, which runs record for up to {_TOLD_APART} parties; "
+                f"there are {len(self.parts)}: set compare.alone = false, or lower data.agents"
             )
         return replace(self, network=isolated(len(self.parts)))
 
     def pooled(self) -> "Setup":
-        """One party with all records, without privacy; a batch has as many records as all the parties' batches."""
+        """Return the setup of one party with all records, without privacy.
+
+        A batch has as many records as the batches of all parties together.
+        """
         first, agents = self.parts[0], len(self.parts)
         if isinstance(first, Levels):
             everything: Any = Levels(_joined([p.upper for p in self.parts]), _joined([p.lower for p in self.parts]))
@@ -88,7 +94,7 @@ class Setup:
         return replace(self, parts=[everything], network=network, method=method)
 
     def _judge(self) -> Evaluate:
-        """Metrics on test records and, if wished, on some training records of every party, the loss first."""
+        """Return metrics on test records and, if wanted, on some training records of every party, the loss first."""
         on_test, count = self.task.metrics(self.test), self.case.run.train
         if count is None:
             return on_test
@@ -102,9 +108,9 @@ class Setup:
         return both
 
     def check_metric(self) -> None:
-        """A wished metric that the task does not have is found before anything is run."""
-        if (wished := self.case.run.metric) is not None:
-            build.check_metric(wished, jax.eval_shape(self._judge(), *objectives.start(self.task.problem)))
+        """Refuse a metric that the task does not have, before anything is run."""
+        if (wanted := self.case.run.metric) is not None:
+            build.check_metric(wanted, jax.eval_shape(self._judge(), *objectives.start(self.task.problem)))
 
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""
@@ -172,19 +178,19 @@ def setup(case: Case) -> Setup:
 
 @dataclass(frozen=True)
 class Planned:
-    """A row of the comparison to come."""
+    """One row of the planned comparison."""
 
     name: str
     kind: Kind
     setup: Setup
 
     def folder(self, seed: int) -> str:
-        """Where a seed's run goes, within the experiment's folder."""
+        """Return the folder of a seed's run, within the experiment's folder."""
         return f"{re.sub(r'[^A-Za-z0-9.]+', '-', self.name).strip('-')}/{seed}"
 
 
 def plan(runfile: RunFile) -> list[Planned]:
-    """All rows of a run file, built and checked; what is wrong with the last is found before the first is run."""
+    """Build and check all rows of a run file, so that an error in the last is found before the first is run."""
     rows: list[Planned] = []
     pooled: set[str] = set()
     several = len(runfile.cases) > 1
@@ -210,15 +216,15 @@ def plan(runfile: RunFile) -> list[Planned]:
 def execute(
     runfile: RunFile, out: str | Path, resume: bool = False, say: Callable[[str], None] = lambda line: None
 ) -> Comparison:
-    """Run everything a run file asks for, into ``out/<variant>/<seed>``; `resume` goes on with what is there.
+    """Run everything a run file asks for, into ``out/<variant>/<seed>``; `resume` continues what is there.
 
-    `say` is told what begins.
+    `say` is called with a line of text when a run begins.
     """
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: give a folder with --out")
     if (out / "comparison.json").exists() and not resume:
-        raise ValueError(f"{out} holds an experiment already: choose another --out, or go on with --resume")
+        raise ValueError(f"{out} holds an experiment already: choose another --out, or continue it with --resume")
     say(f"preparing {runfile.title}")
     rows = plan(runfile)
     entries = [
@@ -239,9 +245,9 @@ def execute(
             say(f"{begun} of {total}: {row.name}, seed {seed}")
             try:
                 row.setup.run(seed, out / row.folder(seed), resume)
-            except FloatingPointError as error:  # a method that diverges is a finding: the others go on
+            except FloatingPointError as error:  # a method that diverges is a result too: the others continue
                 say(f"left out: {error}")
-            except ValueError:  # these settings do not go on with what is there: it stays as it was
+            except ValueError:  # these settings do not fit what is there: leave it as it was
                 comparison.restore_plan(out, before)
                 raise
     return comparison.load(out)
@@ -258,7 +264,7 @@ def report(folder: str | Path, path: str | Path | None = None) -> Path:
 
 
 def _some(parts: Sequence[Any], count: int) -> Any:
-    """About `count` training records, as many of every party."""
+    """Take about `count` training records, the same number from every party."""
     each = math.ceil(count / len(parts))
     held = [part.lower if isinstance(part, Levels) else part for part in parts]
     spread = [np.linspace(0, len(part) - 1, min(each, len(part))).astype(int) for part in held]
@@ -267,7 +273,7 @@ def _some(parts: Sequence[Any], count: int) -> Any:
 
 
 def _joined(parts: Sequence[Part]) -> Part:
-    """One part with the records of all; parts of one set stay views of it."""
+    """Return one part with the records of all parts, as a view of the set that they share."""
     first = parts[0]
     if all(part.records is first.records for part in parts):
         return Part(first.records, np.concatenate([part.rows for part in parts]), first.unit)
@@ -275,7 +281,7 @@ def _joined(parts: Sequence[Part]) -> Part:
 
 
 def _with_batches(method: Any, times: int) -> Any:
-    """A copy whose batches are `times` as large."""
+    """Return a copy whose batches are `times` as large."""
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(method):
         value = getattr(method, field.name)

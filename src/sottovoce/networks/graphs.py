@@ -1,4 +1,8 @@
-"""Who talks to whom: the `Network` value and its builders."""
+"""Define the `Network` value, which says who talks to whom, and its builders.
+
+>>> ring(5).degree.tolist()
+[2, 2, 2, 2, 2]
+"""
 
 import hashlib
 import math
@@ -16,7 +20,7 @@ from sottovoce.networks import checks, weights
 from sottovoce.networks.checks import Condition
 from sottovoce.networks.weights import Csr
 
-_ATTEMPTS = 100  # random graphs drawn before we give up on a connected one
+_ATTEMPTS = 100  # random graphs that are drawn before we stop looking for a connected one
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +103,12 @@ class Network:
 
     @property
     def degree(self) -> np.ndarray:
-        """How many others each agent hears."""
+        """The number of others that each agent hears."""
         return np.bincount(self.edges[:, 1], minlength=self.size)
 
     @property
     def edges(self) -> np.ndarray:
-        """All pairs (sender, hearer), one a row, sorted by hearer."""
+        """All pairs (sender, hearer), one per row, sorted by hearer."""
         hears = weights.without_diagonal(sum(abs(matrix) for matrix in self.matrices.values())).tocoo()
         return np.stack([hears.col, hears.row], axis=1)
 
@@ -121,7 +125,7 @@ class Network:
         return graph
 
     def check(self) -> list[Condition]:
-        """What holds of this network and what does not, in words.
+        """Check which conditions this network meets, in words.
 
         >>> [f.name for f in ring(10, weight=0.3).check() if not f.holds]
         ['stricter reading: eigenvalues of -W below 1']
@@ -151,7 +155,7 @@ class Network:
 
 
 def ring(n: int, weight: float | None = None) -> Network:
-    """Each agent hears the one before and the one after it.
+    """Build a ring: each agent hears the one before and the one after it.
 
     `weight=None` takes Metropolis weights; a number is the weight of every edge, the remainder stays with the agent.
 
@@ -163,7 +167,7 @@ def ring(n: int, weight: float | None = None) -> Network:
 
 
 def complete(n: int) -> Network:
-    """Everyone hears everyone, all with the weight 1/n.
+    """Build a complete graph: everyone hears everyone, with the weight 1/n.
 
     >>> complete(3).mix.toarray()[0].round(2).tolist()
     [0.33, 0.33, 0.33]
@@ -172,7 +176,7 @@ def complete(n: int) -> Network:
 
 
 def star(n: int) -> Network:
-    """Agent 0 in the middle, all others hear only it; Metropolis weights.
+    """Build a star: agent 0 is in the middle, all others hear only it; Metropolis weights.
 
     >>> star(4).degree.tolist()
     [3, 1, 1, 1]
@@ -181,7 +185,7 @@ def star(n: int) -> Network:
 
 
 def exponential(n: int) -> Network:
-    """Agent i tells i + 1, i + 2, i + 4, ... (modulo n): few edges, fast averaging.
+    """Build an exponential graph: agent i tells i + 1, i + 2, i + 4, ... (modulo n). Few edges, fast averaging.
 
     Directed, yet rows and columns sum to one, so it averages: every weight is 1 / (1 + number of heard).
 
@@ -195,7 +199,7 @@ def exponential(n: int) -> Network:
 
 
 def single() -> Network:
-    """One curator, who hears nobody but itself.
+    """Build the network of one curator, who hears only itself.
 
     >>> single().mix.toarray().tolist()
     [[1.0]]
@@ -216,7 +220,7 @@ def isolated(n: int) -> Network:
 
 
 def regular(n: int, degree: int, seed: int = 0, weight: float | None = None) -> Network:
-    """A random connected graph in which every agent has `degree` neighbours.
+    """Draw a random connected graph in which every agent has `degree` neighbours.
 
     >>> set(regular(10, 3).degree.tolist())
     {3}
@@ -227,7 +231,7 @@ def regular(n: int, degree: int, seed: int = 0, weight: float | None = None) -> 
             "and their product even"
         )
     if degree == 2 and n > 2:
-        # A connected graph of degree 2 is one cycle: draw its order, as a free draw mostly falls apart.
+        # A connected graph of degree 2 is one cycle: draw its order, because a free draw is rarely connected.
         order = np.random.default_rng(seed).permutation(n)
         cycle = nx.relabel_nodes(nx.cycle_graph(n), dict(enumerate(order.tolist())))
         return _undirected(f"2-regular graph of {n}", cycle, weight)
@@ -237,7 +241,7 @@ def regular(n: int, degree: int, seed: int = 0, weight: float | None = None) -> 
 
 
 def erdos_renyi(n: int, p: float, seed: int = 0, weight: float | None = None) -> Network:
-    """Each pair of agents is linked with probability p; drawn anew until connected.
+    """Draw a graph in which each pair of agents is linked with probability p; drawn again until it is connected.
 
     >>> erdos_renyi(10, 0.5, seed=1).check()[3].detail
     'all 10 agents reach each other'
@@ -251,7 +255,7 @@ def erdos_renyi(n: int, p: float, seed: int = 0, weight: float | None = None) ->
 
 
 def directed(pull: Any, push: Any) -> Network:
-    """A directed network: `pull` weighs the states heard, `push` the gradient trackers heard; they may differ.
+    """Build a directed network: `pull` weighs the states heard, `push` the gradient trackers heard; they may differ.
 
     Each is a numpy or scipy matrix, a networkx graph, or a list of edges `(sender, hearer[, weight])`. They need no
     common edges and no stochastic rows or columns, only spanning trees of `pull` and of the reversed `push` with a
@@ -270,10 +274,10 @@ def directed(pull: Any, push: Any) -> Network:
 
 
 def from_matrix(matrix: Any, convention: Literal["doubly", "zero-row-sum"] = "doubly") -> Network:
-    """An averaging network from a given weight matrix.
+    """Build an averaging network from a given weight matrix.
 
-    `doubly`: nonnegative, rows and columns sum to one. `zero-row-sum`: the W of papers that average with I + W, rows
-    and columns sum to zero.
+    `doubly`: nonnegative, rows and columns sum to one. `zero-row-sum`: the W of papers that average with I + W; its
+    rows and columns sum to zero.
 
     >>> from_matrix(np.array([[-0.3, 0.3], [0.3, -0.3]]), "zero-row-sum").mix.toarray().tolist()
     [[0.7, 0.3], [0.3, 0.7]]

@@ -1,7 +1,7 @@
-"""Networks as plain pytrees: `init(key)` gives the parameters, `apply(params, features)` the class scores.
+"""Define neural networks as plain pytrees: `init(key)` gives the parameters, `apply(params, features)` the scores.
 
-`apply` takes the features of one record, or of many with a leading axis. Nothing mixes records: where deep networks
-need normalisation it is group norm, within a record, for batch statistics would let a record by-pass its own clip.
+`apply` takes the features of one record, or of many with a leading axis. Nothing mixes records. Where deep networks
+need normalisation it is group norm, within a record, because batch statistics would let a record bypass its own clip.
 """
 
 import math
@@ -17,14 +17,14 @@ from sottovoce.trees import Tree
 
 @dataclass(frozen=True)
 class Architecture:
-    """A network: how its parameters start and how they are applied to one record's features."""
+    """A neural network: its starting parameters, and how they are applied to one record's features."""
 
     init: Callable[[jax.Array], Tree]
     single: Callable[[Tree, jax.Array], jax.Array]
     features: tuple[int, ...]
 
     def apply(self, params: Tree, features: jax.Array) -> jax.Array:
-        """Class scores, for one record or for as many as the leading axis says.
+        """Return class scores, for one record or for one record per entry of a leading axis.
 
         >>> model = mlp((4,), classes=3)
         >>> model.apply(model.init(jax.random.key(0)), jnp.zeros((5, 4))).shape
@@ -38,7 +38,7 @@ class Architecture:
 
 
 def mlp(features: Sequence[int], classes: int, hidden: Sequence[int] = (64,)) -> Architecture:
-    """A multi-layer perceptron with tanh units, which keep gradients small enough to clip without much loss.
+    """Build a multi-layer perceptron with tanh units, which keep gradients small enough to clip without much loss.
 
     >>> size(mlp((784,), 10, hidden=(64,)).init(jax.random.key(0)))
     50890
@@ -59,7 +59,7 @@ def mlp(features: Sequence[int], classes: int, hidden: Sequence[int] = (64,)) ->
 
 
 def cnn(features: Sequence[int], classes: int, channels: Sequence[int] = (16, 32), hidden: int = 32) -> Architecture:
-    """The small network of private image classification: two convolutions with stride 2, two dense layers.
+    """Build the small network of private image classification: two convolutions with stride 2, two dense layers.
 
     >>> size(cnn((28, 28, 1), 10).init(jax.random.key(0)))
     26010
@@ -97,7 +97,7 @@ def cnn(features: Sequence[int], classes: int, channels: Sequence[int] = (16, 32
 
 
 def resnet18(features: Sequence[int], classes: int, width: int = 64, groups: int = 8) -> Architecture:
-    """ResNet-18 with group norm, for small pictures (3x3 first convolution, no first pooling).
+    """Build ResNet-18 with group norm, for small pictures (3x3 first convolution, no first pooling).
 
     `width` is the number of channels of the first stage: 64 is the full network, with 11 million parameters; narrower
     ones keep the depth. It must be a multiple of `groups`.
@@ -142,7 +142,7 @@ def resnet18(features: Sequence[int], classes: int, width: int = 64, groups: int
 
 
 def size(params: Tree) -> int:
-    """The number of parameters.
+    """Count the parameters.
 
     >>> size({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
     9
@@ -170,7 +170,7 @@ def _conv(key: jax.Array, window: int, inputs: int, outputs: int) -> dict[str, j
 
 
 def _kernel(key: jax.Array, window: int, inputs: int, outputs: int) -> jax.Array:
-    """He's initialisation; the norm that follows has the bias."""
+    """Draw a kernel by He's initialisation; the normalisation that follows has the bias."""
     return jax.random.normal(key, (window, window, inputs, outputs)) * math.sqrt(2 / (window**2 * inputs))
 
 

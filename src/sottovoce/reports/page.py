@@ -1,4 +1,7 @@
-"""A report that stands alone: one HTML file with tables, pictures, the privacy statements and the run file."""
+"""Write a report: one HTML file with tables, pictures, the privacy statements and the run file.
+
+The file needs no other file and no connection.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -49,7 +52,7 @@ def write_report(made: Comparison, path: str | Path, networks: Iterable[Network]
 
 
 def drawings(made: Comparison) -> dict[str, str | None]:
-    """The pictures by name, None where there is nothing to show."""
+    """Draw the pictures, by name; None where there is nothing to show."""
     return {"tradeoff": pictures.tradeoff(made), "curves": pictures.curves(made)}
 
 
@@ -80,7 +83,7 @@ def render(made: Comparison, drawn: Mapping[str, str | None] | None = None, netw
 
 
 def findings(made: Comparison) -> list[str]:
-    """What the figures say, in a sentence: all that was compared at the epsilon that most variants share."""
+    """Say in a sentence what the figures show: all that was compared at the epsilon that most variants share."""
     metric = made.metric
     rows = [row for row in made.rows if metric in row.metrics]
     shared = Counter(upward(row.privacy.epsilon) for row in rows if row.privacy.private)
@@ -96,7 +99,7 @@ def findings(made: Comparison) -> list[str]:
         held = [row for row in told if row.privacy.private == private]
         return "; ".join(f"{row.family or 'together'} {row.final(metric)[0]:.3f}" for row in held)
 
-    lines = [f"At epsilon {epsilon} a party, {metric}: {figures(True)}."]
+    lines = [f"At epsilon {epsilon} per party, {metric}: {figures(True)}."]
     return [*lines, f"Without any guarantee: {figures(False)}."] if figures(False) else lines
 
 
@@ -135,7 +138,7 @@ def _printed(made: Comparison) -> str:
 
 
 def row_figure(row: Row, metric: str | None) -> str:
-    """A row's mean of a metric, or a dash."""
+    """Format a row's mean of a metric, or a dash."""
     return figure(row.final(metric)[0]) if metric in row.metrics else "-"
 
 
@@ -149,7 +152,7 @@ def _guarantee(row: Row) -> str:
     lines = [f"<p>{escape(report.statement())}</p>"]
     if report.published is not None:
         lines.append(f"<p>The paper prints epsilon {upward(report.published)} for this configuration.</p>")
-    lines += [_list("Released, and charged", report.events), _list("To be known besides", report.caveats)]
+    lines += [_list("Released, and charged", report.events), _list("Caveats", report.caveats)]
     short = f"epsilon {upward(report.epsilon)}" if report.private else '<span class="no">no guarantee</span>'
     return f"<details><summary>{escape(row.name)}: {short}</summary>{''.join(lines)}</details>"
 

@@ -1,4 +1,4 @@
-"""The papers' claims under attack: each exhibit prints what is claimed, what is measured, and what is exact.
+"""Attack the papers' claims: each exhibit prints what is claimed, what is measured, and what is exact.
 
 >>> sorted(available)[:3]
 ['bambi-controls', 'bambi-multiclass', 'bambi-reuse']

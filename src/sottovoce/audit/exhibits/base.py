@@ -1,4 +1,12 @@
-"""What an exhibit is: a claim of a paper, attacked; or a sound design under the same attack, as a control."""
+"""Define what an exhibit is: an attack on a claim of a paper; or, as a control, the same attack on a sound design.
+
+>>> @exhibit("my-claim", "a paper", "noise of scale 1 has epsilon 1")
+... def my_claim(rng, quick):
+...     return [Measurement("one message", claimed=1.0, measured=0.4, exact=1.0, trials=sized(1e5, quick))]
+>>> run("my-claim", quick=True)[0].verdict
+'holds'
+>>> del available["my-claim"]
+"""
 
 import math
 from collections.abc import Callable
@@ -10,7 +18,7 @@ import numpy as np
 from sottovoce.audit import bounds
 
 CONFIDENCE = 0.95
-Scores = Callable[[np.random.Generator, int, bool], np.ndarray]  # (rng, trials, is D the truth) -> one score a trial
+Scores = Callable[[np.random.Generator, int, bool], np.ndarray]  # (rng, trials, is D the truth) -> one score per trial
 
 
 @dataclass(frozen=True)
@@ -21,18 +29,18 @@ class Measurement:
     claimed: float
     measured: float
     exact: float
-    trials: int  # a side
+    trials: int  # under each hypothesis
     control: bool = False
     quantity: Literal["epsilon", "delta"] = "epsilon"
 
     @property
     def refuted(self) -> bool:
-        """Whether the measurement contradicts the claim."""
+        """Tell whether the measurement contradicts the claim."""
         return self.measured > self.claimed
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The result in words."""
         if self.refuted:
             return "the claim is false"
         return "not detected" if self.exact > self.claimed else "holds"
@@ -64,7 +72,7 @@ def exhibit(
 
 
 def run(name: str, quick: bool = False, seed: int = 0) -> list[Measurement]:
-    """The rows of an exhibit; `quick` takes a fiftieth of the trials.
+    """Run an exhibit and return its rows; `quick` takes a fiftieth of the trials.
 
     >>> from sottovoce.audit import exhibits
     >>> row = exhibits.run("bambi-multiclass", quick=True)[0]
@@ -77,7 +85,7 @@ def run(name: str, quick: bool = False, seed: int = 0) -> list[Measurement]:
 
 
 def table(rows: list[Measurement]) -> str:
-    """Rows as text.
+    """Format rows as text.
 
     >>> print(table([Measurement("a case", 1.0, 2.5, 3.0, 1000)]))
     case        claimed  measured >=  share      exact   trials  verdict
@@ -98,7 +106,9 @@ def table(rows: list[Measurement]) -> str:
 
 
 def attack(scores: Scores, rng: np.random.Generator, trials: int, delta: float = 0.0, digits: int = 9) -> float:
-    """A lower bound on epsilon: the event is chosen on a pilot of a quarter, then counted on `trials` a side.
+    """Return a lower bound on epsilon.
+
+    The event is chosen on a pilot of a quarter as many trials, then counted on `trials` under each hypothesis.
 
     Scores are rounded to 1e-`digits`: the audit is of the ideal mechanism, and the last bits of floating-point noise
     carry a leak of their own (see the exhibit "last-bit").
@@ -114,7 +124,7 @@ def attack(scores: Scores, rng: np.random.Generator, trials: int, delta: float =
 
 
 def sized(trials: float, quick: bool) -> int:
-    """The trials of the full or the quick exhibit.
+    """Return the number of trials of the full or the quick exhibit.
 
     >>> sized(2e5, quick=True)
     4000

@@ -1,4 +1,4 @@
-"""DP bilevel: the lemma on sampling with replacement, and a sensitivity that is proved at exact minimisers only."""
+"""Attack DP bilevel: its lemma on sampling with replacement, and a sensitivity proved only at exact minimisers."""
 
 import math
 
@@ -19,7 +19,7 @@ DELTA = 1e-5
     "Lemma 2.3: drawing with replacement amplifies epsilon and leaves delta as it is; but a record may be drawn twice",
 )
 def replacement(rng: np.random.Generator, quick: bool) -> list[Measurement]:
-    """Two draws from two records, Gaussian noise made for (1, 1e-5): delta at the amplified epsilon."""
+    """Measure delta at the amplified epsilon: two draws from two records, Gaussian noise made for (1, 1e-5)."""
     noise = 1 / brentq(lambda mu: sound.gdp_delta(mu, 1.0) - DELTA, 1e-3, 5.0)
     epsilon = math.log(1 + (1 - 0.25) * (math.e - 1))
     trials = sized(4e7, quick)
@@ -36,7 +36,7 @@ def replacement(rng: np.random.Generator, quick: bool) -> list[Measurement]:
 
 
 def _expected(threshold: float, epsilon: float, noise: float, trials: float) -> float:
-    """What the event {value >= threshold} shows of delta in so many trials: its excess less two standard errors."""
+    """Return what the event {value >= threshold} shows of delta: its excess less two standard errors."""
     below, once, twice = (math.erfc((threshold - k) / (noise * math.sqrt(2))) / 2 for k in range(3))
     seen = (below + 2 * once + twice) / 4
     errors = math.sqrt(seen / trials) + math.exp(epsilon) * math.sqrt(below / trials)
@@ -50,7 +50,10 @@ def _expected(threshold: float, epsilon: float, noise: float, trials: float) -> 
     "multiplied by the penalty lambda",
 )
 def sensitivity(rng: np.random.Generator, quick: bool) -> list[Measurement]:
-    """g_i = (y - xi x)^2 / 2, xi = +1 or -1: one outer release, inner solutions r apart, noise made for epsilon 1."""
+    """Attack one outer release for g_i = (y - xi x)^2 / 2, xi = +1 or -1.
+
+    Inner solutions are r apart, and the noise is made for epsilon 1.
+    """
     slope, kappa, penalty = 1.0, 10.0, 1000.0
     assumed = 5 * slope * kappa
     noise = math.sqrt(2 * math.log(1.25 / DELTA)) * 2 * assumed  # of the sum: the factor 1/n is in both

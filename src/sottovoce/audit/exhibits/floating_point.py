@@ -1,4 +1,8 @@
-"""Noise on real machines: a float has last bits, and they know more than the ideal number does."""
+"""Attack noise that is drawn in floating point: the last bits of a float depend on what was added to the noise.
+
+Example: 0.1 + noise and 0.3 + noise, rounded to floats, can take different values. An adversary who sees a value that
+only one of the two sums can take knows which one it was.
+"""
 
 import math
 import random
@@ -30,8 +34,8 @@ DEPLOYED = GridRelease(clip=2048, scale=2048, step=2.0**-10, denominator=1, mech
     "event {log-likelihood ratio > 1}, empty in theory, happens, and under one label more often",
 )
 def last_bit(rng: np.random.Generator, quick: bool) -> list[Measurement]:
-    """The same event against NumPy's float64 noise and against whole-number noise."""
-    # the leak itself is a rare event: counted less often it stays below 1
+    """Measure the same event against NumPy's float64 noise and against whole-number noise."""
+    # The leak is a rare event: with fewer trials the bound would stay below 1.
     trials = sized(2e6, quick=False)
     empty = bounds.Event(np.nextafter(1.0, 2.0), above=True)
     with_it, without = (
@@ -50,14 +54,14 @@ def last_bit(rng: np.random.Generator, quick: bool) -> list[Measurement]:
 
 
 def _floats(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
-    """The log-likelihood ratio in floating point, un-rounded."""
+    """Return the log-likelihood ratio in floating point, not rounded."""
     labels = np.eye(3)[:2]
     seen = labels[0 if truth else 1] + rng.laplace(scale=2.0, size=(trials, 3))
     return np.sum(np.abs(seen - labels[1]) - np.abs(seen - labels[0]), axis=1) / 2
 
 
 def _wholes(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
-    """The same of exact discrete noise: a ratio of whole numbers, so the event is exactly what it says."""
+    """Return the same for exact discrete noise: a ratio of whole numbers, so the event is computed exactly."""
     labels = np.stack(
         [DEPLOYED.whole(label) for label in np.eye(3)[:2]]
     )  # one-hot vectors are 2 apart in L1, which is the clip
@@ -73,7 +77,7 @@ def _wholes(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
     "for the neighbour",
 )
 def float32_normal(rng: np.random.Generator, quick: bool) -> list[Measurement]:
-    """One scalar release; the attack asks whether the value could have come from the neighbour at all."""
+    """Attack one scalar release by asking whether the value could have come from the neighbour at all."""
     scale, shift = 1.0, 0.3
     trials = sized(2e5, quick)
     without = np.sort(np.asarray(jnp.float32(0.0) + jnp.float32(scale) * _all_normals()))
@@ -90,7 +94,7 @@ def float32_normal(rng: np.random.Generator, quick: bool) -> list[Measurement]:
 
 
 def _missing(support: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """1 for a value that is not in a sorted support."""
+    """Return 1 for each value that is not in a sorted support."""
     place = np.minimum(np.searchsorted(support, seen), support.size - 1)
     return (support[place] != seen).astype(float)
 
@@ -98,11 +102,11 @@ def _missing(support: np.ndarray, seen: np.ndarray) -> np.ndarray:
 @exhibit(
     "runtime",
     PAPER,
-    "the noise of a release hides a record: a real release, out of the runtime with one thread an agent, by simulated "
-    "float32 noise and by discrete noise as deployed; the event is {the neighbour cannot have sent this}",
+    "the noise of a release hides a record: a real release from the runtime with one thread per agent, with simulated "
+    "float32 noise and with discrete noise as deployed; the event is {the neighbour cannot have sent this}",
 )
 def runtime(rng: np.random.Generator, quick: bool) -> list[Measurement]:
-    """Every other record is there, alone in its coordinate: each coordinate of the one release is a trial."""
+    """Put in every second record, alone in its coordinate: each coordinate of the one release is a trial."""
     count, delta, shift = (600 if quick else 4000), 1e-2, 0.7
     there = np.arange(count) % 2 == 0
     release = Release(clip=1.0, noise=1 / (shift * count), name="gradient")
@@ -138,7 +142,7 @@ def runtime(rng: np.random.Generator, quick: bool) -> list[Measurement]:
 
 @cache
 def _all_normals() -> jax.Array:
-    """Every value that `jax.random.normal` can take in float32: a function of 23 random bits."""
+    """Return every value that `jax.random.normal` can take in float32: a function of 23 random bits."""
     lowest = np.nextafter(np.float32(-1.0), np.float32(0.0), dtype=np.float32)
     unit = jnp.arange(2**23, dtype=jnp.float32) / jnp.float32(2**23)
     uniform = jnp.maximum(lowest, unit * (jnp.float32(1.0) - lowest) + lowest)

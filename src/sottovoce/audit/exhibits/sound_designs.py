@@ -1,4 +1,4 @@
-"""The five sound designs under audit: how much of the claimed epsilon is detected, and that no more ever is."""
+"""Audit the five sound designs: how much of the claimed epsilon is detected, and that it is never exceeded."""
 
 import statistics
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ REPEAT, RISK = 20, 1e-3  # of each audit
 
 
 def designs(sampling: Sampling) -> dict[str, tuple[Method, Network]]:
-    """The papers' methods in their sound designs for two agents, with noise yet to be calibrated.
+    """Return the papers' methods in their sound designs for two agents; their noise is still to be calibrated.
 
     >>> sorted(designs(Poisson(4)))
     ['DpBilevel', 'DpGradientTracking', 'DpMixSgd', 'LdpDsbo']
@@ -52,7 +52,10 @@ def designs(sampling: Sampling) -> dict[str, tuple[Method, Network]]:
     "case, at 99.9 % confidence each",
 )
 def sound_designs(rng: np.random.Generator, quick: bool) -> list[Measurement]:
-    """Two agents with eight records each, Poisson batches of 4, three steps: median and largest of the bounds."""
+    """Audit with two agents of eight records each, Poisson batches of 4, three steps.
+
+    Each row shows the median and the largest of the bounds.
+    """
     trials, seed = max(sized(20_000, quick), 1000), int(rng.integers(2**20))
     rows = []
     for name, (method, network) in designs(Poisson(4)).items():

@@ -35,19 +35,19 @@ def cleaning(
     penalty: float = 1e-3,
     seed: int = 0,
 ) -> Task:
-    """Data cleaning: softmax regression on sources with wrong labels below, a few clean records above.
+    """Clean data: the lower level has sources with wrong labels, the upper level a few clean records.
 
-    The lower level's records are dealt out to equal sources (recorded in the column `source`, which is public); source
-    k has its labels replaced by the next class at a rate that rises from 0 to 1, and that is `wrong` over all records.
-    What is tuned is one weight a source.
+    The model is softmax regression. The lower level's records are distributed evenly to sources (in the column
+    `source`, which is public). In source k, labels are replaced by the next class at a rate that rises from 0 to 1 with
+    k, and that is `wrong` over all records. One weight per source is tuned.
 
     Args:
-        sources: how many.
-        wrong: the share of wrong labels below.
+        sources: number of sources.
+        wrong: the share of wrong labels at the lower level.
         weights: "sigmoid" (each between 0 and 1) or "simplex" (they sum to the number of sources).
         start: the sigmoid's argument at the start (the simplex starts uniform).
-        penalty: half of it times the squared norm of the model is public.
-        seed: deals out the records and draws the wrong labels.
+        penalty: weight of half the squared norm of the model, a public term.
+        seed: distributes the records and draws the wrong labels.
 
     >>> clean = cleaning(Shape((4,), classes=3, agents=1), sources=5)
     >>> clean.problem.x0.shape, [round(float(r), 2) for r in rates(5, 0.55)]
@@ -57,7 +57,10 @@ def cleaning(
 
     def prepare(parts: list[Any]) -> list[Any]:
         if not all(isinstance(part, Levels) for part in parts):
-            raise ValueError("cleaning needs clean records above and others below: set data.upper to a small share")
+            raise ValueError(
+                "cleaning needs clean records at the upper level and others at the lower: set data.upper to a small "
+                "share"
+            )
         return [_corrupted(part, truth, shape.classes, (seed, number)) for number, part in enumerate(parts)]
 
     return _weighted(shape, sources, "source", weights, start, penalty, prepare, truth)
@@ -67,7 +70,7 @@ def cleaning(
 def reweighting(
     shape: Shape, groups: int = 3, column: str = "group", weights: WeightKind = "simplex", penalty: float = 1e-3
 ) -> Task:
-    """Softmax regression with one tuned weight for each group of records, by a public column of group numbers.
+    """Fit softmax regression with one tuned weight per group of records, given by a public column of group numbers.
 
     `weights` and `penalty` as in `cleaning`.
 
@@ -78,7 +81,7 @@ def reweighting(
 
 
 def rates(sources: int, wrong: float) -> np.ndarray:
-    """Rates of wrong labels from 0 to 1, one a source, with mean `wrong`: powers of an even grid.
+    """Return rates of wrong labels from 0 to 1, one per source, with mean `wrong`: powers of an even grid.
 
     >>> float(rates(20, 0.55).mean().round(6))
     0.55
@@ -91,7 +94,7 @@ def rates(sources: int, wrong: float) -> np.ndarray:
 
 
 def source_weights(x: Tree, weights: WeightKind) -> jax.Array:
-    """The weights that x stands for.
+    """Return the weights that x stands for.
 
     >>> source_weights(jnp.zeros(3), "sigmoid").tolist()
     [0.5, 0.5, 0.5]
@@ -146,7 +149,7 @@ def _weighted(
 
 
 def _corrupted(part: Levels, truth: np.ndarray, classes: int, seed: tuple[int, int]) -> Levels:
-    """The same records with a column `source`, and wrong labels in the lower level. Labels are not looked at."""
+    """Add a column `source`, and make labels of the lower level wrong; which ones does not depend on the labels."""
     rng = np.random.default_rng(seed)
     records, rows = dict(part.lower.records), part.lower.rows
     source = rng.permutation(np.arange(len(rows)) % len(truth)).astype(np.int32)

@@ -28,7 +28,7 @@ FeatureGroups = int | list[int] | None
 
 
 def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape], int]) -> Builder:
-    """A tuned form of a linear task; `rows` is how many classes' weights share the default penalty."""
+    """Register the tuned form of a linear task; `rows` is how many classes' weights share the default penalty."""
 
     @task(name)
     def tuned(
@@ -42,18 +42,18 @@ def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape
         centre: float = 0.0,
         norm: float | None = None,
     ) -> Task:
-        """A linear model with a tuned penalty for each feature or group: ``penalty * exp(x_s) * sum_r y_sr^2``.
+        """Fit a linear model with a tuned penalty for each feature or group: ``penalty * exp(x_s) * sum_r y_sr^2``.
 
         Args:
             penalty: what exp(x) is multiplied with; 1 / (classes * features) by default.
             start: where every x starts: exp(start) times `penalty` is the untuned regularisation.
             limit: x stays between -limit and limit. Descent on y needs 2 * penalty * exp(limit) * step size below 2.
-            groups: how many blocks of neighbouring features share a coefficient, or each feature's group number from 0
-                on; one coefficient a feature by default.
+            groups: number of blocks of neighbouring features that share a coefficient, or each feature's group number
+                from 0 on; one coefficient per feature by default.
             bias: whether the model has intercepts (not regularised).
             weight: how much a record's loss counts, at both levels.
-            centre: a public constant that is taken from every feature.
-            norm: a record's features are then shrunk to at most this norm, which is all a clip needs to know of them.
+            centre: a public constant that is subtracted from every feature.
+            norm: then each record's features are shrunk to at most this norm. This bound is all that a clip needs.
         """
         features = math.prod(shape.features)
         public = _Penalty(features, penalty or 1 / (rows(shape) * features), start, limit, groups)
@@ -63,7 +63,7 @@ def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape
 
 
 class _Penalty:
-    """The public term, and what x may be."""
+    """The public term, and the set that x is confined to."""
 
     def __init__(self, features: int, penalty: float, start: float, limit: float, groups: FeatureGroups) -> None:
         if not penalty > 0:
@@ -80,7 +80,7 @@ class _Penalty:
 
 
 def _tuned(untuned: Task, public: _Penalty, bias: bool, weight: float, prepared: Callable[[Any], Any]) -> Task:
-    """A task's model with tuned coefficients: the same loss above and below, the penalty below."""
+    """Build a task's model with tuned coefficients: the same loss at both levels, the penalty at the lower one."""
     model = untuned.problem
     assert isinstance(model, Minimize)
     absent = {} if bias else {"bias": np.zeros(jnp.shape(model.x0["bias"]), np.float32)}
@@ -114,7 +114,7 @@ def _tuned(untuned: Task, public: _Penalty, bias: bool, weight: float, prepared:
 
 
 def _prepared(centre: float, norm: float | None) -> Callable[[Any], Any]:
-    """A map of one record's features on its own: it needs no statistics, so it costs no privacy."""
+    """Return a map of each record's features separately: it needs no statistics, so it costs no privacy."""
     if norm is not None and not norm > 0:
         raise ValueError(f"norm is {norm}: it must be positive")
 
@@ -137,7 +137,7 @@ def _group_numbers(groups: FeatureGroups, features: int) -> np.ndarray:
         return np.arange(features) * groups // features
     numbers = np.asarray(groups)
     if numbers.shape != (features,) or set(numbers.tolist()) != set(range(int(numbers.max()) + 1)):
-        raise ValueError(f"groups lists {numbers.size} numbers: give one a feature ({features}), counted from 0 on")
+        raise ValueError(f"groups lists {numbers.size} numbers: give one per feature ({features}), counted from 0 on")
     return numbers
 
 
@@ -147,7 +147,7 @@ tuned_logistic = _register("tuned-logistic", logistic, lambda shape: 2)
 
 @task("tuned-ridge")
 def tuned_ridge(shape: Shape, start: float = -2.0, limit: float = 6.0) -> Task:
-    """Least squares for a numeric label with a tuned penalty for each feature: ``exp(x_s) * y_s^2 / 2``, no intercept.
+    """Fit least squares to a numeric label with a tuned penalty per feature: ``exp(x_s) * y_s^2 / 2``, no intercept.
 
     `start` is where every x starts, and x stays between -limit and limit. Everything here has a closed form.
 
