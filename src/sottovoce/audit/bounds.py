@@ -7,7 +7,7 @@ trials give a lower bound on epsilon that holds with the stated confidence, what
 Example: an attack that is right in 900 of 1000 trials under D, and wrong in 100 of 1000 under D', shows that epsilon is
 not below about ln(0.9 / 0.1), less a margin for the confidence:
 
->>> 1.9 < epsilon_bound(900, 100, 1000, delta=0.0, confidence=0.95) < math.log(9)
+>>> bool(1.9 < epsilon_bound(900, 100, 1000, delta=0.0, confidence=0.95) < math.log(9))
 True
 """
 
