@@ -80,7 +80,11 @@ def noise_for(epsilon: float, clip: float, records: int = 1, delta: float = DELT
 
 
 def epsilon_of(noise: float, clip: float, records: int = 1, delta: float = DELTA) -> float:
-    """Return the epsilon of a noise, the inverse of `noise_for`; infinite without clip or noise."""
+    """Return the epsilon of a noise, the inverse of `noise_for`; infinite without clip or noise.
+
+    >>> round(epsilon_of(noise_for(8.0, clip=1.0), clip=1.0), 4), epsilon_of(0.0, clip=1.0)
+    (8.0, inf)
+    """
     if noise == 0 or not math.isfinite(clip):
         return math.inf
     return float(sound.storm_printed(1, 1.0, 1.0, clip, records, records, noise, noise, {0}, delta))

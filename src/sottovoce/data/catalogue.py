@@ -1,4 +1,4 @@
-"""The public data sets that `load` knows: official files with their checksums, and sets that need no files.
+"""List the public data sets that `load` knows: official files with their checksums, and sets that need no files.
 
 To add a set, write its files here and its reader in `formats`:
 

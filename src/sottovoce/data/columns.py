@@ -221,10 +221,18 @@ def dot(features: Any, weights: jax.Array) -> jax.Array:
 
 
 def device_block(block: Any, batch: int) -> Any:
-    """Convert a party's block to the arrays that are computed with."""
+    """Convert a party's block to the arrays that are computed with.
+
+    >>> device_block(np.ones((3, 2)), batch=2).shape
+    (3, 2)
+    """
     return Sparse.of(block, batch) if sp.issparse(block) else jnp.asarray(block, jnp.float32)
 
 
 def gather(block: Any, rows: jax.Array) -> Any:
-    """Return some rows of a block."""
+    """Return some rows of a block.
+
+    >>> gather(jnp.arange(6.0).reshape(3, 2), jnp.asarray([2])).tolist()
+    [[4.0, 5.0]]
+    """
     return block.gather(rows) if isinstance(block, Sparse) else block[rows]

@@ -51,7 +51,18 @@ def pixels(raw: np.ndarray, largest: float = 255.0) -> np.ndarray:
 
 
 def idx(folder: Path) -> TrainTest:
-    """Read the four packed files of the MNIST family."""
+    """Read the four packed files of the MNIST family.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> two_by_two = bytes([0, 0, 8, 3, 0, 0, 0, 1, *[0, 0, 0, 2] * 2, 0, 51, 102, 255])
+    >>> for kind in ("train", "t10k"):
+    ...     _ = (folder / f"{kind}-images-idx3-ubyte.gz").write_bytes(gzip.compress(two_by_two))
+    ...     _ = (folder / f"{kind}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 1, 7])))
+    >>> train, test = idx(folder)
+    >>> train["features"].shape, test["label"].tolist()
+    ((1, 4), [7])
+    """
 
     def array(name: str) -> np.ndarray:
         data = gzip.decompress((folder / name).read_bytes())
@@ -73,6 +84,14 @@ def svmlight(width: int) -> Reader:
 
     `width` is the number of features: a test file may never mention the last ones. A positive label becomes 1, any
     other 0.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "tiny"
+    >>> folder.mkdir()
+    >>> for name in ("tiny", "tiny.t"):
+    ...     _ = (folder / name).write_text("+1 1:0.5 3:2")
+    >>> svmlight(width=4)(folder)[0]["features"].tolist()
+    [[0.5, 0.0, 2.0, 0.0]]
     """
 
     def read(folder: Path) -> TrainTest:

@@ -67,7 +67,12 @@ def _loaded(table: str) -> tuple[list[Any], Records, int]:
 
 
 def records(table: Data) -> tuple[list[Any], Records, tasks.Shape]:
-    """Return the parties' parts, the test records, and the public facts that a task may use."""
+    """Return the parties' parts, the test records, and the public facts that a task may use.
+
+    >>> parts, test, shape = records(Data(name="digits", agents=3, limit=90))
+    >>> [len(part) for part in parts], shape.classes
+    ([30, 30, 30], 10)
+    """
     parts, test, classes = _loaded(table.model_dump_json(exclude_unset=True))
     return parts, test, tasks.Shape(tuple(test["features"].shape[1:]), classes, len(parts))
 
@@ -120,7 +125,13 @@ def whole(table: Data) -> tuple[Records, Records, int]:
 
 
 def check_metric(wanted: str, known: Iterable[str]) -> None:
-    """Refuse a metric that a task does not have."""
+    """Refuse a metric that a task does not have.
+
+    >>> check_metric("acuracy", ["accuracy", "loss"])
+    Traceback (most recent call last):
+    ...
+    ValueError: run.metric: there is no metric 'acuracy'; did you mean 'accuracy'? (accuracy, loss)
+    """
     if wanted not in known:
         raise ValueError("run.metric: " + unknown("metric", wanted, known))
 
@@ -156,7 +167,11 @@ def _hold_out(held: Records) -> tuple[Records, Records]:
 
 
 def task(table: TaskTable, shape: tasks.Shape) -> tasks.Task:
-    """Build the ready-made task."""
+    """Build the ready-made task.
+
+    >>> task(TaskTable(name="softmax", penalty=0.1), tasks.Shape((4,), classes=3, agents=2)).problem.variables
+    ('x',)
+    """
     return construct(tasks.get(table.name), table.options, "[task]", {"shape": shape})
 
 

@@ -8,7 +8,11 @@ FILES = Path(__file__).parent / "files"
 
 
 def experiments() -> list[str]:
-    """List all experiments as ``paper/experiment``."""
+    """List all experiments as ``paper/experiment``.
+
+    >>> "ldp-dsbo/mnist" in experiments()
+    True
+    """
     return sorted(path.relative_to(FILES).with_suffix("").as_posix() for path in FILES.glob("*/*.toml"))
 
 

@@ -130,7 +130,11 @@ Problem = Minimize | MinMax | Bilevel
 
 
 def start(problem: Problem) -> tuple[Tree, ...]:
-    """Return the variables' starting values, in the order of ``problem.variables``."""
+    """Return the variables' starting values, in the order of ``problem.variables``.
+
+    >>> start(Minimize(lambda x, r: x * r, x0=1.5))
+    (1.5,)
+    """
     return tuple(getattr(problem, f"{name}0") for name in problem.variables)
 
 
@@ -164,6 +168,11 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
     """Try each loss on one record of its set: a scalar must come out, and no undeclared array may be captured.
 
     Raises a ValueError that names the loss and the remedy.
+
+    >>> check(Minimize(lambda x, r: x - r, x0=jnp.zeros(2)), {"records": jnp.ones(2)})
+    Traceback (most recent call last):
+    ...
+    ValueError: loss returned shapes [(2,)] for one record: it must return one scalar per record
     """
     for name in problem.variables:
         for leaf in jax.tree.leaves(getattr(problem, f"{name}0")):

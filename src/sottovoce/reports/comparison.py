@@ -191,7 +191,14 @@ def _load_comparison(folder: Path) -> Comparison:
 def save_plan(
     folder: Path, title: str, text: str, printed: Sequence[PaperFigure], rows: Sequence[dict[str, Any]]
 ) -> None:
-    """Write down what is going to be run, so that a stopped experiment can be shown too."""
+    """Write down what is going to be run, so that a stopped experiment can be shown too.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> save_plan(folder, "mine", "title = 'mine'", [], [])
+    >>> sorted(stored_plan(folder))
+    ['comparison.json', 'run.toml']
+    """
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"title": title, "printed": [entry.model_dump() for entry in printed], "rows": list(rows)}
     checkpoint.write_atomically(folder / "run.toml", text.encode())

@@ -52,7 +52,11 @@ def write_report(made: Comparison, path: str | Path, networks: Iterable[Network]
 
 
 def drawings(made: Comparison) -> dict[str, str | None]:
-    """Draw the pictures, by name; None where there is nothing to show."""
+    """Draw the pictures, by name; None where there is nothing to show.
+
+    >>> drawings(Comparison("nothing was run yet", ()))
+    {'tradeoff': None, 'curves': None}
+    """
     return {"tradeoff": pictures.tradeoff(made), "curves": pictures.curves(made)}
 
 
@@ -130,15 +134,14 @@ def _printed(made: Comparison) -> str:
     if not made.printed:
         return ""
     ours = [
-        [f"ours: {row.name}", row_figure(row, made.metric), upward(row.privacy.epsilon), "this run"]
+        [f"ours: {row.name}", _row_figure(row, made.metric), upward(row.privacy.epsilon), "this run"]
         for row in made.rows
     ]
     theirs = [[entry.what, figure(entry.value), figure(entry.epsilon), entry.source] for entry in made.printed]
     return _table(["", "value", "epsilon", "source"], [*theirs, *ours])
 
 
-def row_figure(row: Row, metric: str | None) -> str:
-    """Format a row's mean of a metric, or a dash."""
+def _row_figure(row: Row, metric: str | None) -> str:
     return figure(row.final(metric)[0]) if metric in row.metrics else "-"
 
 

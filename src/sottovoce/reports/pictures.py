@@ -100,12 +100,21 @@ def tradeoff(comparison: Comparison) -> str | None:
 
 
 def network_picture(network: Network) -> str:
-    """Draw who sends to whom."""
+    """Draw who sends to whom.
+
+    >>> from sottovoce.networks import ring
+    >>> network_picture(ring(3))[:4]
+    '<svg'
+    """
     return _svg(lambda figure: draw(network, figure.subplots()), (3.4, 3.4))
 
 
 def by_itself(svg: str) -> str:
-    """Prepare a picture for its own file: no page gives it a colour, so its ink is a grey for light and dark pages."""
+    """Prepare a picture for its own file: no page gives it a colour, so its ink is a grey for light and dark pages.
+
+    >>> by_itself('<svg width="10"></svg>')
+    '<svg color="#808080" width="10"></svg>'
+    """
     return svg.replace("<svg", '<svg color="#808080"', 1)
 
 
