@@ -168,7 +168,7 @@ def test_the_report_stands_alone_and_has_the_figures(done):
     assert made.rows[0].privacy.events[0] in page
     assert "Table &lt;2&gt;" in page
     assert "0.123" in page
-    assert "For the owner" in page
+    assert "Not releasable" in page
     assert "clip = 1.0" in page
     assert page.count("<svg") == 2  # curves and network; one epsilon makes no curve
     assert "currentColor" in page

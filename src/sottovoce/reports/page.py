@@ -68,12 +68,12 @@ def render(made: Comparison, drawn: Mapping[str, str | None] | None = None, netw
         "".join(f'<p class="lead">{escape(line)}</p>' for line in findings(made)),
         _table(*made.table()),
         _seeds(made),
-        _section("Beside the paper", _printed(made)),
+        _section("Compared with the paper", _printed(made)),
         _section("Privacy and usefulness", _given(drawn["tradeoff"])),
-        _section("On the way", _given(drawn["curves"])),
+        _section("During training", _given(drawn["curves"])),
         _section("Who talks to whom", _networks(networks)),
         _section("What is guaranteed", "".join(_guarantee(row) for row in made.rows)),
-        _section("What may leave the house", _releasable(made)),
+        _section("What may be released", _releasable(made)),
         _section("The run file", f"<pre>{escape(made.text)}</pre>" if made.text else ""),
     ]
     head = (
@@ -125,8 +125,8 @@ def _seeds(made: Comparison) -> str:
     counts = {len(row.runs) for row in made.rows}
     many = f"{max(counts)} seeds: mean ± standard deviation" if max(counts) > 1 else "one seed"
     return (
-        f'<p class="faint">Test records (train: some of the private ones), at the end of the run; {many}. Epsilon is '
-        "that of the worst-placed party for the whole run; seconds include compilation.</p>"
+        f'<p class="faint">Metrics on test records (train: on some private ones), at the end of the run; {many}. '
+        "Epsilon is that of the party with the largest one, for the whole run; seconds include compilation.</p>"
     )
 
 
@@ -173,14 +173,12 @@ def _releasable(made: Comparison) -> str:
     return "".join(
         [
             f"<p>Releasable, {released}: {escape('; '.join(fine))}.</p>" if fine else "",
-            f'<p><span class="no">For the owner’s eyes only</span>, {kept}: {escape("; ".join(own))}.</p>'
-            if own
-            else "",
-            "<p>Each train metric is of private records, without noise: no statement covers it.</p>"
+            f'<p><span class="no">Not releasable</span>, {kept}: {escape("; ".join(own))}.</p>' if own else "",
+            "<p>Each train metric is computed on private records, without noise: no statement covers it.</p>"
             if any(metric.startswith(TRAIN) for metric in made.metrics)
             else "",
-            '<p class="faint">Never to be released: the seed (who knows it can subtract the noise) and the '
-            "checkpoints. Metrics, unless they are called train, are of test records, which are taken as public; "
-            "choosing among variants by metrics of private records would cost privacy that is not counted here.</p>",
+            '<p class="faint">Never release the seed (whoever knows it can subtract the noise) and the checkpoints. '
+            "Metrics, unless they are called train, are computed on test records, which are taken as public; choosing "
+            "among variants by metrics of private records would cost privacy that is not counted here.</p>",
         ]
     )
