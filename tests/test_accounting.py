@@ -381,6 +381,10 @@ class _Odd(Schedule):
     def __call__(self, t, agent=0):
         return 1.0 if agent == 0 else 1e-3
 
+    @property
+    def agents(self):
+        return None
+
 
 def test_a_schedule_of_ones_own_may_differ_by_agent():
     setting = {"data": sv.Population([50, 50]), "steps": 2, "network": sv.networks.ring(2)}

@@ -50,6 +50,11 @@ def test_every_public_name_is_found():
         _ = sottovoce.nonsense
 
 
+def test_audit_stays_the_function_when_its_room_is_imported():
+    code = "import sottovoce as sv, sottovoce.audit.bounds; from sottovoce.audit import audit; assert sv.audit is audit"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_the_help_of_run_shows_a_whole_file():
     shown = CliRunner().invoke(cli.app, ["run", "--help"]).output
     for word in ("[data]", "[method]", "[[variant]]", "[quick]", "[[printed]]", "privacy.epsilon = 4.0"):

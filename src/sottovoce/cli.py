@@ -1,4 +1,7 @@
-"""The command line. Heavy imports stay inside the commands, so that help comes at once."""
+"""Define the command line, for example ``sottovoce run mine.toml``.
+
+Slow imports stay inside the commands, so that the help text appears at once.
+"""
 
 import os
 import sys
@@ -13,20 +16,20 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from sottovoce.experiments.comparison import Comparison
     from sottovoce.experiments.execute import Setup
     from sottovoce.experiments.runfile import RunFile
+    from sottovoce.reports.comparison import Comparison
 
-_HELP = """Train and tune models across parties that may not pool their data, with differential privacy.
+_HELP = """Train and tune models across organisations that cannot share their data, with differential privacy.
 
 **Start here**
 
     sottovoce demo                      ten parties, a private model, a report
     sottovoce list                      methods, tasks, data sets, experiments
-    sottovoce run FILE.toml             an experiment of your own (see: sottovoce run --help)
+    sottovoce run FILE.toml             your own experiment (see: sottovoce run --help)
     sottovoce account FILE.toml         its epsilon, without running it
 
-Every command has a --help of its own, with examples.
+Every command has its own --help, with examples.
 """
 _RUN_HELP = """Run an experiment described by a TOML file, and write a report.
 
@@ -48,20 +51,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-ledgers = typer.Typer(help="What has been spent.", no_args_is_help=True)
+ledgers = typer.Typer(help="Show what has been spent.", no_args_is_help=True)
 app.add_typer(ledgers, name="ledger")
 console = Console()
 notes = Console(stderr=True, highlight=False)
 
-File = Annotated[Path, typer.Argument(help="a run file", metavar="FILE.toml")]
+RunFilePath = Annotated[Path, typer.Argument(help="a run file", metavar="FILE.toml")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change one key, e.g. run.steps=100")]
 Quick = Annotated[bool, typer.Option("--quick", help="apply the file's [quick] table")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="where results go [default: runs/NAME]")]
-Resume = Annotated[bool, typer.Option("--resume", help="go on with what is in --out")]
+Resume = Annotated[bool, typer.Option("--resume", help="continue what is in --out")]
 
 
 def _run_help() -> str:
-    """The description of a run file is its module's docstring, read without importing what it needs."""
+    """Return the help of `run`: the docstring of the run file module, read without importing the module."""
     import ast
 
     source = Path(__file__).parent / "experiments" / "runfile.py"
@@ -73,16 +76,16 @@ def demo(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where results go")] = Path("demo"),
     set_: Set = None,
 ) -> None:
-    """Ten clinics tune a model together in private: a table, and a report with pictures. Takes under a minute."""
+    """Let ten clinics tune a model together in private; prints a table and writes a report. Takes under a minute."""
     from sottovoce.experiments.demo import demo as run_demo
 
-    with _stoppable("sottovoce demo begins anew."):
+    with _stoppable("sottovoce demo starts again from the beginning."):
         _show(run_demo(out, set_ or (), say=_say), out)
 
 
 @app.command("run", help=_run_help())
-def run(file: File, set_: Set = None, out: Out = None, resume: Resume = False, quick: Quick = False) -> None:
-    """Run a file; the help shown is `_run_help`."""
+def run(file: RunFilePath, set_: Set = None, out: Out = None, resume: Resume = False, quick: Quick = False) -> None:
+    """Run a file; the help that users see is `_run_help`."""
     from sottovoce.experiments.runfile import RunFile
 
     _execute(RunFile.load(file, set_ or (), quick), out or Path("runs") / file.stem, resume)
@@ -96,7 +99,7 @@ def reproduce(
     resume: Resume = False,
     quick: Quick = False,
 ) -> None:
-    """Run a paper's experiment and hold its printed figures against ours, at the epsilon of both.
+    """Run a paper's experiment and compare its printed figures with ours; the epsilon of each is shown.
 
     sottovoce reproduce ldp-dsbo/mnist --quick
     """
@@ -108,14 +111,14 @@ def reproduce(
 
 
 @app.command()
-def account(file: File, set_: Set = None, quick: Quick = False) -> None:
-    """What a run file guarantees, without running it: epsilon, how it was found, and what to know besides.
+def account(file: RunFilePath, set_: Set = None, quick: Quick = False) -> None:
+    """Show what a run file guarantees, without running it: epsilon, how it was computed, and its caveats.
 
     sottovoce account mine.toml --set run.steps=500
     """
     import numpy as np
 
-    from sottovoce.experiments.comparison import upward
+    from sottovoce.reports.comparison import upward
 
     for name, setup in _setups(file, set_, quick):
         report = setup.account
@@ -123,7 +126,7 @@ def account(file: File, set_: Set = None, quick: Quick = False) -> None:
         each = np.array(report.per_agent)
         if len(each) > 1:
             low, middle, high = (upward(float(f(each)), 5) for f in (np.min, np.median, np.max))
-            table.add_row("epsilon of an agent", f"{low} lowest, {middle} median, [bold]{high}[/] highest")
+            table.add_row("epsilon per agent", f"{low} lowest, {middle} median, [bold]{high}[/] highest")
         else:
             table.add_row("epsilon", f"[bold]{upward(report.epsilon, 5)}[/]")
         for level, epsilon in report.per_level.items() if len(report.per_level) > 1 else ():
@@ -142,20 +145,20 @@ def account(file: File, set_: Set = None, quick: Quick = False) -> None:
 
 @app.command()
 def calibrate(
-    file: File,
+    file: RunFilePath,
     set_: Set = None,
     quick: Quick = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="write the run file with this noise")
     ] = None,
 ) -> None:
-    """The noise that a file's privacy.epsilon takes; --out writes a run file that has it.
+    """Show the noise that a file's privacy.epsilon needs; --out writes a run file with this noise.
 
     sottovoce calibrate mine.toml --set privacy.epsilon=1 --out calibrated.toml
     """
     from sottovoce.experiments.calibrated import written
-    from sottovoce.experiments.comparison import upward
     from sottovoce.experiments.runfile import RunFile
+    from sottovoce.reports.comparison import upward
 
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} for {out.name}: make it first")
@@ -176,7 +179,7 @@ def calibrate(
 
 @app.command("list")
 def list_() -> None:
-    """Methods, tasks, data sets and experiments by name."""
+    """List methods, tasks, data sets and experiments by name."""
     import inspect
 
     from sottovoce import data, methods
@@ -205,23 +208,23 @@ def list_() -> None:
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="what run, reproduce or demo wrote")]) -> None:
-    """The table of a finished (or stopped) experiment, and its report.html anew.
+    """Show the table of a finished (or stopped) experiment, and write its report.html again.
 
     sottovoce report runs/mine
     """
-    from sottovoce.experiments import comparison
+    from sottovoce.reports import load
 
-    _show(comparison.load(folder), folder, write=True)
+    _show(load(folder), folder, write=True)
 
 
 @app.command()
 def audit(
     file: Annotated[Path | None, typer.Argument(help="a run file", metavar="[FILE.toml]")] = None,
     exhibit: Annotated[str | None, typer.Option("--exhibit", help="a published claim under attack, or all")] = None,
-    attack: Annotated[str | None, typer.Option("--attack", help="dlg: pictures out of what a neighbour sees")] = None,
+    attack: Annotated[str | None, typer.Option("--attack", help="dlg: reconstruct pictures from messages")] = None,
     trials: Annotated[int, typer.Option("--trials", help="runs under each hypothesis")] = 20_000,
     adversary: Annotated[str, typer.Option("--adversary", help="canary, replay or one-run")] = "canary",
-    repeat: Annotated[int, typer.Option("--repeat", help="so many audits; the largest bound counts")] = 1,
+    repeat: Annotated[int, typer.Option("--repeat", help="number of audits; the largest bound counts")] = 1,
     runtime: Annotated[str, typer.Option("--runtime", help="vectorised or threads")] = "vectorised",
     noise: Annotated[str, typer.Option("--noise", help="simulated, or discrete on threads")] = "simulated",
     data: Annotated[str, typer.Option("--data", help="pictures for --attack")] = "mnist",
@@ -229,7 +232,7 @@ def audit(
     set_: Set = None,
     quick: Quick = False,
 ) -> None:
-    """Measure what a guarantee is worth: a lower bound on epsilon from attacks, beside the claimed one.
+    """Measure a lower bound on epsilon by attacks, and compare it with the claimed epsilon.
 
     sottovoce audit mine.toml --trials 5000
 
@@ -264,11 +267,11 @@ def _audit_file(file: Path, sets: list[str] | None, quick: bool, how: dict[str, 
     for name, setup in _setups(file, sets, quick):
         finding = measure(
             setup.method,
-            parts=setup.parts,
-            problem=setup.task.problem,
-            network=setup.network,
+            setup.data,
+            problem=setup.problem,
+            network=setup.graph,
             steps=setup.case.run.steps,
-            delta=setup.case.privacy.delta,
+            delta=setup.delta,
             adjacency=setup.case.privacy.adjacency,
             **how,
         )
@@ -294,10 +297,10 @@ def show_ledger(
     delta: Annotated[float, typer.Option("--delta")] = 1e-5,
     adjacency: Annotated[str, typer.Option("--adjacency", help="zero-out or replace-one")] = "zero-out",
 ) -> None:
-    """What each agent has spent, all runs composed.
+    """Show what each agent has spent, all runs composed.
 
     sottovoce ledger show runs/mine/DpSgd/0/ledger.jsonl
-    sottovoce ledger show deployed/ledger-*.jsonl            # one an agent
+    sottovoce ledger show deployed/ledger-*.jsonl            # one file per agent
     """
     from sottovoce.privacy.accountant import check_adjacency
     from sottovoce.privacy.ledger import Ledger, show
@@ -313,13 +316,13 @@ def show_ledger(
 def _execute(runfile: "RunFile", out: Path, resume: bool) -> None:
     from sottovoce.experiments.execute import execute
 
-    with _stoppable(f"What is done is in {out}; the same command with --out {out} --resume goes on from there."):
+    with _stoppable(f"What is done is in {out}; the same command with --out {out} --resume continues it."):
         _show(execute(runfile, out, resume, say=_say), out, write=True)
 
 
 @contextmanager
 def _stoppable(remedy: str) -> Iterator[None]:
-    """Ctrl-C ends with what to do next and the usual exit code."""
+    """On Ctrl-C, print what to do next and exit with the usual code."""
     try:
         yield
     except KeyboardInterrupt:
@@ -335,7 +338,8 @@ def _setups(file: Path, sets: list[str] | None, quick: bool) -> list[tuple[str, 
 
 
 def _show(made: "Comparison", out: Path, write: bool = False) -> None:
-    from sottovoce.experiments.report import findings, write_report
+    from sottovoce.experiments import execute
+    from sottovoce.reports import findings
 
     heads, rows = made.table(brief=True)
     table = Table(title=escape(made.title), title_justify="left", box=None, header_style="dim")
@@ -352,7 +356,7 @@ def _show(made: "Comparison", out: Path, write: bool = False) -> None:
     for line in findings(made):
         console.print(line)
     if write:
-        write_report(out)
+        execute.report(out)
     console.print(f"Report: {escape(str(out / 'report.html'))}", highlight=False, soft_wrap=True)
 
 
@@ -361,7 +365,7 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    """The entry point: an error is one clear line and exit code 2; SOTTOVOCE_DEBUG=1 shows where it came from."""
+    """Run the command line: an error is one clear line and exit code 2; SOTTOVOCE_DEBUG=1 shows where it came from."""
     try:
         app()
     except (ValueError, TypeError, FloatingPointError, OSError) as error:

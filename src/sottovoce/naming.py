@@ -1,4 +1,4 @@
-"""Messages for the likeliest mistakes: names that do not exist, counts that are none."""
+"""Write error messages for the most common mistakes: unknown names, and counts that are not whole numbers."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The line that tells a user of a wrong name.
+    """Return the message for a wrong name: the nearest known name, and all known names.
 
     >>> unknown("task", "sofmax", ["softmax", "logistic"])
     "there is no task 'sofmax'; did you mean 'softmax'? (logistic, softmax)"
@@ -23,7 +23,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def check_count(name: str, value: Any) -> None:
-    """Refuse what is not a whole number of at least 1.
+    """Raise a ValueError unless the value is a whole number of at least 1.
 
     >>> check_count("steps", 2.5)
     Traceback (most recent call last):

@@ -1,11 +1,12 @@
-"""Values that change with the step, and may differ from agent to agent.
+"""Define values that change with the step and may differ from agent to agent, for example ``Decay(1.0, 0.5)``.
 
 One schedule object serves the compiled run (traced step and agent) and the accountant (NumPy steps, float64), so the
 noise that is drawn and the noise that is charged are the same function.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -21,26 +22,30 @@ def _pick(value: PerAgent, agent: Any) -> Any:
 
 
 def _agents(*values: PerAgent) -> int | None:
-    """For how many agents these values are given one by one; None when all share them."""
+    """Return for how many agents these values are listed; None when all share them."""
     counts = {len(v) for v in values if isinstance(v, tuple)}
     if len(counts) > 1:
         raise ValueError(f"a schedule lists values for {sorted(counts)} agents: give one value, or one per agent")
     return counts.pop() if counts else None
 
 
-class Schedule:
-    """``schedule(t, agent)``: the value at step t (from 0) for an agent (from 0)."""
+class Schedule(ABC):
+    """``schedule(t, agent)`` is the value at step t for an agent; both are counted from 0.
 
+    To write your own, implement `__call__` and `agents`.
+    """
+
+    @abstractmethod
     def __call__(self, t: Any, agent: Any = 0) -> Any:
-        """The value at step t."""
-        raise NotImplementedError
+        """Return the value at step t."""
 
     @property
+    @abstractmethod
     def agents(self) -> int | None:
-        """How many agents it lists values for; None if all share one."""
-        return None
+        """The number of agents it lists values for; None if all share one."""
 
 
+@final
 @dataclass(frozen=True)
 class Constant(Schedule):
     """The same value at every step.
@@ -54,15 +59,16 @@ class Constant(Schedule):
     value: PerAgent
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
-        """The value at step t."""
+        """Return the value at step t."""
         return _pick(self.value, agent)
 
     @property
     def agents(self) -> int | None:
-        """How many agents it lists values for."""
+        """The number of agents it lists values for."""
         return _agents(self.value)
 
 
+@final
 @dataclass(frozen=True)
 class Decay(Schedule):
     """``value / (t + offset) ** power``: the papers' step sizes (offset 1); a negative power grows.
@@ -78,7 +84,7 @@ class Decay(Schedule):
     offset: float = 1.0
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
-        """The value at step t."""
+        """Return the value at step t."""
         base = t + self.offset
         if isinstance(base, np.ndarray):
             base = base.astype(np.float64)
@@ -86,13 +92,14 @@ class Decay(Schedule):
 
     @property
     def agents(self) -> int | None:
-        """How many agents it lists values for."""
+        """The number of agents it lists values for."""
         return _agents(self.value, self.power)
 
 
+@final
 @dataclass(frozen=True)
 class Linear(Schedule):
-    """From `start` to `stop` over so many steps, and then `stop`.
+    """From `start` to `stop` over `steps` steps, and then `stop`.
 
     >>> [Linear(1.0, 0.0, steps=4)(t) for t in range(6)]
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
@@ -107,7 +114,7 @@ class Linear(Schedule):
             raise ValueError(f"a linear schedule over {self.steps} steps: it needs at least one")
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
-        """The value at step t."""
+        """Return the value at step t."""
         least = jnp.minimum if isinstance(t, jax.Array) else np.minimum
         done = least(t, self.steps) / self.steps
         value = _pick(self.start, agent) * (1 - done) + _pick(self.stop, agent) * done
@@ -115,10 +122,11 @@ class Linear(Schedule):
 
     @property
     def agents(self) -> int | None:
-        """How many agents it lists values for."""
+        """The number of agents it lists values for."""
         return _agents(self.start, self.stop)
 
 
+@final
 @dataclass(frozen=True)
 class Scaled(Schedule):
     """Another schedule times a constant.
@@ -131,15 +139,16 @@ class Scaled(Schedule):
     factor: PerAgent
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
-        """The value at step t."""
+        """Return the value at step t."""
         return self.of(t, agent) * _pick(self.factor, agent)
 
     @property
     def agents(self) -> int | None:
-        """How many agents it lists values for."""
+        """The number of agents it lists values for."""
         return self.of.agents or _agents(self.factor)
 
 
+@final
 @dataclass(frozen=True)
 class Ratio(Schedule):
     """One schedule over another: a release that is multiplied by a step size carries noise ``message / step``.
@@ -152,17 +161,19 @@ class Ratio(Schedule):
     bottom: Schedule
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
-        """The value at step t."""
+        """Return the value at step t."""
         return self.top(t, agent) / self.bottom(t, agent)
 
     @property
     def agents(self) -> int | None:
-        """How many agents it lists values for."""
+        """The number of agents it lists values for."""
         return self.top.agents or self.bottom.agents
 
 
 def same_for_all(value: Schedule) -> bool:
-    """Whether all agents certainly share it: not where it lists values, or is a kind of schedule not made here.
+    """Tell whether all agents certainly share a schedule.
+
+    False where it lists values, and where it is a kind of schedule that is not defined in this module.
 
     >>> same_for_all(Constant(0.1)), same_for_all(Scaled(Constant((0.1, 0.2)), 2.0))
     (True, False)
@@ -173,14 +184,14 @@ def same_for_all(value: Schedule) -> bool:
 
 
 def schedule(value: "float | Schedule | tuple[float, ...]") -> Schedule:
-    """A schedule from a number, one number per agent, or a schedule.
+    """Make a schedule from a number, from one number per agent, or from a schedule.
 
     >>> schedule(0.5)
     Constant(value=0.5)
     >>> schedule(lambda t: 1 / t)
     Traceback (most recent call last):
     ...
-    TypeError: ... give a number, a tuple of one number an agent, or a schedule such as Decay(1.0, 0.5)
+    TypeError: ... give a number, a tuple of one number per agent, or a schedule such as Decay(1.0, 0.5)
     """
     if isinstance(value, Schedule):
         return value
@@ -188,6 +199,6 @@ def schedule(value: "float | Schedule | tuple[float, ...]") -> Schedule:
         return Constant(tuple(map(float, value)) if isinstance(value, (list, tuple)) else float(value))
     except (TypeError, ValueError):
         raise TypeError(
-            f"{value!r} is no schedule: give a number, a tuple of one number an agent, or a schedule such as "
+            f"{value!r} is no schedule: give a number, a tuple of one number per agent, or a schedule such as "
             "Decay(1.0, 0.5)"
         ) from None

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sottovoce.audit import exhibits
-from sottovoce.audit.exhibits import machine
-from sottovoce.audit.exhibits.base import Row
+from sottovoce.audit.exhibits import floating_point
+from sottovoce.audit.exhibits.base import Measurement
 
 # (claimed, measured with all trials, exact) by exhibit, row by row: measured and computed once, by other code, whose
 # choice of events was coarser: these exhibits prove as much, or more.
@@ -72,7 +72,7 @@ def test_the_last_bit_betrays_floats_and_not_whole_numbers():
 def test_float32_normals_are_few():
     (row,) = exhibits.run("float32-normal", quick=True)
     assert row.refuted
-    every = np.sort(np.asarray(machine._all_normals()))
+    every = np.sort(np.asarray(floating_point._all_normals()))
     drawn = np.asarray(jax.random.normal(jax.random.key(3), (5000,), jnp.float32))
     assert np.isin(drawn, every).all()
     assert every.max() < 5.5
@@ -94,7 +94,11 @@ def test_twenty_repetitions_never_exceed_the_claim():
 
 
 def test_rows_read_as_sentences():
-    false, unseen, true = Row("a", 1.0, 2.0, 3.0, 10), Row("b", 1.0, 0.5, 3.0, 10), Row("c", 1.0, 0.5, 1.0, 10)
+    false, unseen, true = (
+        Measurement("a", 1.0, 2.0, 3.0, 10),
+        Measurement("b", 1.0, 0.5, 3.0, 10),
+        Measurement("c", 1.0, 0.5, 1.0, 10),
+    )
     assert [row.verdict for row in (false, unseen, true)] == ["the claim is false", "not detected", "holds"]
     assert "the claim is false" in exhibits.table([false])
     with pytest.raises(ValueError, match="there is no exhibit 'nothing'"):

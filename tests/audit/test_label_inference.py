@@ -8,9 +8,9 @@ from sottovoce.runtime.exchange import Message
 from sottovoce.runtime.vertical import run_vertical
 
 from sottovoce.audit.label_inference import demonstrate, infer, measured
+from sottovoce.data.columns import Columns
 from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Labels, Open
-from sottovoce.problems.columns import Columns
 from sottovoce.problems.tasks.vertical import hyper_parameters
 
 

@@ -4,12 +4,16 @@ import hashlib
 import io
 import pickle
 import tarfile
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_svmlight_file
 
-from sottovoce.data import available, check_records, load, names, sources
+from sottovoce.data import available, check_records, load, names
+from sottovoce.data.catalogue import SOURCES, OfficialFile, Source
+from sottovoce.data.formats import cifar10
 
 
 @pytest.fixture(autouse=True)
@@ -89,22 +93,36 @@ def test_a_damaged_idx_file_is_named(tmp_path):
         load("mnist", root=tmp_path)
 
 
-def test_svmlight_equals_scikit_learn(tmp_path):
-    text = b"+1 3:1 11:0.25 \n-1 1:-0.5\n-1\n+1 2:1e-3 122:1"
-    (tmp_path / "a9a").mkdir()
+def write_svmlight(folder, text, packed=True):
+    folder.mkdir(exist_ok=True)
     for name in ("a9a", "a9a.t"):
-        (tmp_path / "a9a" / f"{name}.bz2").write_bytes(bz2.compress(text))
-    train, _ = load("a9a", root=tmp_path)
-    expected, sign = load_svmlight_file(io.BytesIO(text), n_features=123)
-    np.testing.assert_array_equal(train["features"], expected.toarray().astype(np.float32))
-    assert train["label"].tolist() == (sign > 0).astype(int).tolist()
-    (tmp_path / "a9a" / "a9a.bz2").write_bytes(bz2.compress(b"+1 3:1\nwrong 2:x\n"))
-    with pytest.raises(ValueError, match="a9a is not a svmlight text"):
+        if packed:
+            (folder / f"{name}.bz2").write_bytes(bz2.compress(text))
+        else:
+            (folder / name).write_bytes(text)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_svmlight_lines_become_dense_rows(tmp_path, packed):
+    """Indices start at 1, a line may have no entry, and the last columns exist even if no line names them."""
+    write_svmlight(tmp_path / "a9a", b"+1 3:1 11:0.25 \n-1 1:-0.5\n-1\n+1 2:1e-3 122:1", packed)
+    expected = np.zeros((4, 123), np.float32)
+    expected[0, 2], expected[0, 10], expected[1, 0], expected[3, 1], expected[3, 121] = 1, 0.25, -0.5, 1e-3, 1
+    for records in load("a9a", root=tmp_path):
+        np.testing.assert_array_equal(records["features"], expected)
+        assert records["features"].dtype == np.float32
+        assert records["label"].tolist() == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("line", [b"wrong 2:x", b"+1 124:1", b"+1 0:1"])
+def test_a_damaged_svmlight_file_is_named(tmp_path, line):
+    write_svmlight(tmp_path / "a9a", b"+1 3:1\n" + line + b"\n")
+    with pytest.raises(ValueError, match=r"a9a is not a svmlight text.*from 1 to 123.*replace it by the original"):
         load("a9a", root=tmp_path)
 
 
 def write_archive(path):
-    """A CIFAR-10 archive of the official form, with one picture a batch."""
+    """A CIFAR-10 archive of the official form, with one picture per batch."""
     pictures = np.random.default_rng(0).integers(0, 256, (6, 3072)).astype(np.uint8)
     with tarfile.open(path, "w:gz") as tar:
         for k, name in enumerate([f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]):
@@ -121,11 +139,9 @@ def test_the_official_cifar10_archive_is_opened_only_with_its_sum(tmp_path, monk
     pictures = write_archive(folder / "cifar-10-python.tar.gz")
     with pytest.raises(ValueError, match="not the official archive"):
         load("cifar10", root=tmp_path)
-    source = sources._SOURCES["cifar10"]
+    source = SOURCES["cifar10"]
     sum_of = hashlib.sha256((folder / "cifar-10-python.tar.gz").read_bytes()).hexdigest()
-    file = sources.File(source.files[0].name, source.files[0].folder_url, sum_of)
-    trusted = sources.Source((file,), source.read, source.other_forms, source.image)
-    monkeypatch.setitem(sources._SOURCES, "cifar10", trusted)
+    monkeypatch.setitem(SOURCES, "cifar10", Source(source.files, cifar10(sum_of), source.other_forms, source.image))
     train, test = load("cifar10", root=tmp_path, image=True)
     assert train["features"].shape == (5, 32, 32, 3)
     assert train["label"].tolist() == [0, 1, 2, 3, 4]
@@ -134,41 +150,55 @@ def test_the_official_cifar10_archive_is_opened_only_with_its_sum(tmp_path, monk
     np.testing.assert_allclose(test["features"][0], expected, rtol=1e-6)
 
 
-def serve(monkeypatch, tmp_path, spoil=False):
-    """Let mnist's official address be a local folder."""
-    write_idx_set(tmp_path / "official")
-    files = []
-    for file in sources._SOURCES["mnist"].files:
-        path = tmp_path / "official" / file.name
-        sum_of = hashlib.sha256(path.read_bytes()).hexdigest()
-        files.append(sources.File(file.name, (tmp_path / "official").as_uri() + "/", "0" * 64 if spoil else sum_of))
-    source = sources._SOURCES["mnist"]
-    served = sources.Source(tuple(files), source.read, source.other_forms, source.image)
-    monkeypatch.setitem(sources._SOURCES, "mnist", served)
+@pytest.fixture
+def official(tmp_path):
+    """A folder of small mnist files, and the address of a web server for it."""
+    folder = tmp_path / "official"
+    write_idx_set(folder)
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
 
 
-def test_a_download_is_checked_and_kept(no_folder, own_cache, tmp_path, monkeypatch):
-    serve(monkeypatch, tmp_path)
+def serve(monkeypatch, official, spoil=False):
+    """Let mnist's official address be the local server."""
+    folder, url = official
+    source = SOURCES["mnist"]
+    sums = {file.name: hashlib.sha256((folder / file.name).read_bytes()).hexdigest() for file in source.files}
+    files = tuple(OfficialFile(name, url, "0" * 64 if spoil else sum_of) for name, sum_of in sums.items())
+    monkeypatch.setitem(SOURCES, "mnist", Source(files, source.read, source.other_forms, source.image))
+
+
+def test_a_download_is_checked_and_kept(no_folder, own_cache, official, monkeypatch):
+    serve(monkeypatch, official)
     assert not available("mnist")
     train, _ = load("mnist")
     assert train["features"].shape == (7, 784)
     assert available("mnist")
     assert len(list((own_cache / "mnist").iterdir())) == 4
-    for path in (tmp_path / "official").iterdir():
+    for path in official[0].iterdir():
         path.unlink()
     np.testing.assert_array_equal(load("mnist")[0]["features"], train["features"])
 
 
-def test_a_download_with_the_wrong_sum_leaves_nothing(no_folder, own_cache, tmp_path, monkeypatch):
-    serve(monkeypatch, tmp_path, spoil=True)
+def test_a_download_with_the_wrong_sum_leaves_nothing(no_folder, own_cache, official, monkeypatch):
+    serve(monkeypatch, official, spoil=True)
     with pytest.raises(ValueError, match=r"expected 0000.*SOTTOVOCE_DATA"):
         load("mnist")
     assert list((own_cache / "mnist").iterdir()) == []
 
 
-def test_offline_names_three_remedies(no_folder, tmp_path, monkeypatch):
-    serve(monkeypatch, tmp_path)
-    for path in (tmp_path / "official").iterdir():
+def test_offline_names_three_remedies(no_folder, official, monkeypatch):
+    serve(monkeypatch, official)
+    for path in official[0].iterdir():
         path.unlink()
     with pytest.raises(ValueError, match="set SOTTOVOCE_DATA") as raised:
         load("mnist")

@@ -86,7 +86,7 @@ def test_dirichlet_is_more_uneven_for_small_alpha():
 def test_sizes_are_kept_or_refused():
     records = table(10)
     assert [len(p) for p in split(records, 3, "sizes", sizes=[5, 3, 2])] == [5, 3, 2]
-    with pytest.raises(ValueError, match="sum to the 10 records there are, they sum to 9"):
+    with pytest.raises(ValueError, match="sum to the 10 records there are, but they sum to 9"):
         split(records, 3, "sizes", sizes=[5, 3, 1])
     with pytest.raises(ValueError, match="one size per agent: 3, got 2"):
         split(records, 3, "sizes", sizes=[5, 5])

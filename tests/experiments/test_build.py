@@ -185,12 +185,12 @@ def test_a_patient_is_not_in_both_training_and_test():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"skew": 0.3}, 'data.skew goes with data.by = "label"'),
-        ({"alpha": 0.3, "by": "label"}, 'data.alpha goes with data.by = "dirichlet"'),
+        ({"skew": 0.3}, 'data.skew needs data.by = "label"'),
+        ({"alpha": 0.3, "by": "label"}, 'data.alpha needs data.by = "dirichlet"'),
         ({"positive": [3, 10]}, "some of the labels 0 to 9"),
         ({"positive": list(range(10))}, "not all"),
-        ({"sizes": [3, 3]}, 'data.sizes goes with data.by = "sizes"'),
-        ({"name": "heterogeneous", "limit": 5}, "data.limit has no use here"),
+        ({"sizes": [3, 3]}, 'data.sizes needs data.by = "sizes"'),
+        ({"name": "heterogeneous", "limit": 5}, "data.limit has no effect"),
     ],
 )
 def test_combinations_that_make_no_sense(table, message):

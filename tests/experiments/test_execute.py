@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.experiments import comparison, execute, reproduce
+from sottovoce.experiments import execute, reproduce
 from sottovoce.experiments.calibrated import written
-from sottovoce.experiments.comparison import Comparison, Outcome, Row
 from sottovoce.experiments.demo import DEMO, demo
-from sottovoce.experiments.report import findings, render, write_report
-from sottovoce.experiments.runfile import PrintedFigure, RunFile
+from sottovoce.experiments.runfile import RunFile
+from sottovoce.reports import load, render
 
 COMPARED = '[compare]\nalone = true\npooled = true\n[[printed]]\nwhat = "theirs"\nvalue = 0.123\nsource = "Table <2>"\n'
 
@@ -96,7 +95,7 @@ def test_stopped_and_resumed_equals_uninterrupted(done, tiny, tmp_path, monkeypa
         patch.setattr(execute.Setup, "run", stop_at_third)
         with pytest.raises(KeyboardInterrupt):
             execute.execute(runfile, tmp_path / "out")
-    partial = comparison.load(tmp_path / "out")
+    partial = load(tmp_path / "out")
     assert [row.name for row in partial.rows] == ["DpSgd"]  # what is done can be looked at
     resumed = execute.execute(runfile, tmp_path / "out", resume=True)
     for ours, theirs in zip(resumed.rows, done[1].rows, strict=True):
@@ -119,7 +118,7 @@ def test_names_that_would_share_a_folder_are_refused(tiny):
     ("sets", "message"),
     [
         (["data.upper=0.3"], "data.upper makes two levels, but the task 'logistic' has one"),
-        (["data.agents=70", "data.n=200", "compare.alone=true"], "compare.alone tells the parties apart"),
+        (["data.agents=70", "data.n=200", "compare.alone=true"], "compare.alone needs the metrics of each party"),
         (["method.gradient.clip=-1"], "clip is -1"),
         (['run.metric="acuracy"'], "no metric 'acuracy'; did you mean 'accuracy'"),
         (['method.sampling={kind="poisson", batch=5000}'], "a batch of 5000"),
@@ -141,9 +140,10 @@ def test_a_budget_below_the_cost_refuses(tiny):
         execute.setup(case(tiny, "privacy.budget=1.0")).run(0)
 
 
-def test_two_parties_on_a_directed_network_can_be_alone():
-    network = sv.networks.isolated(3, directed=True)
+def test_parties_alone_have_no_links_over_any_matrix():
+    network = sv.networks.isolated(3)
     assert len(network.edges) == 0
+    assert network.matrix("pull").nnz == network.matrix("push").nnz == 0
     with pytest.raises(ValueError, match="declared to have none"):
         sv.networks.Network("no", 2, sv.networks.ring(2).matrices, alone=True)
 
@@ -159,7 +159,7 @@ def test_the_calibrated_file_reaches_the_same_epsilon(tiny, noise):
 
 def test_the_report_stands_alone_and_has_the_figures(done):
     out, made = done
-    page = write_report(out).read_text()
+    page = execute.report(out).read_text()
     assert '<svg color="' in (out / "report-curves.svg").read_text()
     for row in made.rows:
         assert f"{row.final('accuracy')[0]:#.4g} ±" in page
@@ -168,7 +168,7 @@ def test_the_report_stands_alone_and_has_the_figures(done):
     assert made.rows[0].privacy.events[0] in page
     assert "Table &lt;2&gt;" in page
     assert "0.123" in page
-    assert "For the owner" in page
+    assert "Not releasable" in page
     assert "clip = 1.0" in page
     assert page.count("<svg") == 2  # curves and network; one epsilon makes no curve
     assert "currentColor" in page
@@ -179,56 +179,11 @@ def test_the_report_stands_alone_and_has_the_figures(done):
 
 def test_one_run_by_itself_can_be_reported(done, tmp_path):
     out, _ = done
-    made = comparison.load(out / "DpSgd" / "0")
+    made = load(out / "DpSgd" / "0")
     assert made.rows[0].name == "0"
     assert "<svg" in render(made)
     with pytest.raises(ValueError, match="holds no finished run"):
-        comparison.load(tmp_path)
-    with pytest.raises(ValueError, match="say where the report goes"):
-        write_report(made)
-
-
-def test_several_epsilons_make_a_curve(done):
-    _, made = done
-    first = made.rows[0]
-
-    def at(epsilon):
-        runs = tuple(
-            dataclasses.replace(r, privacy=dataclasses.replace(r.privacy, epsilon=epsilon)) for r in first.runs
-        )
-        return Row(f"epsilon {epsilon}", "together", runs)
-
-    several = Comparison("several", (at(1.0), at(2.0), at(4.0)), (PrintedFigure(what="x", value=0.5, epsilon=2.0),))
-    page = render(several)
-    assert "epsilon of a party" in page
-    assert "printed in the paper" in page
-
-
-@pytest.mark.parametrize(
-    ("name", "family"),
-    [("epsilon 2", ""), ("tuned, epsilon 0.5", "tuned"), ("tuned, epsilon 2, alone", "tuned, alone"), ("ring", "ring")],
-)
-def test_rows_of_a_family_differ_in_epsilon(done, name, family):
-    _, made = done
-    assert dataclasses.replace(made.rows[0], name=name).family == family
-
-
-def test_findings_speak_of_what_was_compared(done):
-    _, made = done
-    private, open_ = findings(made)
-    assert private.startswith("At epsilon 3 a party, accuracy: ")
-    assert "alone" in private
-    assert "pooled" not in private
-    assert open_.startswith("Without any guarantee: pooled")
-    assert findings(Comparison("one", made.rows[:1])) == []
-
-
-def test_a_worst_agent_has_the_largest_loss():
-    privacy = sv.account(
-        sv.methods.DpSgd(rate=1.0, gradient=sv.Release(1.0, 1.0), sampling=sv.Full()), sizes=[5], steps=1
-    )
-    history = {"loss": np.array([1.0]), "loss/agents": np.array([[0.5, 2.0]]), "seconds": np.array([0.0])}
-    assert Row("a", "together", (Outcome(history, privacy, True),)).worst("loss") == 2.0
+        load(tmp_path)
 
 
 def test_packaged_experiments_all_parse():

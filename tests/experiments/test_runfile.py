@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.experiments.runfile import RunFile
-from sottovoce.experiments.tables import dump, merge
+from sottovoce.experiments.toml import dump, merge
 
 
 @pytest.mark.parametrize(
@@ -104,3 +104,16 @@ _values = st.recursive(
 @given(st.dictionaries(st.text(max_size=5), st.dictionaries(st.text(max_size=5), _values, max_size=4), max_size=3))
 def test_written_toml_reads_back(document):
     assert tomllib.loads(dump(document)) == document
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.lists(st.dictionaries(st.text(max_size=5), _values, max_size=3), min_size=1, max_size=3),
+        max_size=2,
+    )
+)
+def test_written_lists_of_tables_are_sections_and_read_back(document):
+    text = dump(document)
+    assert tomllib.loads(text) == document
+    assert text.count("[[") >= sum(map(len, document.values()))

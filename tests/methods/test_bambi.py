@@ -15,10 +15,10 @@ from sottovoce.runtime.exchange import Message, Party
 from sottovoce.runtime.stages import run_in_stages
 from sottovoce.runtime.vertical import account_vertical, run_vertical
 
+from sottovoce.data.columns import Columns, split_columns
 from sottovoce.methods.bambi import Bambi, smoothing_in_theory
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
-from sottovoce.problems.columns import Columns, split_columns
 from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation, probabilities
 from sottovoce.problems.vertical import Vertical
 from sottovoce.rates import Adam

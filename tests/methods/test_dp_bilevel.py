@@ -20,7 +20,7 @@ from sottovoce.privacy import sound
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Poisson, WithReplacement
 from sottovoce.problems import sets, tasks
-from sottovoce.problems.tasks.curator import rates
+from sottovoce.problems.tasks.reweighting import rates
 from sottovoce.schedules import Constant, Decay
 
 OPEN = Release.open()

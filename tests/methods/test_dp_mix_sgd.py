@@ -77,7 +77,7 @@ class TestAlgorithm:
         parts = records(4)
         method = DmHsgd(0.1, 0.1, OnePass(3), beta_x=0.3, beta_y=0.3, design=design)
         result = sv.run(saddle(), parts, method, network=NETWORK, steps=5, progress=False)
-        x, y = algorithm_1(parts, NETWORK.matrices["mix"].toarray(), 0.1, 0.3, iterations=6, batch=3)
+        x, y = algorithm_1(parts, NETWORK.matrix("mix").toarray(), 0.1, 0.3, iterations=6, batch=3)
         np.testing.assert_allclose(result.agents.x, x, atol=1e-5)
         np.testing.assert_allclose(result.agents.y, y, atol=1e-5)
 

@@ -144,8 +144,8 @@ def test_refusals() -> None:
     ]:
         with pytest.raises(ValueError, match=reason):
             sv.account(method, sizes=[100] * 5, steps=50, network=NETWORK)
-    with pytest.raises(ValueError, match="needs it"):
-        run(tracking(), 5, network=sv.networks.ring(5))
+    with pytest.raises(ValueError, match="has no `mix`: it is directed"):
+        run(sv.methods.DpSgd(0.1, sv.Release.open(), sv.Full()), 5)
     for wrong in ({"sampling": None}, {"form": "round"}, {"design": "best"}, {"lipschitz": 1.0}, {"rounds": 0}):
         with pytest.raises(ValueError):
             tracking(**wrong)
@@ -154,6 +154,15 @@ def test_refusals() -> None:
 
 
 # Where it goes.
+
+
+def test_an_undirected_network_serves_pull_and_push() -> None:
+    """The optimum of all parties' quadratics, of different curvature, is reached over a ring."""
+    problem, parts = quadratics()
+    curvature, centre = CURVATURE[:4], CENTRE[:4]
+    optimum = float(curvature @ centre / curvature.sum())
+    result = sv.run(problem, parts[:4], tracking(), network=sv.networks.ring(4), steps=400, every=400)
+    np.testing.assert_allclose(result.agents.x, optimum, atol=1e-3)
 
 
 def iteration(h: np.ndarray, rounds: int) -> np.ndarray:

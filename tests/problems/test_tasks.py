@@ -26,10 +26,6 @@ def test_registering_a_name_twice_is_an_error():
         tasks.task("softmax")(lambda shape: None)
 
 
-def test_parameters_leave_out_the_shape():
-    assert tasks.parameters("logistic") == ["penalty"]
-
-
 def test_logistic_refuses_many_classes():
     with pytest.raises(ValueError, match="use the task softmax"):
         tasks.get("logistic")(tasks.Shape((5,), classes=10, agents=1))

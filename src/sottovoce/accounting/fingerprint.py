@@ -45,7 +45,7 @@ def _text(jaxpr: Jaxpr) -> str:
 
 def _derivative(function: RecordFunction) -> Jaxpr:
     """Return the gradient's jaxpr: custom rules are written out in it."""
-    shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in function.jaxpr.invars]
+    shapes = [equations.shape_of(var) for var in function.jaxpr.invars]
     real = [
         number
         for number, shape in enumerate(shapes)
@@ -72,6 +72,7 @@ def _constants(jaxpr: Jaxpr, own: Sequence[Any]) -> Iterator[Any]:
     for equation in jaxpr.eqns:
         for function in equation.params["asked"].functions if "asked" in equation.params else ():
             yield from _constants(function.jaxpr, ())
+        inner: Any
         for inner in jaxprs_in_params(equation.params):
             closed = isinstance(inner, ClosedJaxpr)
             yield from _constants(inner.jaxpr if closed else inner, inner.consts if closed else ())

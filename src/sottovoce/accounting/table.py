@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
 from sottovoce.methods.base import Method
@@ -25,7 +26,6 @@ from sottovoce.privacy.accountant import Mechanism, library
 from sottovoce.privacy.labels import Fresh, Labels, Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
-from sottovoce.problems.columns import Columns, device_block, gather
 from sottovoce.problems.vertical import Vertical
 
 FEATURES = "features are not covered: each party's head outputs travel in the clear to the server"
@@ -150,7 +150,7 @@ def _crossings(jaxpr: Jaxpr, times: int) -> list[Crossing]:
         if equation.primitive is equations.loop_p:
             found += _crossings(equation.params["body"], times * equation.params["times"])
         elif equation.primitive in (equations.ask_p, equations.total_p):
-            sent = equation.outvars[0].aval
+            sent = equations.shape_of(equation.outvars[0])
             size = sent.size * sent.dtype.itemsize
             found.append(Crossing(equation.params.get("level"), math.prod(sent.shape[:-2]), size, times))
     return found
@@ -163,8 +163,8 @@ def _losses(problem: Vertical, jaxpr: Jaxpr, classes: int) -> list[ClosedJaxpr]:
         if equation.primitive is equations.loop_p:
             traced += _losses(problem, equation.params["body"], classes)
         elif equation.primitive is equations.ask_p:
-            sent = equation.outvars[0].aval
-            closed = jax.make_jaxpr(problem.losses)(jax.ShapeDtypeStruct(sent.shape, sent.dtype))
+            sent = equations.shape_of(equation.outvars[0])
+            closed = jax.make_jaxpr(problem.losses)(sent)
             shape = closed.out_avals[0].shape
             if shape != (*sent.shape[:-1], classes):
                 raise ValueError(

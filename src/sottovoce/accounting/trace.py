@@ -162,7 +162,7 @@ def _charges(jaxpr: Jaxpr, phase: Phase, known: Known) -> list[Charge]:
                 read(body, inside, (*loops, equation.params["times"]))
 
     def _release(equation: JaxprEqn, drawn: dict[Var, _Drawn], loops: tuple[int, ...]) -> Charge:
-        batch = drawn[equation.invars[0]]
+        batch = drawn[equation.invars[0]]  # type: ignore[index]  # a batch is no literal
         levels = tuple(function.level for function in equation.params["asked"].functions)
         batches = int(np.prod(batch.loops, initial=1))
         times = int(np.prod(loops[len(batch.loops) :], initial=1))

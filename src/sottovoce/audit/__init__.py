@@ -1,24 +1,15 @@
-"""Attacks, and what they prove: a measured lower bound on epsilon beside the claimed one.
+"""Attack methods, and compare what the attacks prove with what is claimed: a lower bound on epsilon.
 
-``sv.audit(method, ...)`` is the function `audit`; the room's other parts are modules of this package.
+>>> import sottovoce as sv
+>>> method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(clip=1.0, noise=0.2), sampling=sv.Full())
+>>> sv.audit(method, sv.Population([10]), steps=3, delta=1e-2, trials=1000).passed
+True
+
+``sv.audit`` is the function `audit`. The other parts of the room are modules: ``from sottovoce.audit import exhibits``.
 """
-
-import sys
-from types import ModuleType
-from typing import Any
 
 from sottovoce.audit.auditing import audit
 from sottovoce.audit.bounds import Finding
 from sottovoce.audit.labels import audit_labels
 
 __all__ = ["Finding", "audit", "audit_labels"]
-
-
-class _Room(ModuleType):
-    """Importing any part of this package binds its name in `sottovoce`: calling that must still audit."""
-
-    def __call__(self, *args: Any, **options: Any) -> Finding:
-        return audit(*args, **options)
-
-
-sys.modules[__name__].__class__ = _Room

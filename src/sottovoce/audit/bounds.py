@@ -1,8 +1,14 @@
-"""From what an attack got right to a lower bound on epsilon.
+"""Turn counts of right and wrong guesses into a lower bound on epsilon.
 
 An attack looks at a transcript and says "the record was there". Differential privacy limits how often it can be right:
 for every event, P[event | D] <= e^epsilon P[event | D'] + delta. So counts of right and wrong guesses over independent
-trials give a lower bound on epsilon that holds with the stated confidence, whatever the attack and however bad it is.
+trials give a lower bound on epsilon that holds with the stated confidence, whatever the attack and however weak it is.
+
+Example: an attack that is right in 900 of 1000 trials under D, and wrong in 100 of 1000 under D', shows that epsilon is
+not below about ln(0.9 / 0.1), less a margin for the confidence:
+
+>>> bool(1.9 < epsilon_bound(900, 100, 1000, delta=0.0, confidence=0.95) < math.log(9))
+True
 """
 
 import math
@@ -17,10 +23,10 @@ _CANDIDATES = 2000  # thresholds tried; more would not change the choice
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit measured, beside what was claimed.
+    """What an audit measured, and what was claimed.
 
     Guarantee: if the mechanism is (claimed, delta)-differentially private, `lower` exceeds `claimed` with probability
-    at most 1 - confidence. The reverse is no proof: an attack that finds little says nothing of a better one.
+    at most 1 - confidence. A low value proves nothing: a better attack might find more.
     """
 
     lower: float
@@ -34,12 +40,12 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether the measurement is compatible with the claim."""
+        """Tell whether the measurement is compatible with the claim."""
         return self.lower <= self.claimed
 
     @property
     def ratio(self) -> float:
-        """How much of the claim was detected: near 1 is a tight claim or a strong attack, above 1 a broken claim."""
+        """The measured bound over the claim: near 1 the claim is tight and the attack strong, above 1 it is false."""
         return self.lower / self.claimed if self.claimed > 0 else math.inf
 
     def __str__(self) -> str:
@@ -59,12 +65,14 @@ class Event:
     above: bool
 
     def count(self, scores: np.ndarray) -> int:
-        """How many trials it names."""
+        """Count the trials in which the event happens."""
         return int(np.sum(scores >= self.threshold if self.above else scores <= self.threshold))
 
 
 def limits(hits: Any, trials: Any, risk: float) -> tuple[np.ndarray, np.ndarray]:
-    """Clopper-Pearson limits of a probability: each is on the wrong side of the truth with probability at most `risk`.
+    """Return Clopper-Pearson limits of a probability.
+
+    Each limit is on the wrong side of the truth with probability at most `risk`.
 
     >>> low, high = limits(0, 200_000, 0.025)
     >>> float(low), round(float(-np.log(high)), 2)
@@ -80,7 +88,7 @@ def limits(hits: Any, trials: Any, risk: float) -> tuple[np.ndarray, np.ndarray]
 def epsilon_bound(
     right: Any, wrong: Any, trials: int, delta: float, confidence: float, trials_wrong: int | None = None
 ) -> np.ndarray:
-    """The largest epsilon that the counts rule out: ln((TPR_low - delta) / FPR_high), and 0 if that is negative.
+    """Return the largest epsilon that the counts rule out: ln((TPR_low - delta) / FPR_high), and 0 if it is negative.
 
     `right` counts the event under the truth it names, out of `trials`; `wrong` under the other one. Each of the two
     limits may fail with half of 1 - confidence. It never exceeds about ln(trials / 3.7) at 95 %.
@@ -95,7 +103,7 @@ def epsilon_bound(
 
 
 def delta_bound(right: int, wrong: int, trials: int, epsilon: float, confidence: float) -> float:
-    """The largest delta that the counts rule out at a given epsilon: TPR_low - e^epsilon FPR_high.
+    """Return the largest delta that the counts rule out at a given epsilon: TPR_low - e^epsilon FPR_high.
 
     >>> round(delta_bound(500, 0, 1000, epsilon=1.0, confidence=0.95), 2)
     0.46
@@ -106,7 +114,9 @@ def delta_bound(right: int, wrong: int, trials: int, epsilon: float, confidence:
 
 
 def choose(under_d: np.ndarray, under_other: np.ndarray, delta: float, confidence: float = 0.95) -> Event:
-    """The event whose bound is largest on these trials. Measure it on others: here it was picked for its luck.
+    """Choose the event whose bound is largest on these trials.
+
+    Measure it on other trials: on these it was chosen because it did well, so its bound here is too good.
 
     >>> scores = np.arange(100.0)
     >>> choose(scores + 90, scores, delta=0.0).above
@@ -131,7 +141,7 @@ def choose(under_d: np.ndarray, under_other: np.ndarray, delta: float, confidenc
 
 
 def measure(event: Event, under_d: np.ndarray, under_other: np.ndarray, delta: float, confidence: float) -> float:
-    """The bound that an event, chosen elsewhere, gives on these trials.
+    """Return the bound that an event gives on these trials; the event must have been chosen on others.
 
     >>> measure(Event(0.5, above=True), np.ones(1000), np.zeros(1000), delta=0.0, confidence=0.95) > 5
     True
@@ -156,9 +166,10 @@ def halves(under_d: np.ndarray, under_other: np.ndarray, delta: float, confidenc
 
 
 def one_run_bound(scores: np.ndarray, included: np.ndarray, delta: float, confidence: float) -> float:
-    """A lower bound on epsilon from one run with many canaries, each put in by a fair coin of its own.
+    """Return a lower bound on epsilon from one run with many canaries, each put in by its own fair coin.
 
-    The canaries with the highest scores are guessed to be in, those with the lowest to be out, the rest is left open.
+    The canaries with the highest scores are guessed to be in, those with the lowest to be out; no guess is made for the
+    others.
     If the run is (epsilon, delta)-private for adding or removing one canary, the number of right guesses among r is
     little more than Binomial(r, 1 / (1 + e^-epsilon)): Steinke, Nasr and Jagielski, "Privacy auditing with one (1)
     training run", NeurIPS 2023, whose delta term is used here. Scores may depend on each other: only the coins must be
@@ -181,14 +192,14 @@ def one_run_bound(scores: np.ndarray, included: np.ndarray, delta: float, confid
 
 
 def _one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, risk: float) -> float:
-    """The largest epsilon under which so many right guesses have a probability of at most `risk`."""
+    """Return the largest epsilon under which this number of right guesses has a probability of at most `risk`."""
 
     def chance(epsilon: float) -> float:
         accuracy = 1 / (1 + math.exp(-epsilon))
         plain = float(stats.binom.sf(right - 1, guesses, accuracy))
         if delta == 0:
             return plain
-        short = np.arange(1, right + 1)  # missing the count by at most so many, per unit of delta
+        short = np.arange(1, right + 1)  # how far below the count, per unit of delta
         mass = np.cumsum(stats.binom.pmf(right - short, guesses, accuracy))
         return plain + 2 * canaries * delta * float(np.max(mass / short, initial=0.0))
 

@@ -104,10 +104,10 @@ def demonstrate(
     ``python -m sottovoce.audit.label_inference`` prints it.
     """
     from sottovoce.accounting.table import table_account
+    from sottovoce.data.columns import Columns
     from sottovoce.methods.bambi import Bambi
     from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
     from sottovoce.privacy.table import Table
-    from sottovoce.problems.columns import Columns
     from sottovoce.problems.tasks.vertical import hyper_representation
     from sottovoce.runtime.columns import record_messages
 

@@ -1,4 +1,4 @@
-"""The audit of a label gate: one label is 0 or 1, and the adversary sees every weight that is made of it."""
+"""Audit a label gate: one label is 0 or 1, and the adversary sees every weight that is computed from it."""
 
 import math
 
@@ -24,7 +24,7 @@ def audit_labels(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Finding:
-    """A measured lower bound on the epsilon of a label that is used so often, in so many perturbed copies each.
+    """Measure a lower bound on the epsilon of a label that is used `uses` times, in `copies` perturbed copies per use.
 
     What a vertical method sends is computed from these weights and public values, so this adversary sees at least as
     much as any party. Each trial is a label of its own; its score is the log-likelihood ratio of the two labels.
@@ -64,7 +64,7 @@ def _scores(gate: LabelGate, label: int, classes: int, uses: int, copies: int, t
     if not isinstance(gate, LaplaceGate):
         raise TypeError(f"{type(gate).__name__} is not a gate that this audit knows: use Memoised, Fresh or Printed")
     vectors = jnp.asarray(gate.vectors(labels))
-    # Two classes: the weights are those of one noisy number; more: one noise an entry, or, printed, one for all.
+    # Two classes: the weights are those of one noisy number. More: one noise per entry or, printed, one for all.
     entries = slice(1, 2) if classes == 2 else slice(0, classes)
     score = np.zeros(trials)
     for use in range(uses):

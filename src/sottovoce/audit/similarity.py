@@ -1,4 +1,7 @@
-"""How much a guessed picture looks like the true one. Pictures have values in [0, 1]; guesses are clipped to that."""
+"""Measure how much a guessed picture looks like the true one.
+
+Pictures have values in [0, 1]; guesses are clipped to that range.
+"""
 
 import math
 from functools import partial
@@ -11,7 +14,7 @@ _TINY = 1e-12
 
 
 def psnr(truth: np.ndarray, guess: np.ndarray) -> float:
-    """Peak signal to noise ratio in decibel, for pictures in [0, 1].
+    """Return the peak signal-to-noise ratio in decibels, for pictures in [0, 1].
 
     >>> round(psnr(np.zeros((2, 2)), np.full((2, 2), 0.1)), 6)
     20.0
@@ -21,7 +24,7 @@ def psnr(truth: np.ndarray, guess: np.ndarray) -> float:
 
 
 def ssim(truth: np.ndarray, guess: np.ndarray, window: int = 7) -> float:
-    """Structural similarity (Wang et al., 2004) of two pictures in [0, 1], over square windows: 1 if equal.
+    """Return the structural similarity (Wang et al., 2004) of two pictures in [0, 1], over square windows: 1 if equal.
 
     >>> ssim(np.eye(8), np.eye(8))
     1.0
@@ -36,7 +39,7 @@ def ssim(truth: np.ndarray, guess: np.ndarray, window: int = 7) -> float:
 
 
 def matched(truth: np.ndarray, guess: np.ndarray) -> np.ndarray:
-    """The guesses in the order that fits the truth best: an attack does not know the order of a batch.
+    """Return the guesses in the order that fits the truth best, because an attack does not know a batch's order.
 
     >>> truth = np.arange(8.0).reshape(2, 2, 2) / 8
     >>> np.array_equal(matched(truth, truth[::-1]), truth)
@@ -47,7 +50,7 @@ def matched(truth: np.ndarray, guess: np.ndarray) -> np.ndarray:
 
 
 def scores(truth: np.ndarray, guess: np.ndarray) -> tuple[float, float]:
-    """Median SSIM and PSNR over all pictures (agents, records, height, width).
+    """Return the median SSIM and PSNR over all pictures (agents, records, height, width).
 
     >>> [round(value) for value in scores(np.zeros((1, 1, 8, 8)), np.zeros((1, 1, 8, 8)))]
     [1, 120]

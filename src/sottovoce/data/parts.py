@@ -1,10 +1,16 @@
-"""A party's records: a view into a shared record set."""
+"""Hold a party's records as a view into a shared record set.
+
+>>> Part({"label": np.array([3, 1, 4])}, rows=np.array([0, 2])).gather()["label"].tolist()
+[3, 4]
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+
+Records = dict[str, Any]  # a record set by column, for example {"features": ..., "label": ...}
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,17 +34,17 @@ class Part:
 
     @property
     def units(self) -> int:
-        """How many privacy units it holds."""
+        """The number of privacy units in it."""
         return len(self) if self.unit is None else np.unique(np.asarray(self.unit)[self.rows]).size
 
     def gather(self) -> Any:
-        """The part's own records, as a pytree of new arrays."""
+        """Copy the part's own records into a pytree of new arrays."""
         return jax.tree.map(lambda leaf: leaf[self.rows], self.records)
 
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """A party's records for the two levels of a bilevel problem: validation above, training below."""
+    """A party's records for the two levels of a bilevel problem: upper for validation, lower for training."""
 
     upper: Part
     lower: Part

@@ -222,7 +222,7 @@ def _shared(by_level: Mapping[str, Sequence[Part]]) -> set[frozenset[Cell]]:
     if len(by_level) > 1:
         for party, held in enumerate(zip(*by_level.values())):
             sources = [id(part.records) if part.unit is None else 0 for part in held]
-            if sources[0] == sources[1] and np.intersect1d(*map(ids_of, held)).size:
+            if sources[0] == sources[1] and np.intersect1d(ids_of(held[0]), ids_of(held[1])).size:
                 found.add(frozenset((party, level) for level in by_level))
     columns: dict[int, list[tuple[np.ndarray, Cell]]] = {}
     for level, group in by_level.items():

@@ -1,9 +1,11 @@
-"""Preprocessing that costs no privacy, because nothing in it is learned from the records.
+"""Preprocess records without spending privacy: nothing here is learned from the records.
 
-Public by declaration: ranges, categories and norm bounds that the user writes down from knowledge of the domain, and
-maps of one record on its own. Not here, on purpose: means, standard deviations, minima and maxima, vocabularies, class
-lists or priors taken from the data. Those are statistics of private records and need a charged release; computing them
-and using them uncharged voids the guarantee, and a report lists a declared one under its caveats.
+Public by declaration: ranges, categories and norm bounds that the user writes down from knowledge of the domain. Also
+free: maps that treat each record separately. Example: "age is between 0 and 120" is a declared range.
+
+Not here, on purpose: means, standard deviations, minima and maxima, vocabularies, class lists or priors taken from the
+data. Those are statistics of private records and need a charged release; using them without a charge voids the
+guarantee, and a report lists a declared one under its caveats.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -17,7 +19,7 @@ import scipy.sparse as sp
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """Declared ranges of the columns, one number for all columns or one each.
+    """Declared ranges of the columns: one number for all columns, or one per column.
 
     >>> Ranges(low=0.0, high=[10.0, 2.0]).scale(np.array([[5.0, 1.0], [20.0, 0.0]])).tolist()
     [[0.5, 0.5], [1.0, 0.0]]
@@ -43,7 +45,7 @@ class Ranges:
 
 
 def categories(declared: Sequence[Hashable]) -> Callable[[Sequence[Hashable] | np.ndarray], np.ndarray]:
-    """One-hot coding for a declared list of categories; a value outside the list is an error that names it.
+    """Return a one-hot coder for a declared list of categories; a value outside the list is an error that names it.
 
     >>> categories(["red", "green"])(["green", "red"]).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
@@ -67,10 +69,10 @@ def categories(declared: Sequence[Hashable]) -> Callable[[Sequence[Hashable] | n
 
 
 def bounded_norm(features: Any, bound: float) -> Any:
-    """Shrink each record whose L2 norm exceeds `bound`; a map of one record on its own, so it needs no statistics.
+    """Shrink each record whose L2 norm exceeds `bound`. Each record is treated separately: no statistics are needed.
 
-    Guarantee: for finite features every norm of the float32 result is at most `bound`. Records inside are untouched up
-    to float32. A CSR matrix stays one.
+    Guarantee: for finite features every norm of the float32 result is at most `bound`. Records within the bound are
+    unchanged, except for rounding to float32. A CSR matrix stays one.
 
     >>> print(bounded_norm(np.array([[3.0, 4.0], [0.3, 0.4]]), bound=1.0).round(3))
     [[0.6 0.8]
@@ -78,7 +80,7 @@ def bounded_norm(features: Any, bound: float) -> Any:
     """
     if not (np.isfinite(bound) and bound > 0):
         raise ValueError(f"bound must be a positive number, got {bound}")
-    # A hair below the bound, so that rounding to float32 cannot carry a norm across it.
+    # Slightly below the bound, so that rounding to float32 cannot move a norm above it.
     reach = bound * (1.0 - 1e-6)
     if sp.issparse(features):
         matrix = sp.csr_array(features, dtype=np.float64)
@@ -90,9 +92,9 @@ def bounded_norm(features: Any, bound: float) -> Any:
 
 
 def check_records(records: Any, classes: int | None = None) -> None:
-    """Raise a ValueError that lists all that is wrong with a record set; return nothing when it is sound.
+    """Raise a ValueError that lists everything that is wrong with a record set; return nothing when it is sound.
 
-    Checked: every leaf is an array, all share their first axis, there are records, numbers are finite, and, with
+    Checked: every leaf is an array, all have the same length, there are records, numbers are finite, and, with
     `classes`, the leaf `label` has whole numbers from 0 to classes - 1.
 
     >>> check_records({"features": np.array([[1.0, np.nan], [0.0, 2.0]]), "label": np.array([0, 3])}, classes=2)

@@ -1,4 +1,4 @@
-"""Hand a record set out to parties, and a party's records to the two levels of a bilevel problem.
+"""Distribute a record set to parties, and a party's records to the two levels of a bilevel problem.
 
 Everything here is a view: rows are assigned, no record is copied.
 """
@@ -25,18 +25,18 @@ def split(
     seed: int = 0,
     unit: str | None = None,
 ) -> list[Part]:
-    """Hand out every record to exactly one of `agents` parties.
+    """Give every record to exactly one of `agents` parties.
 
-    - `iid`: shuffled, sizes as equal as they can be;
+    - `iid`: shuffled, with sizes as equal as possible;
     - `label`: the share `skew` of class i goes to agent i (modulo the number of agents), the rest of the class is
       spread evenly over the other agents, as in the heterogeneous experiments of the literature;
-    - `dirichlet`: each class is shared out in proportions drawn from a symmetric Dirichlet(`alpha`); smaller is more
-      uneven;
+    - `dirichlet`: each class is divided in proportions drawn from a symmetric Dirichlet(`alpha`); a smaller alpha is
+      more uneven;
     - `sizes`: shuffled, agent i gets `sizes[i]`.
 
-    With `unit`, the name of a column of ids, units are handed out whole: a party has all records of a unit or none,
-    sizes count units, and a unit's class is its most frequent label. `label` and `dirichlet` read the labels: they
-    simulate parties, they do not protect anything.
+    With `unit`, the name of a column of ids, units stay whole: a party has all records of a unit or none, sizes count
+    units, and a unit's class is its most frequent label. `label` and `dirichlet` read the labels: they simulate
+    parties, they do not protect anything.
 
     >>> records = {"features": np.zeros((180, 3)), "label": np.arange(180) % 10}
     >>> parts = split(records, agents=10, by="label", skew=0.5)
@@ -48,7 +48,7 @@ def split(
     if agents < 1:
         raise ValueError(f"agents must be at least 1, got {agents}")
     ids = None if unit is None else _column(records, unit, "unit")
-    # What is handed out is a list of items: records, or units; `item` says which one a record belongs to.
+    # Items are distributed: records, or units. `item` is the number of the item that a record belongs to.
     item = np.arange(total) if ids is None else np.unique(ids, return_inverse=True)[1].reshape(-1)
     count = int(item.max()) + 1
     rng = np.random.default_rng(seed)
@@ -67,7 +67,7 @@ def split(
         empty = np.flatnonzero(held == 0).tolist()
         raise ValueError(
             f"agent {empty[0]} would get no {'record' if unit is None else 'unit'} ({len(empty)} of {agents} agents "
-            f"empty, {count} to hand out): use fewer agents, a lower skew, a larger alpha, or another seed"
+            f"empty, {count} to distribute): use fewer agents, a lower skew, a larger alpha, or another seed"
         )
     owner = owner[item]
     order = np.argsort(owner, kind="stable")
@@ -120,7 +120,7 @@ def _by_label(labels: np.ndarray, agents: int, skew: float, rng: np.random.Gener
     if not 0 <= skew <= 1:
         raise ValueError(f"skew is the share of a class that goes to its agent, between 0 and 1; got {skew}")
     owner = np.empty(len(labels), dtype=int)
-    spread = np.zeros(agents, dtype=int)  # what each got from foreign classes: remainders go to those with least
+    spread = np.zeros(agents, dtype=int)  # what each agent got from other classes: remainders go to those with least
     for label in np.unique(labels):
         items = rng.permutation(np.flatnonzero(labels == label))
         home = int(label) % agents
@@ -151,7 +151,7 @@ def _checked_sizes(sizes: Sequence[int] | None, agents: int, count: int, unit: s
         raise ValueError(f'by="sizes" needs one size per agent: {agents}, got {0 if sizes is None else len(sizes)}')
     if min(sizes) < 0 or sum(sizes) != count:
         what = "records" if unit is None else "units"
-        raise ValueError(f"the sizes must sum to the {count} {what} there are, they sum to {sum(sizes)}")
+        raise ValueError(f"the sizes must sum to the {count} {what} there are, but they sum to {sum(sizes)}")
     return [int(size) for size in sizes]
 
 

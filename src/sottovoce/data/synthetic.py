@@ -1,19 +1,27 @@
-"""Made-up records with a known truth, drawn by numpy from a seed."""
+"""Make records with a known truth, drawn by numpy from a seed.
 
-from typing import Any, Literal
+>>> logistic(100, 5)["features"].shape
+(100, 5)
+"""
+
+from typing import Literal
 
 import numpy as np
 
-from sottovoce.data.parts import Part
+from sottovoce.data.parts import Part, Records
 
-Records = dict[str, Any]
-Kind = Literal["normal", "chi-squared", "mixed"]
+Distribution = Literal["normal", "chi-squared", "mixed"]
 
 
 def heterogeneous(
-    agents: int = 10, records: int = 1000, test: int = 20000, dim: int = 200, kind: Kind = "normal", seed: int = 0
+    agents: int = 10,
+    records: int = 1000,
+    test: int = 20000,
+    dim: int = 200,
+    kind: Distribution = "normal",
+    seed: int = 0,
 ) -> tuple[list[Part], Records]:
-    """Parties whose features differ in distribution, and a common test set (Chen and Wang, ICML 2024, section 5.1).
+    """Make parties whose features differ in distribution, and a test set (Chen and Wang, ICML 2024, section 5.1).
 
     Parties are numbered i = 1 to `agents` in the formulas. Each entry of a record a of party i is N(0, i^2) (`normal`),
     chi-squared with i degrees of freedom (`chi-squared`), or the first for even i and the second for odd i (`mixed`);
@@ -44,7 +52,7 @@ def heterogeneous(
 
 
 def logistic(n: int, dim: int, seed: int = 0) -> Records:
-    """Records of a true logistic model: features of norm about one, label 1 with probability sigmoid(5 a.w / |w|).
+    """Draw records of a logistic model: features of norm about one, label 1 with probability sigmoid(5 a.w / |w|).
 
     >>> records = logistic(100, 5)
     >>> records["features"].shape, sorted(set(records["label"].tolist()))
@@ -59,7 +67,7 @@ def logistic(n: int, dim: int, seed: int = 0) -> Records:
 
 
 def quadratic(n: int, dim: int, seed: int = 0, spread: float = 0.0) -> Records:
-    """Records of the loss sum_k curvature_k (x_k - centre_k)^2 / 2, whose minimiser is known.
+    """Draw records of the loss sum_k curvature_k (x_k - centre_k)^2 / 2, whose minimiser is known.
 
     The minimiser of the sum is sum(curvature * centre) / sum(curvature), column by column. `spread` = 0 gives the
     curvature 1 to all; otherwise it is uniform in [1 - spread, 1 + spread].
@@ -77,12 +85,12 @@ def quadratic(n: int, dim: int, seed: int = 0, spread: float = 0.0) -> Records:
 
 
 def patients(count: int = 600, informative: int = 5, useless: int = 15, groups: int = 3, seed: int = 0) -> Records:
-    """A small clinic table: several visits a patient, a few telling measurements among useless ones.
+    """Make a small clinic table: several visits per patient, a few informative measurements among useless ones.
 
-    Columns: `features` in [-1, 1] (the first `informative` ones count), `label` (ill or not), `patient_id` (the unit:
-    one to four visits each), `group` (its share of the population halves from group to group, and each later group's
-    measurements are shifted). A setting where one regularisation coefficient per feature pays, and where a group can
-    be treated badly by an average.
+    Columns: `features` in [-1, 1] (the first `informative` ones matter), `label` (ill or not), `patient_id` (the unit:
+    one to four visits each), `group` (each group is half as large as the one before, and its measurements are shifted
+    further). With these records one regularisation coefficient per feature is useful, and a model that is good on
+    average can be bad for a group.
 
     >>> table = patients(count=50)
     >>> table["features"].shape[1], len(set(table["patient_id"].tolist()))

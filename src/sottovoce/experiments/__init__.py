@@ -1,1 +1,7 @@
-"""Run files, what they build and execute, and the reports that come out."""
+"""Read run files, build what they name, and execute them.
+
+    sottovoce run mine.toml
+
+reads `mine.toml` (`runfile`), builds records, task, network and method (`build`), runs every variant with every seed
+(`execute`), and writes a report (`sottovoce.reports`).
+"""

@@ -1,6 +1,7 @@
-"""From the tables of a run file to the things they name: records, task, network, method.
+"""Build what the tables of a run file name: records, task, network, method.
 
-What a table may say is read off the signature of what it names, so a new method, task or builder needs no word here.
+The keys that a table may have are the parameters of what it names, so a new method, task or builder needs no change
+here. Example: ``[network]`` with ``kind = "ring"`` and ``weight = 0.3`` becomes ``networks.ring(n, weight=0.3)``.
 """
 
 import dataclasses
@@ -21,14 +22,13 @@ from pydantic import TypeAdapter, ValidationError
 from sottovoce import data as datasets
 from sottovoce import methods, networks
 from sottovoce.data import Part, synthetic
-from sottovoce.experiments.runfile import Data, MethodTable, NetworkTable, TaskTable
+from sottovoce.data.parts import Records
+from sottovoce.experiments.runfile import Case, Data, MethodTable, NetworkTable, TaskTable
 from sottovoce.methods.base import alternatives
 from sottovoce.naming import unknown
 from sottovoce.privacy.release import Release
 from sottovoce.problems import tasks
 from sottovoce.schedules import Schedule, schedule
-
-Records = dict[str, Any]
 
 _CLASSES = {"mnist": 10, "fashion-mnist": 10, "cifar10": 10, "digits": 10, "20news": 20}  # all others have two
 _TABLES_OF_RECORDS: dict[str, Callable[..., Records]] = {
@@ -52,7 +52,7 @@ _BUILDERS = {
 
 
 def data_names() -> list[str]:
-    """All names that [data] takes: data sets, and generators.
+    """List all names that [data] takes: data sets and generators.
 
     >>> "digits" in data_names(), "patients" in data_names()
     (True, True)
@@ -62,12 +62,17 @@ def data_names() -> list[str]:
 
 @lru_cache(maxsize=2)
 def _loaded(table: str) -> tuple[list[Any], Records, int]:
-    """Cached by content: variants mostly share their data."""
+    """Load once per content, because variants mostly share their data."""
     return _load(Data.model_validate_json(table))
 
 
 def records(table: Data) -> tuple[list[Any], Records, tasks.Shape]:
-    """The parties' parts, the test records, and what a task may know of them."""
+    """Return the parties' parts, the test records, and the public facts that a task may use.
+
+    >>> parts, test, shape = records(Data(name="digits", agents=3, limit=90))
+    >>> [len(part) for part in parts], shape.classes
+    ([30, 30, 30], 10)
+    """
     parts, test, classes = _loaded(table.model_dump_json(exclude_unset=True))
     return parts, test, tasks.Shape(tuple(test["features"].shape[1:]), classes, len(parts))
 
@@ -94,7 +99,7 @@ def _load(table: Data) -> tuple[list[Any], Records, int]:
 
 
 def whole(table: Data) -> tuple[Records, Records, int]:
-    """Training records and test records, each in one place, and the number of classes.
+    """Return training records, test records (each in one place), and the number of classes.
 
     >>> len(whole(Data(name="digits", positive=[0], limit=100))[0]["label"])
     100
@@ -119,24 +124,33 @@ def whole(table: Data) -> tuple[Records, Records, int]:
     return train, test, classes
 
 
-def check_metric(wished: str, known: Iterable[str]) -> None:
-    """Refuse a metric that a task does not have."""
-    if wished not in known:
-        raise ValueError("run.metric: " + unknown("metric", wished, known))
+def check_metric(wanted: str, known: Iterable[str]) -> None:
+    """Refuse a metric that a task does not have.
+
+    >>> check_metric("acuracy", ["accuracy", "loss"])
+    Traceback (most recent call last):
+    ...
+    ValueError: run.metric: there is no metric 'acuracy'; did you mean 'accuracy'? (accuracy, loss)
+    """
+    if wanted not in known:
+        raise ValueError("run.metric: " + unknown("metric", wanted, known))
 
 
 def _check_combination(table: Data) -> None:
     for key, by in (("skew", "label"), ("alpha", "dirichlet"), ("sizes", "sizes")):
         if key in table.model_fields_set and table.by != by:
-            raise ValueError(f'data.{key} goes with data.by = "{by}", which is "{table.by}": change one of them')
+            raise ValueError(f'data.{key} needs data.by = "{by}", but data.by is "{table.by}": change one of them')
     if table.name == "heterogeneous":
         for key in ("by", "limit", "unit", "positive"):
             if key in table.model_fields_set:
-                raise ValueError(f"data.{key} has no use here: heterogeneous makes one data set a party; leave it out")
+                raise ValueError(f"data.{key} has no effect: heterogeneous makes one data set per party; remove it")
 
 
 def _finished(table: Data, parts: list[Part]) -> list[Any]:
-    """With a column `party`, for tasks that weigh parties (whose a record is, is public), and with levels if wished."""
+    """Add a column `party` (public: which party holds the record), and make two levels if the table asks for them.
+
+    Tasks that weigh parties read this column.
+    """
     shared = parts[0].records  # all parts are views of one set
     shared["party"] = np.empty(len(shared["label"]), np.int32)
     for number, part in enumerate(parts):
@@ -145,7 +159,7 @@ def _finished(table: Data, parts: list[Part]) -> list[Any]:
 
 
 def _hold_out(held: Records) -> tuple[Records, Records]:
-    """The last fifth is for the test; a patient's visits stay together."""
+    """Hold out the last fifth for the test; a patient's visits stay together."""
     count = len(held["label"])
     order = held.get("patient_id", np.arange(count))
     test = order >= order[count - count // 5]
@@ -153,12 +167,16 @@ def _hold_out(held: Records) -> tuple[Records, Records]:
 
 
 def task(table: TaskTable, shape: tasks.Shape) -> tasks.Task:
-    """The ready-made task."""
+    """Build the ready-made task.
+
+    >>> task(TaskTable(name="softmax", penalty=0.1), tasks.Shape((4,), classes=3, agents=2)).problem.variables
+    ('x',)
+    """
     return construct(tasks.get(table.name), table.options, "[task]", {"shape": shape})
 
 
 def network(table: NetworkTable | None, agents: int) -> networks.Network:
-    """The network; one curator needs no table.
+    """Build the network; one curator needs no table.
 
     >>> network(NetworkTable(kind="ring", weight=0.3), 5).name
     'ring of 5, weight 0.3'
@@ -176,8 +194,20 @@ def network(table: NetworkTable | None, agents: int) -> networks.Network:
     return made
 
 
+def different_networks(cases: Iterable[Case]) -> list[networks.Network]:
+    """Build every network that some cases use, each once.
+
+    >>> table = {"data": {"name": "digits", "agents": 5}, "task": {"name": "softmax"}, "network": {"kind": "ring"},
+    ...          "method": {"name": "DpSgd"}, "run": {"steps": 1}}
+    >>> [network.name for network in different_networks([Case.model_validate(table)] * 2)]
+    ['ring of 5']
+    """
+    made = (network(case.network, case.data.agents) for case in cases if case.columns is None)
+    return list(dict.fromkeys(made))
+
+
 def method(table: MethodTable, calibrated: bool = False) -> methods.Method:
-    """The configured method; with `calibrated`, a release's noise may be left out (only ratios count then).
+    """Build the method; with `calibrated`, a release's noise may be left out (then only ratios of noise matter).
 
     >>> table = MethodTable(name="DpSgd", rate={"value": 1.0, "power": 0.5}, sampling="full", gradient={"clip": 2.0})
     >>> method(table, calibrated=True).rate
@@ -204,7 +234,7 @@ def construct(
 ) -> Any:
     """Call `make` with a table's values, converted to what its parameters are annotated with.
 
-    `given` are values from elsewhere, which the table may not set; those `make` has no parameter for are dropped.
+    `given` are values from elsewhere, which the table may not set. Values that `make` has no parameter for are dropped.
 
     >>> from sottovoce.methods import DpSgd
     >>> table = {"rate": 0.1, "gradient": {"clip": 1.0, "noise": 0.5}, "sampling": {"kind": "poisson", "bach": 5}}
@@ -224,14 +254,14 @@ def construct(
     if calibrated and make is Release and missing == ["noise"]:
         table, missing = {**table, "noise": table["clip"]}, []
     if missing:
-        hint = ", or set privacy.epsilon to have it found" if make is Release and missing == ["noise"] else ""
+        hint = ", or set privacy.epsilon, from which it is computed" if make is Release and missing == ["noise"] else ""
         raise ValueError(f"{where} lacks {', '.join(missing)}: add it{hint}")
     values = {key: _convert(value, hints.get(key, Any), f"{where}.{key}", calibrated) for key, value in table.items()}
     return make(**kept, **values)
 
 
 def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
-    """A TOML value as a parameter of type `hint`."""
+    """Convert a TOML value to a parameter of type `hint`."""
     choices = alternatives(hint)
     kinds = {_kebab(kind.__name__): kind for choice in choices for kind in _concrete(choice)}
     if isinstance(value, dict) and kinds:
@@ -240,7 +270,7 @@ def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
         return construct(kinds[value], {}, where, calibrated=calibrated)
     if Schedule in choices and isinstance(value, (int, float, list)):
         return schedule(tuple(value) if isinstance(value, list) else value)
-    coded = (types.NoneType, optax.GradientTransformation)  # what TOML cannot say
+    coded = (types.NoneType, optax.GradientTransformation)  # types that have no TOML value
     plain = tuple(choice for choice in choices if not _concrete(choice) and choice not in coded)
     if not plain:
         raise ValueError(f"{where} is {value!r}: write a table such as {_example(next(iter(kinds.values())))}")
@@ -252,7 +282,7 @@ def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
 
 
 def _from_table(table: dict[str, Any], kinds: dict[str, type], where: str, calibrated: bool) -> Any:
-    """One of several dataclasses: the one that `kind` names, or the one that these keys fit."""
+    """Build one of several dataclasses: the one that `kind` names, or the one that these keys fit."""
     options = dict(table)
     if "kind" in table and len(kinds) > 1:
         kind = str(options.pop("kind"))
@@ -275,7 +305,7 @@ def _fits(kind: type, table: Mapping[str, Any]) -> bool:
 
 
 def _concrete(choice: Any) -> list[type]:
-    """Return the dataclasses that a type stands for: itself and its subclasses, if they are public and not abstract."""
+    """Return the public dataclasses among a type and its subclasses."""
     if not isinstance(choice, type) or choice.__module__ == "builtins":
         return []
     children: list[type] = choice.__subclasses__()

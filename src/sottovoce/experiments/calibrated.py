@@ -1,16 +1,16 @@
-"""A run file with the noise written out that its epsilon takes."""
+"""Write a run file with the noise that its epsilon needs, for example ``gradient = {clip = 1.0, noise = 0.02}``."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from sottovoce.experiments.execute import Setup
-from sottovoce.experiments.tables import Table, dump
+from sottovoce.experiments.toml import Table, dump
 from sottovoce.privacy.release import Release
 from sottovoce.schedules import Scaled
 
 
 def written(title: str, setups: Mapping[str, Setup]) -> str:
-    """The text of a run file whose releases have the noise of these calibrated setups, and no epsilon to reach."""
+    """Return the text of a run file whose releases have the noise of these calibrated setups; it has no epsilon."""
     tables = {name: _tables(setup) for name, setup in setups.items()}
     if len(tables) == 1:
         return dump({"title": title, **next(iter(tables.values()))})
@@ -25,7 +25,7 @@ def _tables(setup: Setup) -> Table:
 
 
 def _noisy(table: Table, made: Any) -> Table:
-    """The method's table with the noise of the releases it made."""
+    """Return the method's table with the noise of the releases that were built from it."""
     noisy = dict(table)
     for key, value in table.items():
         part = getattr(made, key, None)

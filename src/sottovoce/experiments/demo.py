@@ -1,13 +1,12 @@
-"""The demo: a run file that comes with the package, a table, a report."""
+"""Run the demo: a run file that comes with the package, a table, and a report."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sottovoce.experiments.comparison import Comparison
-from sottovoce.experiments.execute import execute
-from sottovoce.experiments.report import write_report
+from sottovoce.experiments.execute import execute, report
 from sottovoce.experiments.reproduce import FILES
 from sottovoce.experiments.runfile import RunFile
+from sottovoce.reports import Comparison
 
 DEMO = FILES / "demo.toml"
 
@@ -18,12 +17,12 @@ def demo(out: str | Path, sets: Sequence[str] = (), say: Callable[[str], None] =
     if (out / "comparison.json").exists():
         _clear(out)
     made = execute(RunFile.load(DEMO, sets), out, say=say)
-    write_report(out)
+    report(out)
     return made
 
 
 def _clear(out: Path) -> None:
-    """Remove what an earlier demo left, and nothing else."""
+    """Remove the files of an earlier demo, and nothing else."""
     ours = ("checkpoint.npz", "ledger.jsonl", "ledger.jsonl.head", "model.npz", "result.json")
     for path in [*(file for name in ours for file in out.glob(f"*/*/{name}")), out / "comparison.json"]:
         path.unlink()

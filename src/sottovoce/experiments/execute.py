@@ -1,4 +1,4 @@
-"""Execute a run file: every variant with every seed, and the comparisons it asks for, each resumable."""
+"""Execute a run file: every variant with every seed, and the comparisons it asks for. Each run can be resumed."""
 
 import dataclasses
 import math
@@ -14,9 +14,9 @@ import numpy as np
 
 from sottovoce import accounting
 from sottovoce.data.parts import Levels, Part
-from sottovoce.experiments import build, comparison, vertical
-from sottovoce.experiments.comparison import ALONE, TRAIN, Comparison, Kind
+from sottovoce.experiments import build, columns
 from sottovoce.experiments.runfile import Case, RunFile
+from sottovoce.experiments.setup import Setup
 from sottovoce.methods import Method
 from sottovoce.networks import Network, isolated
 from sottovoce.privacy.ledger import Budget
@@ -24,17 +24,19 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import objectives
 from sottovoce.problems.tasks.base import Evaluate, Task
+from sottovoce.reports import comparison, write_report
+from sottovoce.reports.comparison import ALONE, TRAIN, Comparison, Kind
+from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
-from sottovoce.runtime.store import facts
 from sottovoce.trees import Tree
 
-_TOLD_APART = 64  # up to so many agents a run records each one's metrics
+_TOLD_APART = 64  # up to this number of agents, a run records the metrics of each one
 
 
 @dataclass(frozen=True)
-class Setup:
-    """A case with everything built: what `run` takes."""
+class RowsSetup(Setup):
+    """A case with everything built that `run` takes."""
 
     case: Case
     task: Task
@@ -45,8 +47,28 @@ class Setup:
 
     @cached_property
     def account(self) -> PrivacyReport:
-        """The privacy statement, without running."""
-        return accounting.account(self.method, delta=self.case.privacy.delta, **self._setting)
+        """The privacy statement, computed without running."""
+        return accounting.account(self.method, self.parts, delta=self.delta, **self._setting)
+
+    @property
+    def data(self) -> list[Any]:
+        """The parties' parts."""
+        return self.parts
+
+    @property
+    def problem(self) -> Any:
+        """What is solved."""
+        return self.task.problem
+
+    @property
+    def graph(self) -> Network:
+        """Who talks to whom."""
+        return self.network
+
+    @property
+    def delta(self) -> float:
+        """The delta of the statement."""
+        return self.case.privacy.delta
 
     @cached_property
     def _setting(self) -> dict[str, Any]:
@@ -55,39 +77,46 @@ class Setup:
             "network": self.network,
             "adjacency": self.case.privacy.adjacency,
             "problem": self.task.problem,
-            **facts(self.parts),
         }
 
-    def calibrated(self) -> "Setup":
-        """With the noise that the wanted epsilon takes."""
+    def calibrated(self) -> "RowsSetup":
+        """Return the setup with the noise that the wanted epsilon needs."""
         wanted = self.case.privacy
         if wanted.epsilon is None:
             return self
-        method = accounting.calibrate(self.method, epsilon=wanted.epsilon, delta=wanted.delta, **self._setting)
+        method = accounting.calibrate(
+            self.method, self.parts, epsilon=wanted.epsilon, delta=wanted.delta, **self._setting
+        )
         return replace(self, method=method)
 
-    def alone(self) -> "Setup":
-        """Each party on its own with the same noise, hence at the same epsilon: its size is what it was."""
+    def alone(self) -> "RowsSetup":
+        """Return the setup in which each party trains alone.
+
+        Noise and sizes stay the same, so epsilon does too.
+        """
         if len(self.parts) > _TOLD_APART:
             raise ValueError(
-                f"compare.alone tells the parties apart, which runs do for up to {_TOLD_APART}; there are "
-                f"{len(self.parts)}: set compare.alone = false, or data.agents lower"
+                f"compare.alone needs the metrics of each party, which runs record for up to {_TOLD_APART} parties; "
+                f"there are {len(self.parts)}: set compare.alone = false, or lower data.agents"
             )
-        return replace(self, network=isolated(len(self.parts), directed="mix" not in self.network.matrices))
+        return replace(self, network=isolated(len(self.parts)))
 
-    def pooled(self) -> "Setup":
-        """One party with all records, without privacy; a batch has as many records as all the parties' batches."""
+    def pooled(self) -> "RowsSetup":
+        """Return the setup of one party with all records, without privacy.
+
+        A batch has as many records as the batches of all parties together.
+        """
         first, agents = self.parts[0], len(self.parts)
         if isinstance(first, Levels):
             everything: Any = Levels(_joined([p.upper for p in self.parts]), _joined([p.lower for p in self.parts]))
         else:
             everything = _joined(self.parts)
-        network = isolated(1, directed="mix" not in self.network.matrices)
+        network = isolated(1)
         method = _with_batches(self.method.without_privacy(), agents)
         return replace(self, parts=[everything], network=network, method=method)
 
     def _judge(self) -> Evaluate:
-        """Metrics on test records and, if wished, on some training records of every party, the loss first."""
+        """Return metrics on test records and, if wanted, on some training records of every party, the loss first."""
         on_test, count = self.task.metrics(self.test), self.case.run.train
         if count is None:
             return on_test
@@ -101,9 +130,9 @@ class Setup:
         return both
 
     def check_metric(self) -> None:
-        """A wished metric that the task does not have is found before anything is run."""
-        if (wished := self.case.run.metric) is not None:
-            build.check_metric(wished, jax.eval_shape(self._judge(), *objectives.start(self.task.problem)))
+        """Refuse a metric that the task does not have, before anything is run."""
+        if (wanted := self.case.run.metric) is not None:
+            build.check_metric(wanted, jax.eval_shape(self._judge(), *objectives.start(self.task.problem)))
 
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""
@@ -122,8 +151,7 @@ class Setup:
             delta=privacy.delta,
             adjacency=privacy.adjacency,
             budget=Budget(privacy.budget, privacy.delta) if privacy.budget and self.account.private else None,
-            chunk=how.chunk,
-            devices=how.devices if len(self.parts) > 1 else 1,
+            performance=Performance(how.chunk, how.devices if len(self.parts) > 1 else 1),
         )
 
 
@@ -140,7 +168,7 @@ def setup(case: Case) -> Setup:
     3.0
     """
     if case.columns is not None:
-        return vertical.setup(case)  # type: ignore[return-value]  # it answers to the same names
+        return columns.setup(case)
     if case.method.name == "Bambi":
         raise ValueError("Bambi is for a table split by columns: add [columns], for example parties = 4")
     wanted = case.privacy
@@ -156,7 +184,7 @@ def setup(case: Case) -> Setup:
         )
     if case.data.upper is not None and set(task.problem.losses) != {"upper", "lower"}:
         raise ValueError(f"data.upper makes two levels, but the task {case.task.name!r} has one: leave data.upper out")
-    made = Setup(case, task, task.prepare(parts), test, network, method)
+    made = RowsSetup(case, task, task.prepare(parts), test, network, method)
     made.check_metric()
     if not wanted.enabled:
         return replace(made, method=method.without_privacy())
@@ -171,19 +199,19 @@ def setup(case: Case) -> Setup:
 
 @dataclass(frozen=True)
 class Planned:
-    """A row of the comparison to come."""
+    """One row of the planned comparison."""
 
     name: str
     kind: Kind
     setup: Setup
 
     def folder(self, seed: int) -> str:
-        """Where a seed's run goes, within the experiment's folder."""
+        """Return the folder of a seed's run, within the experiment's folder."""
         return f"{re.sub(r'[^A-Za-z0-9.]+', '-', self.name).strip('-')}/{seed}"
 
 
 def plan(runfile: RunFile) -> list[Planned]:
-    """All rows of a run file, built and checked; what is wrong with the last is found before the first is run."""
+    """Build and check all rows of a run file, so that an error in the last is found before the first is run."""
     rows: list[Planned] = []
     pooled: set[str] = set()
     several = len(runfile.cases) > 1
@@ -209,15 +237,15 @@ def plan(runfile: RunFile) -> list[Planned]:
 def execute(
     runfile: RunFile, out: str | Path, resume: bool = False, say: Callable[[str], None] = lambda line: None
 ) -> Comparison:
-    """Run everything a run file asks for, into ``out/<variant>/<seed>``; `resume` goes on with what is there.
+    """Run everything a run file asks for, into ``out/<variant>/<seed>``; `resume` continues what is there.
 
-    `say` is told what begins.
+    `say` is called with a line of text when a run begins.
     """
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: give a folder with --out")
     if (out / "comparison.json").exists() and not resume:
-        raise ValueError(f"{out} holds an experiment already: choose another --out, or go on with --resume")
+        raise ValueError(f"{out} holds an experiment already: choose another --out, or continue it with --resume")
     say(f"preparing {runfile.title}")
     rows = plan(runfile)
     entries = [
@@ -238,16 +266,26 @@ def execute(
             say(f"{begun} of {total}: {row.name}, seed {seed}")
             try:
                 row.setup.run(seed, out / row.folder(seed), resume)
-            except FloatingPointError as error:  # a method that diverges is a finding: the others go on
+            except FloatingPointError as error:  # a method that diverges is a result too: the others continue
                 say(f"left out: {error}")
-            except ValueError:  # these settings do not go on with what is there: it stays as it was
+            except ValueError:  # these settings do not fit what is there: leave it as it was
                 comparison.restore_plan(out, before)
                 raise
     return comparison.load(out)
 
 
+def report(folder: str | Path, path: str | Path | None = None) -> Path:
+    """Write the report of a finished or stopped experiment, and return its path (default: ``folder/report.html``).
+
+    The networks of its run file are drawn in it.
+    """
+    made = comparison.load(folder)
+    networks = build.different_networks(RunFile.parse(made.text).cases.values()) if made.text else []
+    return write_report(made, Path(folder) / "report.html" if path is None else path, networks)
+
+
 def _some(parts: Sequence[Any], count: int) -> Any:
-    """About `count` training records, as many of every party."""
+    """Take about `count` training records, the same number from every party."""
     each = math.ceil(count / len(parts))
     held = [part.lower if isinstance(part, Levels) else part for part in parts]
     spread = [np.linspace(0, len(part) - 1, min(each, len(part))).astype(int) for part in held]
@@ -256,7 +294,7 @@ def _some(parts: Sequence[Any], count: int) -> Any:
 
 
 def _joined(parts: Sequence[Part]) -> Part:
-    """One part with the records of all; parts of one set stay views of it."""
+    """Return one part with the records of all parts, as a view of the set that they share."""
     first = parts[0]
     if all(part.records is first.records for part in parts):
         return Part(first.records, np.concatenate([part.rows for part in parts]), first.unit)
@@ -264,7 +302,7 @@ def _joined(parts: Sequence[Part]) -> Part:
 
 
 def _with_batches(method: Any, times: int) -> Any:
-    """A copy whose batches are `times` as large."""
+    """Return a copy whose batches are `times` as large."""
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(method):
         value = getattr(method, field.name)

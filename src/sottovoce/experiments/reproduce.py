@@ -1,4 +1,4 @@
-"""The papers' experiments: run files that come with the package, as ``files/<paper>/<experiment>.toml``."""
+"""Find the papers' experiments: run files that come with the package, as ``files/<paper>/<experiment>.toml``."""
 
 from pathlib import Path
 
@@ -8,12 +8,16 @@ FILES = Path(__file__).parent / "files"
 
 
 def experiments() -> list[str]:
-    """All experiments as ``paper/experiment``."""
+    """List all experiments as ``paper/experiment``.
+
+    >>> "ldp-dsbo/mnist" in experiments()
+    True
+    """
     return sorted(path.relative_to(FILES).with_suffix("").as_posix() for path in FILES.glob("*/*.toml"))
 
 
 def find(name: str) -> Path:
-    """The run file of an experiment; a ValueError names the nearest if there is none.
+    """Return the run file of an experiment; for an unknown name, the ValueError names the nearest one.
 
     >>> find("nobody/nothing")
     Traceback (most recent call last):

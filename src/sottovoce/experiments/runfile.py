@@ -1,4 +1,4 @@
-"""Run files: an experiment in one TOML file.
+"""Describe an experiment in one TOML file, the run file.
 
     title = "Softmax regression on ten agents"
 
@@ -8,9 +8,9 @@
     by = "label"            # iid, label, dirichlet or sizes
     skew = 0.5              # for label; alpha for dirichlet, sizes for sizes
     seed = 0
-    limit = 1000            # only the first so many training records
+    limit = 1000            # use only the first 1000 training records
     upper = 0.2             # two levels: the upper one's share of records
-    unit = "patient_id"     # the privacy unit, a column; else a record
+    unit = "patient_id"     # column of privacy units; default: a record
     positive = [0, 1, 2]    # two classes: these labels are 1, others 0
     image = true            # other keys: options of the set or generator
 
@@ -35,8 +35,8 @@
     chunk = 1024            # records treated at once: bounds the memory
     devices = 1
     metric = "accuracy"     # the one that pictures show first
-    train = 2000            # also metrics of so many training records:
-                            # un-noised, for simulations only
+    train = 2000            # also metrics of 2000 training records:
+                            # without noise, for simulations only
 
     [privacy]
     epsilon = 1.0           # scales the noise; releases keep their ratios
@@ -46,9 +46,9 @@
     enabled = true          # false: the non-private twin
 
     [columns]               # a table split by columns: no [network], method
-    parties = 4             # Bambi, a vertical task; epsilon is of labels
-    stages = 2              # labels are drawn in so many parts
-    models = 3              # so many are averaged
+    parties = 4             # Bambi, a vertical task; epsilon is for labels
+    stages = 2              # labels are drawn in 2 parts
+    models = 3              # 3 models are averaged
     test = 0.2              # hold out a share of all records
     log = true              # log(1 + count), then
     unit = true             # each party's part of a record at norm 1
@@ -70,7 +70,7 @@
     epsilon = 1.0
     source = "Table 2"
 
-Tables are merged key by key; one whose `name` or `kind` changes is replaced as a whole.
+Tables are merged key by key; a table whose `name` or `kind` changes is replaced as a whole.
 """
 
 import tomllib
@@ -81,8 +81,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sottovoce.experiments.tables import Table, dump, merge, parse_sets
+from sottovoce.experiments.toml import Table, dump, merge, parse_sets
 from sottovoce.naming import unknown
+from sottovoce.reports.comparison import PaperFigure
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -96,18 +97,18 @@ class _Closed(BaseModel):
 
 
 class _Open(BaseModel):
-    """A table with keys of its own and others, which the thing it names must know."""
+    """A table with keys that are known here, and options of the thing that it names."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     @property
     def options(self) -> Table:
-        """The other keys."""
+        """The options: keys that are not known here."""
         return dict(self.model_extra or {})
 
 
 class Data(_Open):
-    """Which records, and how they are handed out."""
+    """Which records, and how they are distributed to parties."""
 
     name: str
     agents: Count = 10
@@ -141,7 +142,7 @@ class MethodTable(_Open):
 
 
 class Run(_Closed):
-    """How long, how often, how many times."""
+    """The number of steps, how often to evaluate, and the seeds."""
 
     steps: Count
     every: Count | None = None
@@ -163,7 +164,7 @@ class Privacy(_Closed):
 
 
 class ColumnsTable(_Closed):
-    """How a table is split by columns, and its labels drawn."""
+    """How a table is split by columns, and how its labels are drawn."""
 
     parties: Count = 4
     stages: Count = 1
@@ -174,14 +175,14 @@ class ColumnsTable(_Closed):
 
 
 class Compare(_Closed):
-    """What every user asks for besides."""
+    """Which comparisons to run in addition."""
 
     alone: bool = False
     pooled: bool = False
 
 
 class Case(_Closed):
-    """One configuration, complete."""
+    """One complete configuration."""
 
     data: Data
     task: TaskTable
@@ -191,15 +192,6 @@ class Case(_Closed):
     run: Run
     privacy: Privacy = Privacy()
     compare: Compare = Compare()
-
-
-class PrintedFigure(_Closed):
-    """A figure of a paper."""
-
-    what: str
-    value: float
-    epsilon: float | None = None
-    source: str = ""
 
 
 _TABLES = tuple(Case.model_fields)
@@ -212,12 +204,12 @@ class RunFile:
 
     title: str
     cases: Mapping[str, Case]
-    printed: tuple[PrintedFigure, ...]
+    printed: tuple[PaperFigure, ...]
     text: str
 
     @classmethod
     def load(cls, path: str | Path, sets: Sequence[str] = (), quick: bool = False) -> "RunFile":
-        """Read a file; `sets` are ``key=value`` lines that win over everything, `quick` applies its [quick] table."""
+        """Read a file; `sets` are ``key=value`` lines that override everything, `quick` applies its [quick] table."""
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"there is no run file {path}: give the path of a .toml file, or see `sottovoce list`")
@@ -227,7 +219,7 @@ class RunFile:
     def parse(
         cls, text: str, sets: Sequence[str] = (), quick: bool = False, default_title: str = "experiment"
     ) -> "RunFile":
-        """From the text of a file.
+        """Read the text of a file.
 
         >>> text = '''
         ... data.name = "digits"
@@ -262,7 +254,7 @@ class RunFile:
         return cls(
             title=str(document.get("title", default_title)),
             cases=_cases(base, variants),
-            printed=tuple(_checked(PrintedFigure, entry, "[[printed]]") for entry in document.get("printed", [])),
+            printed=tuple(_checked(PaperFigure, entry, "[[printed]]") for entry in document.get("printed", [])),
             text=text,
         )
 
@@ -278,7 +270,7 @@ def _cases(base: Table, variants: list[Table]) -> dict[str, Case]:
                 raise ValueError(unknown("key of [[variant]]", key, (*_TABLES, "name")))
         name = str(variant.get("name", f"variant {number + 1}"))
         if name in cases:
-            raise ValueError(f"two variants are called {name!r}: give each [[variant]] a name of its own")
+            raise ValueError(f"two variants are called {name!r}: give each [[variant]] its own name")
         cases[name] = _case(merge(base, {key: value for key, value in variant.items() if key != "name"}))
     return cases
 
@@ -291,7 +283,7 @@ def _case(tables: Table) -> Case:
 
 
 def _checked(model: type[M], table: Any, where: str) -> M:
-    """A model from a table; what is wrong is said in the file's own words."""
+    """Build a model from a table; errors are reported with the names of the file."""
     try:
         return model.model_validate(table)
     except ValidationError as error:
@@ -312,6 +304,6 @@ def _in_words(model: type[BaseModel], problem: Any, where: str) -> str:
 
 
 def _fields(annotation: Any) -> list[str]:
-    """The keys of a table's model; an optional table is a union of its model and None."""
+    """Return the keys of a table's model; an optional table is a union of its model and None."""
     models = [annotation, *getattr(annotation, "__args__", ())]
     return next(list(model.model_fields) for model in models if hasattr(model, "model_fields"))

@@ -136,7 +136,7 @@ class Agent(Handle):
         others = jax.tree.unflatten(structure, heard)
         if own is None:
             return others
-        weight = self._mine(self._known.network.matrices[over].diagonal().astype(np.float32))
+        weight = self._mine(self._known.network.matrix(over).diagonal().astype(np.float32))
         return jax.tree.map(lambda other, mine: other + weight * mine, others, own)
 
     # Within.
@@ -206,7 +206,7 @@ class Agent(Handle):
         return jnp.asarray(values[0]) if (values == values[0]).all() else jnp.asarray(values)[self.index]
 
     def _weight(self, over: str, axis: int) -> jax.Array:
-        matrix = self._known.network.matrices[over]
+        matrix = self._known.network.matrix(over)
         sums = np.asarray(matrix.sum(axis=axis)).reshape(-1) - matrix.diagonal()
         return self._mine(sums.astype(np.float32))
 

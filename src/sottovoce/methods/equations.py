@@ -53,7 +53,7 @@ class Asked:
     def split(self, values: Sequence[Any]) -> tuple[Any, Sequence[Any], list[Sequence[Any]]]:
         """Return the equation's operands as batch, point, and what each function closes over."""
         batch, at, rest = values[0], values[1 : 1 + self.count], list(values[1 + self.count :])
-        closed_over = []
+        closed_over: list[Sequence[Any]] = []
         for function in self.functions:
             closed_over.append(rest[: function.consts])
             rest = rest[function.consts :]
@@ -101,6 +101,15 @@ def _loop(*operands: Any, consts: int, **_: Any) -> list[Any]:
 @features_p.def_abstract_eval
 def _features(_: Any, *, shapes: tuple[Any, ...], **__: Any) -> list[Any]:
     return [jax.core.ShapedArray(shape.shape, shape.dtype) for shape in shapes]
+
+
+def shape_of(var: Any) -> jax.ShapeDtypeStruct:
+    """Return the shape and type of a variable of a jaxpr.
+
+    >>> shape_of(jax.make_jaxpr(jnp.sum)(jnp.ones(3)).jaxpr.invars[0])
+    ShapeDtypeStruct(shape=(3,), dtype=float32)
+    """
+    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
 
 
 def inner_jaxprs(equation: JaxprEqn) -> Iterator[Jaxpr]:

@@ -217,7 +217,7 @@ class LdpDsbo(Method):
         laws = self.laws()
         if laws is None or not self._as_in_the_paper():
             return None
-        own_weight = float((1 - setting.network.matrices["mix"].diagonal()).min())
+        own_weight = float((1 - setting.network.matrix("mix").diagonal()).min())
         if not 0 < own_weight < 1:
             return None
         agents = setting.network.size
@@ -238,7 +238,7 @@ class LdpDsbo(Method):
             return None
         v, s, sigma, lam0 = _numbers(laws, agent)
         return sound.ldp_dsbo_printed(
-            setting.steps, v, s, sigma, lam0, w=float(1 - setting.network.matrices["mix"].diagonal()[agent]),
+            setting.steps, v, s, sigma, lam0, w=float(1 - setting.network.matrix("mix").diagonal()[agent]),
             c_h=known.c_h, c_l=known.c_l, c_z=self.z_radius,
             L_h1=known.L_h1, L_l1=known.L_l1, L_l2=known.L_l2, H1=known.H1,
         )  # fmt: skip

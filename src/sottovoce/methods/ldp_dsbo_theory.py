@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sottovoce.networks import Finding, Network
+from sottovoce.networks import Condition, Network
 from sottovoce.privacy.release import Release
 from sottovoce.schedules import Constant, Decay, Ratio, Scaled, Schedule
 
 if TYPE_CHECKING:
     from sottovoce.methods.ldp_dsbo import LdpDsbo
 
-Case = Literal["strongly convex", "convex", "nonconvex"]
-CASES: tuple[Case, ...] = ("strongly convex", "convex", "nonconvex")
+Convexity = Literal["strongly convex", "convex", "nonconvex"]
+CASES: tuple[Convexity, ...] = ("strongly convex", "convex", "nonconvex")
 VARIABLES = ("x", "y", "z")
 _STRICT = "stricter reading: eigenvalues of -W below 1"
 
@@ -84,12 +84,12 @@ def is_power_law(release: Release, step: Schedule, design: str) -> bool:
 class Prediction:
     """What was checked, and the exponent r of the predicted error O(T^-r); None when a condition fails."""
 
-    case: Case
-    findings: tuple[Finding, ...]
+    case: Convexity
+    findings: tuple[Condition, ...]
     rate: float | None
 
     @property
-    def failed(self) -> tuple[Finding, ...]:
+    def failed(self) -> tuple[Condition, ...]:
         """The conditions that do not hold."""
         return tuple(finding for finding in self.findings if not finding.holds)
 
@@ -98,7 +98,7 @@ class Prediction:
         return "\n".join([head, *map(str, self.findings)])
 
 
-def predict(method: "LdpDsbo", network: Network, case: Case = "nonconvex") -> Prediction:
+def predict(method: "LdpDsbo", network: Network, case: Convexity = "nonconvex") -> Prediction:
     """Check a configured method on a network.
 
     The paper's stricter reading of Assumption 2.1 (eigenvalues of -W below 1) is listed but not asked for: its own
@@ -118,7 +118,7 @@ def predict(method: "LdpDsbo", network: Network, case: Case = "nonconvex") -> Pr
     per_agent = [[law.power for law in three] for three in (steps, noise)]
     silent = [name for name, law in zip(VARIABLES, noise) if not min(law.value) > 0]
     checked = conditions([max(p) for p in per_agent[0]], per_agent[1], case)
-    positive = Finding(
+    positive = Condition(
         "noise is positive", not silent, f"no noise on {', '.join(silent)}" if silent else "on x, y and z"
     )
     findings = (positive, *checked, *weights)
@@ -127,7 +127,7 @@ def predict(method: "LdpDsbo", network: Network, case: Case = "nonconvex") -> Pr
     return Prediction(case, findings, rate([max(p) for p in per_agent[0]], lowest, case) if all(wanted) else None)
 
 
-def conditions(v: Sequence[float], s: Sequence[Any], case: Case) -> list[Finding]:
+def conditions(v: Sequence[float], s: Sequence[Any], case: Convexity) -> list[Condition]:
     """Conditions of Assumption 3.1 and Theorem 4.1 on step-size exponents v and noise exponents s, for x, y and z.
 
     An entry of s is a number, or one number an agent: 3.1 looks at the largest, 4.1 at the smallest.
@@ -160,10 +160,10 @@ def conditions(v: Sequence[float], s: Sequence[Any], case: Case) -> list[Finding
             (f"2 s_z > v_z + {name}", 2 * sz, vz + slack),
         ]
     # Exponents are decimals: a tie, which fails, must not turn on the last bit of a sum.
-    return [Finding(name, left > right + 1e-9, f"{left:.6g} against {right:.6g}") for name, left, right in asked]
+    return [Condition(name, left > right + 1e-9, f"{left:.6g} against {right:.6g}") for name, left, right in asked]
 
 
-def rate(v: Sequence[float], s: Sequence[float], case: Case) -> float:
+def rate(v: Sequence[float], s: Sequence[float], case: Convexity) -> float:
     """The exponent of Theorem 4.1, whether or not its conditions hold.
 
     The error is |x - x*|^2 at the last step (strongly convex), the average of F - F* (convex), or the average of the

@@ -1,6 +1,10 @@
-"""Who talks to whom: graphs, weight matrices, and what must hold of them."""
+"""Say who talks to whom: graphs, weight matrices, and the conditions that they must meet.
 
-from sottovoce.networks.checks import Finding
+>>> ring(4, weight=0.3).mix.toarray()[0].round(1).tolist()
+[0.4, 0.3, 0.0, 0.3]
+"""
+
+from sottovoce.networks.checks import Condition
 from sottovoce.networks.graphs import (
     Network,
     complete,
@@ -17,7 +21,7 @@ from sottovoce.networks.graphs import (
 from sottovoce.networks.picture import draw
 
 __all__ = [
-    "Finding",
+    "Condition",
     "Network",
     "complete",
     "directed",

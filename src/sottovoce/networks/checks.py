@@ -1,6 +1,9 @@
-"""What must hold of a weight matrix, as readable findings.
+"""Check the conditions that a weight matrix must meet, and report each one in words.
 
-All of it works on sparse matrices and scales to tens of thousands of agents: eigenvalues come from a Fourier transform
+>>> print(averaging(sp.csr_array(np.array([[0.6, 0.4], [0.4, 0.6]])))[1])
+ok   row sums: furthest from 1 by 0
+
+All checks work on sparse matrices and scale to tens of thousands of agents: eigenvalues come from a Fourier transform
 when every agent sees the same pattern (ring, complete, exponential), from a dense solve when the network is small, and
 from Lanczos iterations otherwise.
 """
@@ -12,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
-Csr = Any  # scipy.sparse.csr_array: scipy ships no types
+from sottovoce.networks.weights import Csr
 
 TOLERANCE = 1e-8
 _LANCZOS_ERROR = 1e-6
@@ -20,7 +23,7 @@ _DENSE = 400  # up to this many agents a dense eigenvalue solve takes millisecon
 
 
 @dataclass(frozen=True)
-class Finding:
+class Condition:
     """One checked condition: its name, whether it holds, and the figures behind it."""
 
     name: str
@@ -36,7 +39,7 @@ class Spectrum:
     """Eigenvalues of a mixing matrix apart from the one that belongs to agreement (eigenvalue 1).
 
     `low` and `high` are the smallest and largest real parts, `radius` the largest modulus: the factor by which
-    disagreement shrinks a step. For a single agent all are 0, as there is nothing to disagree about.
+    disagreement shrinks per step. For a single agent all are 0, because there is no disagreement.
     """
 
     low: float
@@ -44,8 +47,8 @@ class Spectrum:
     radius: float
 
 
-def averaging(mix: Csr) -> list[Finding]:
-    """Findings about an averaging matrix (I + W in the notation of zero-row-sum papers).
+def averaging(mix: Csr) -> list[Condition]:
+    """Check an averaging matrix (I + W in the notation of papers with zero row sums).
 
     >>> ring = sp.csr_array(np.array([[0.4, 0.3, 0.3], [0.3, 0.4, 0.3], [0.3, 0.3, 0.4]]))
     >>> all(f.holds for f in averaging(ring))
@@ -57,30 +60,30 @@ def averaging(mix: Csr) -> list[Finding]:
     spectrum = disagreement(mix)
     strict = 1.0 - spectrum.low
     return [
-        Finding("symmetric", asymmetry <= TOLERANCE, f"largest |w_ij - w_ji| is {asymmetry:.2g}"),
-        Finding("row sums", rows <= TOLERANCE, f"furthest from 1 by {rows:.2g}"),
-        Finding("column sums", columns <= TOLERANCE, f"furthest from 1 by {columns:.2g}"),
-        Finding("connected", len(components) == 1, _describe_components(components)),
-        Finding(
+        Condition("symmetric", asymmetry <= TOLERANCE, f"largest |w_ij - w_ji| is {asymmetry:.2g}"),
+        Condition("row sums", rows <= TOLERANCE, f"furthest from 1 by {rows:.2g}"),
+        Condition("column sums", columns <= TOLERANCE, f"furthest from 1 by {columns:.2g}"),
+        Condition("connected", len(components) == 1, _describe_components(components)),
+        Condition(
             "eigenvalues of I + W",
             spectrum.radius < 1.0,
             f"apart from the simple 1 between {spectrum.low:.8g} and {spectrum.high:.8g}, must be inside (-1, 1)",
         ),
-        Finding(
+        Condition(
             "spectral gap",
             spectrum.radius < 1.0,
-            f"{1.0 - spectrum.radius:.8g}: disagreement shrinks by {spectrum.radius:.8g} a step",
+            f"{1.0 - spectrum.radius:.8g}: disagreement shrinks by {spectrum.radius:.8g} per step",
         ),
-        Finding(
+        Condition(
             "stricter reading: eigenvalues of -W below 1",
             strict < 1.0,
-            f"largest is {strict:.8g}; averaging converges without this one",
+            f"largest is {strict:.8g}; averaging converges without this condition",
         ),
     ]
 
 
-def rooted(pull: Csr, push: Csr) -> list[Finding]:
-    """Findings about a directed pair: spanning trees of pull and of the reversed push, with a common root.
+def rooted(pull: Csr, push: Csr) -> list[Condition]:
+    """Check a directed pair: spanning trees of pull and of the reversed push, with a common root.
 
     This is Assumption 1 of gradient tracking over directed graphs: R and C^T each contain a spanning tree, and some
     agent is a root of both.
@@ -93,10 +96,10 @@ def rooted(pull: Csr, push: Csr) -> list[Finding]:
     common = np.intersect1d(sources, sinks)
     imbalance = _largest(push.sum(axis=0) - push.sum(axis=1))
     return [
-        Finding("spanning tree of pull", sources.size > 0, _describe_agents("roots", sources)),
-        Finding("spanning tree of push transposed", sinks.size > 0, _describe_agents("roots", sinks)),
-        Finding("common root", common.size > 0, _describe_agents("common roots", common)),
-        Finding(
+        Condition("spanning tree of pull", sources.size > 0, _describe_agents("roots", sources)),
+        Condition("spanning tree of push transposed", sinks.size > 0, _describe_agents("roots", sinks)),
+        Condition("common root", common.size > 0, _describe_agents("common roots", common)),
+        Condition(
             "push is balanced",
             imbalance <= TOLERANCE,
             f"what an agent sends and receives differs by up to {imbalance:.4g}; "
@@ -106,7 +109,7 @@ def rooted(pull: Csr, push: Csr) -> list[Finding]:
 
 
 def disagreement(mix: Csr) -> Spectrum:
-    """Eigenvalues of `mix` other than the simple 1 of the constant vector; rows and columns must sum to one.
+    """Return the eigenvalues of `mix` except the simple 1 of the constant vector; rows and columns must sum to one.
 
     >>> disagreement(sp.csr_array(np.array([[0.75, 0.25], [0.25, 0.75]])))
     Spectrum(low=0.5, high=0.5, radius=0.5)
@@ -127,7 +130,7 @@ def disagreement(mix: Csr) -> Spectrum:
 
 
 def component_sizes(matrix: Csr) -> list[int]:
-    """Sizes of the groups of agents that hear of each other, directions ignored; largest first.
+    """Return the sizes of the connected groups of agents, directions ignored, largest first.
 
     >>> component_sizes(sp.csr_array(np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1]])))
     [2, 1]
@@ -137,7 +140,9 @@ def component_sizes(matrix: Csr) -> list[int]:
 
 
 def roots(matrix: Csr) -> np.ndarray:
-    """Agents whose messages reach everyone (entry [i, j]: i hears j), directly or through others; may be empty.
+    """Return the agents whose messages reach everyone, directly or through others; may be empty.
+
+    Entry [i, j] says that i hears j.
 
     >>> roots(sp.csr_array(np.array([[0, 1, 0], [1, 0, 0], [1, 0, 0]]))).tolist()
     [0, 1]
@@ -151,7 +156,7 @@ def roots(matrix: Csr) -> np.ndarray:
 
 
 def sums_off_one(matrix: Csr, axis: int) -> float:
-    """How far the sums along `axis` are from one at most.
+    """Return the largest distance from one of the sums along `axis`.
 
     >>> sums_off_one(sp.csr_array(np.array([[0.5, 0.25], [0.5, 0.5]])), axis=1)
     0.25
@@ -160,7 +165,7 @@ def sums_off_one(matrix: Csr, axis: int) -> float:
 
 
 def describe_components(matrix: Csr) -> str:
-    """The groups of a disconnected network in words.
+    """Describe the groups of a disconnected network in words.
 
     >>> describe_components(sp.csr_array(np.eye(2)))
     '2 separate groups of 1, 1 agents'
@@ -184,7 +189,7 @@ def _extreme_symmetric(mix: Csr) -> np.ndarray:
 
 
 def _next_to_both_ends(mix: Csr, start: np.ndarray) -> np.ndarray:
-    """Shift and invert below the smallest eigenvalue (Gershgorin's bound) and just above the largest, 1."""
+    """Find eigenvalues by shift and invert, below the smallest (Gershgorin's bound) and just above the largest, 1."""
     reach = np.abs(mix).sum(axis=1) - np.abs(mix.diagonal())
     below = float((mix.diagonal() - reach).min()) - 1e-6
     columns = sp.csc_array(mix)
@@ -202,7 +207,7 @@ def _extreme_general(mix: Csr) -> np.ndarray:
 
 
 def _is_circulant(matrix: Csr) -> bool:
-    """Whether each row is the one above, moved by one: then the first row's Fourier transform is the spectrum."""
+    """Tell whether each row is the one above moved by one; then the first row's Fourier transform is the spectrum."""
     size = matrix.shape[0]
     each = np.diff(matrix.indptr)
     if each[0] == 0 or (each != each[0]).any():

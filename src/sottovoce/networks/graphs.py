@@ -1,20 +1,26 @@
-"""Who talks to whom: the `Network` value and its builders."""
+"""Define the `Network` value, which says who talks to whom, and its builders.
+
+>>> ring(5).degree.tolist()
+[2, 2, 2, 2, 2]
+"""
 
 import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 
+from sottovoce.naming import unknown
 from sottovoce.networks import checks, weights
-from sottovoce.networks.checks import Finding
+from sottovoce.networks.checks import Condition
 from sottovoce.networks.weights import Csr
 
-_ATTEMPTS = 100  # random graphs drawn before we give up on a connected one
+_ATTEMPTS = 100  # random graphs that are drawn before we stop looking for a connected one
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +28,8 @@ class Network:
     """Agents 0 to size - 1 and the weights they give to what they hear.
 
     `matrices` holds either `mix` (averaging: row i has agent i's weights, its own on the diagonal) or `pull` and `push`
-    (directed: raw nonnegative weights, zero diagonal). Entry [i, j] is the weight of what i hears from j.
+    (directed: raw nonnegative weights, zero diagonal). Entry [i, j] is the weight of what i hears from j. Methods ask
+    `matrix(over)`, which derives `pull` and `push` from `mix` where needed.
 
     Guarantee, checked here: the rows and columns of `mix` sum to one, the agents are connected, and repeated averaging
     converges; `pull` and the reversed `push` have spanning trees with a common root. The one exception is `isolated`,
@@ -55,29 +62,53 @@ class Network:
         else:
             _require_rooted(self.name, self.pull, self.push)
 
+    def matrix(self, over: str) -> Csr:
+        """Return the weights that a method asks for: `mix`, `pull` or `push`.
+
+        An undirected network also serves methods that want `pull` and `push`: both are its averaging matrix without
+        the diagonal. A directed network has no `mix`.
+
+        >>> ring(4, weight=0.3).matrix("pull").toarray()[0].round(1).tolist()
+        [0.0, 0.3, 0.0, 0.3]
+        """
+        if over in self.matrices:
+            return self.matrices[over]
+        if over in ("pull", "push"):
+            return self._between
+        if over != "mix":
+            raise ValueError(unknown("matrix of a network", over, ("mix", "pull", "push")))
+        raise ValueError(
+            f"the network {self.name!r} has no `mix`: it is directed and has `pull` and `push`; for averaging use an "
+            "undirected builder, for example networks.ring"
+        )
+
+    @cached_property
+    def _between(self) -> Csr:
+        return weights.without_diagonal(self.matrices["mix"])
+
     @property
     def mix(self) -> Csr:
         """The averaging matrix, own weights on the diagonal."""
-        return self._matrix("mix", "is directed and has `pull` and `push`; for averaging use an undirected builder")
+        return self.matrix("mix")
 
     @property
     def pull(self) -> Csr:
-        """Weights of the states an agent hears."""
-        return self._matrix("pull", "averages and has `mix`; build it with networks.directed(pull, push)")
+        """The weights of the states that an agent hears, without its own."""
+        return self.matrix("pull")
 
     @property
     def push(self) -> Csr:
-        """Weights of the gradient trackers an agent hears."""
-        return self._matrix("push", "averages and has `mix`; build it with networks.directed(pull, push)")
+        """The weights of the gradient trackers that an agent hears, without its own."""
+        return self.matrix("push")
 
     @property
     def degree(self) -> np.ndarray:
-        """How many others each agent hears."""
+        """The number of others that each agent hears."""
         return np.bincount(self.edges[:, 1], minlength=self.size)
 
     @property
     def edges(self) -> np.ndarray:
-        """All pairs (sender, hearer), one a row, sorted by hearer."""
+        """All pairs (sender, hearer), one per row, sorted by hearer."""
         hears = weights.without_diagonal(sum(abs(matrix) for matrix in self.matrices.values())).tocoo()
         return np.stack([hears.col, hears.row], axis=1)
 
@@ -93,8 +124,8 @@ class Network:
                 graph.edges[j, i][key] = weight
         return graph
 
-    def check(self) -> list[Finding]:
-        """What holds of this network and what does not, in words.
+    def check(self) -> list[Condition]:
+        """Check which conditions this network meets, in words.
 
         >>> [f.name for f in ring(10, weight=0.3).check() if not f.holds]
         ['stricter reading: eigenvalues of -W below 1']
@@ -102,11 +133,6 @@ class Network:
         if "mix" in self.matrices:
             return checks.averaging(self.mix)
         return checks.rooted(self.pull, self.push)
-
-    def _matrix(self, key: str, remedy: str) -> Csr:
-        if key not in self.matrices:
-            raise ValueError(f"the network {self.name!r} has no `{key}`: it {remedy}")
-        return self.matrices[key]
 
     def _content(self) -> bytes:
         digest = hashlib.sha256(str(self.size).encode())
@@ -129,7 +155,7 @@ class Network:
 
 
 def ring(n: int, weight: float | None = None) -> Network:
-    """Each agent hears the one before and the one after it.
+    """Build a ring: each agent hears the one before and the one after it.
 
     `weight=None` takes Metropolis weights; a number is the weight of every edge, the remainder stays with the agent.
 
@@ -141,7 +167,7 @@ def ring(n: int, weight: float | None = None) -> Network:
 
 
 def complete(n: int) -> Network:
-    """Everyone hears everyone, all with the weight 1/n.
+    """Build a complete graph: everyone hears everyone, with the weight 1/n.
 
     >>> complete(3).mix.toarray()[0].round(2).tolist()
     [0.33, 0.33, 0.33]
@@ -150,7 +176,7 @@ def complete(n: int) -> Network:
 
 
 def star(n: int) -> Network:
-    """Agent 0 in the middle, all others hear only it; Metropolis weights.
+    """Build a star: agent 0 is in the middle, all others hear only it; Metropolis weights.
 
     >>> star(4).degree.tolist()
     [3, 1, 1, 1]
@@ -159,7 +185,7 @@ def star(n: int) -> Network:
 
 
 def exponential(n: int) -> Network:
-    """Agent i tells i + 1, i + 2, i + 4, ... (modulo n): few edges, fast averaging.
+    """Build an exponential graph: agent i tells i + 1, i + 2, i + 4, ... (modulo n). Few edges, fast averaging.
 
     Directed, yet rows and columns sum to one, so it averages: every weight is 1 / (1 + number of heard).
 
@@ -173,7 +199,7 @@ def exponential(n: int) -> Network:
 
 
 def single() -> Network:
-    """One curator, who hears nobody but itself.
+    """Build the network of one curator, who hears only itself.
 
     >>> single().mix.toarray().tolist()
     [[1.0]]
@@ -181,22 +207,20 @@ def single() -> Network:
     return Network("one curator", 1, {"mix": sp.csr_array(np.ones((1, 1)))})
 
 
-def isolated(n: int, directed: bool = False) -> Network:
-    """No network at all: n agents that each work alone, run side by side in one program.
+def isolated(n: int) -> Network:
+    """Build no network at all: n agents that each work alone, run side by side in one program.
 
-    For the comparison "each party alone"; nothing is averaged, and no message is sent. `directed` gives empty `pull`
-    and `push` in place of `mix`, for methods that use those.
+    It is for the comparison "each party alone": nothing is averaged, and no message is sent.
 
-    >>> isolated(3).mix.toarray().tolist()
-    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    >>> isolated(2).mix.toarray().tolist(), isolated(2).pull.toarray().tolist()
+    ([[1.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]])
     """
-    nobody = sp.csr_array((_count(n), n), dtype=np.float64)
-    matrices = {"pull": nobody, "push": nobody} if directed else {"mix": sp.csr_array(sp.eye_array(n, format="csr"))}
-    return Network(f"{n} agents alone", n, matrices, alone=True)
+    only_themselves = sp.csr_array(sp.eye_array(_count(n), format="csr"))
+    return Network(f"{n} agents alone", n, {"mix": only_themselves}, alone=True)
 
 
 def regular(n: int, degree: int, seed: int = 0, weight: float | None = None) -> Network:
-    """A random connected graph in which every agent has `degree` neighbours.
+    """Draw a random connected graph in which every agent has `degree` neighbours.
 
     >>> set(regular(10, 3).degree.tolist())
     {3}
@@ -207,7 +231,7 @@ def regular(n: int, degree: int, seed: int = 0, weight: float | None = None) -> 
             "and their product even"
         )
     if degree == 2 and n > 2:
-        # A connected graph of degree 2 is one cycle: draw its order, as a free draw mostly falls apart.
+        # A connected graph of degree 2 is one cycle: draw its order, because a free draw is rarely connected.
         order = np.random.default_rng(seed).permutation(n)
         cycle = nx.relabel_nodes(nx.cycle_graph(n), dict(enumerate(order.tolist())))
         return _undirected(f"2-regular graph of {n}", cycle, weight)
@@ -217,7 +241,7 @@ def regular(n: int, degree: int, seed: int = 0, weight: float | None = None) -> 
 
 
 def erdos_renyi(n: int, p: float, seed: int = 0, weight: float | None = None) -> Network:
-    """Each pair of agents is linked with probability p; drawn anew until connected.
+    """Draw a graph in which each pair of agents is linked with probability p; drawn again until it is connected.
 
     >>> erdos_renyi(10, 0.5, seed=1).check()[3].detail
     'all 10 agents reach each other'
@@ -231,7 +255,7 @@ def erdos_renyi(n: int, p: float, seed: int = 0, weight: float | None = None) ->
 
 
 def directed(pull: Any, push: Any) -> Network:
-    """A directed network: `pull` weighs the states heard, `push` the gradient trackers heard; they may differ.
+    """Build a directed network: `pull` weighs the states heard, `push` the gradient trackers heard; they may differ.
 
     Each is a numpy or scipy matrix, a networkx graph, or a list of edges `(sender, hearer[, weight])`. They need no
     common edges and no stochastic rows or columns, only spanning trees of `pull` and of the reversed `push` with a
@@ -250,10 +274,10 @@ def directed(pull: Any, push: Any) -> Network:
 
 
 def from_matrix(matrix: Any, convention: Literal["doubly", "zero-row-sum"] = "doubly") -> Network:
-    """An averaging network from a given weight matrix.
+    """Build an averaging network from a given weight matrix.
 
-    `doubly`: nonnegative, rows and columns sum to one. `zero-row-sum`: the W of papers that average with I + W, rows
-    and columns sum to zero.
+    `doubly`: nonnegative, rows and columns sum to one. `zero-row-sum`: the W of papers that average with I + W; its
+    rows and columns sum to zero.
 
     >>> from_matrix(np.array([[-0.3, 0.3], [0.3, -0.3]]), "zero-row-sum").mix.toarray().tolist()
     [[0.7, 0.3], [0.3, 0.7]]

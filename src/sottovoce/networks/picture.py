@@ -1,4 +1,4 @@
-"""A drawing of a network."""
+"""Draw a network."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from sottovoce.networks.graphs import Network
 
-_SHOWN = 200  # more agents than this are a smear: show the first ones, whose links are mostly among themselves
+_SHOWN = 200  # more agents than this cannot be told apart: show the first ones, whose links are mostly among themselves
 
 
 def draw(network: Network, ax: Any = None) -> Any:

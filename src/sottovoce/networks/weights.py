@@ -1,4 +1,4 @@
-"""Weight matrices of a graph: how much each agent trusts what it hears.
+"""Compute the weight matrices of a graph: how much weight each agent gives to what it hears.
 
 Entry [i, j] is always the weight that agent i gives to what it hears from agent j. An edge (j, i) of a directed graph
 says that j tells i, so it becomes entry [i, j].
@@ -15,11 +15,11 @@ Csr = Any  # scipy.sparse.csr_array: scipy ships no types
 
 
 def adjacency(graph: Any, size: int | None = None) -> Csr:
-    """Raw weights of a graph as a sparse matrix: entry [i, j] for what i hears from j.
+    """Return the raw weights of a graph as a sparse matrix: entry [i, j] is for what i hears from j.
 
     `graph` is a numpy or scipy matrix, a networkx graph (attribute `weight`, 1 when absent), or a list of edges
     `(sender, hearer)` or `(sender, hearer, weight)`. Plain lists are edges, never matrices. Weights must be finite, and
-    those between agents not negative. `size` is the number of agents when the edges alone do not tell.
+    those between agents not negative. `size` is the number of agents where the edges alone do not determine it.
 
     >>> adjacency([(0, 1), (1, 2, 0.5)]).toarray().tolist()
     [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.5, 0.0]]
@@ -48,7 +48,7 @@ def adjacency(graph: Any, size: int | None = None) -> Csr:
 
 
 def metropolis(graph: Any) -> Csr:
-    """Metropolis weights of an undirected graph: 1 / (1 + larger degree) an edge, the remainder on the diagonal.
+    """Return Metropolis weights of an undirected graph: 1 / (1 + larger degree) per edge, the rest on the diagonal.
 
     Guarantee: symmetric, nonnegative, rows and columns sum to one, every own weight positive; so on a connected graph
     repeated averaging converges to the average.
@@ -63,7 +63,7 @@ def metropolis(graph: Any) -> Csr:
 
 
 def zero_row_sum(graph: Any, weight: float) -> Csr:
-    """The matrix W of papers that average with I + W: `weight` on every edge, minus the row's sum on the diagonal.
+    """Return the W of papers that average with I + W: `weight` on every edge, minus the row's sum on the diagonal.
 
     >>> zero_row_sum([(0, 1), (1, 0)], 0.3).toarray().tolist()
     [[-0.3, 0.3], [0.3, -0.3]]
@@ -75,7 +75,7 @@ def zero_row_sum(graph: Any, weight: float) -> Csr:
 
 
 def row_stochastic(graph: Any) -> Csr:
-    """Each agent weighs itself and everyone it hears equally: rows sum to one.
+    """Let each agent weigh itself and everyone it hears equally: rows sum to one.
 
     >>> row_stochastic([(0, 1), (0, 2), (1, 2)]).toarray().round(2).tolist()
     [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.33, 0.33, 0.33]]
@@ -85,17 +85,8 @@ def row_stochastic(graph: Any) -> Csr:
     return _tidy(sp.diags_array(1.0 / links.sum(axis=1)) @ links)
 
 
-def column_stochastic(graph: Any) -> Csr:
-    """Each agent shares itself out equally over itself and everyone it tells: columns sum to one.
-
-    >>> column_stochastic([(0, 1), (0, 2), (1, 2)]).toarray().round(2).tolist()
-    [[0.33, 0.0, 0.0], [0.33, 0.5, 0.0], [0.33, 0.5, 1.0]]
-    """
-    return _tidy(row_stochastic(_links(graph).T).T)
-
-
 def without_diagonal(matrix: Csr) -> Csr:
-    """The weights between agents alone.
+    """Return the weights between different agents.
 
     >>> without_diagonal(sp.csr_array(np.array([[0.5, 0.5], [0.2, 0.8]]))).toarray().tolist()
     [[0.0, 0.5], [0.2, 0.0]]
@@ -104,7 +95,7 @@ def without_diagonal(matrix: Csr) -> Csr:
 
 
 def _links(graph: Any) -> Csr:
-    """Ones where i hears j, i apart from j."""
+    """Return ones where i hears j and i is not j."""
     matrix = without_diagonal(adjacency(graph))
     return sp.csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
 

@@ -6,8 +6,8 @@ Example: a bank holds income and debt, a shop holds purchases, and the bank also
 
 from dataclasses import dataclass
 
+from sottovoce.data.columns import Columns
 from sottovoce.privacy.label_store import Labels
-from sottovoce.problems.columns import Columns
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,9 @@
-"""What is optimised, and the sets it is confined to."""
+"""State what is optimised, and the sets that variables are confined to.
+
+>>> import jax.numpy as jnp
+>>> Minimize(lambda x, record: jnp.sum((x - record) ** 2), x0=jnp.zeros(2)).variables
+('x',)
+"""
 
 from sottovoce.problems import sets
 from sottovoce.problems.objectives import Bilevel, Minimize, MinMax, Problem, along, public_along

@@ -1,7 +1,7 @@
-"""Networks as plain pytrees: `init(key)` gives the parameters, `apply(params, features)` the class scores.
+"""Define neural networks as plain pytrees: `init(key)` gives the parameters, `apply(params, features)` the scores.
 
-`apply` takes the features of one record, or of many with a leading axis. Nothing mixes records: where deep networks
-need normalisation it is group norm, within a record, for batch statistics would let a record by-pass its own clip.
+`apply` takes the features of one record, or of many with a leading axis. Nothing mixes records. Where deep networks
+need normalisation it is group norm, within a record, because batch statistics would let a record bypass its own clip.
 """
 
 import math
@@ -16,15 +16,15 @@ from sottovoce.trees import Tree
 
 
 @dataclass(frozen=True)
-class Model:
-    """A network: how its parameters start and how they are applied to one record's features."""
+class Architecture:
+    """A neural network: its starting parameters, and how they are applied to one record's features."""
 
     init: Callable[[jax.Array], Tree]
     single: Callable[[Tree, jax.Array], jax.Array]
     features: tuple[int, ...]
 
     def apply(self, params: Tree, features: jax.Array) -> jax.Array:
-        """Class scores, for one record or for as many as the leading axis says.
+        """Return class scores, for one record or for one record per entry of a leading axis.
 
         >>> model = mlp((4,), classes=3)
         >>> model.apply(model.init(jax.random.key(0)), jnp.zeros((5, 4))).shape
@@ -37,8 +37,8 @@ class Model:
         return jax.vmap(partial(self.single, params))(features.reshape(-1, *self.features))
 
 
-def mlp(features: Sequence[int], classes: int, hidden: Sequence[int] = (64,)) -> Model:
-    """A multi-layer perceptron with tanh units, which keep gradients small enough to clip without much loss.
+def mlp(features: Sequence[int], classes: int, hidden: Sequence[int] = (64,)) -> Architecture:
+    """Build a multi-layer perceptron with tanh units, which keep gradients small enough to clip without much loss.
 
     >>> size(mlp((784,), 10, hidden=(64,)).init(jax.random.key(0)))
     50890
@@ -55,11 +55,11 @@ def mlp(features: Sequence[int], classes: int, hidden: Sequence[int] = (64,)) ->
             x = jnp.tanh(_affine(layer, x))
         return _affine(params[-1], x)
 
-    return Model(init, single, tuple(features))
+    return Architecture(init, single, tuple(features))
 
 
-def cnn(features: Sequence[int], classes: int, channels: Sequence[int] = (16, 32), hidden: int = 32) -> Model:
-    """The small network of private image classification: two convolutions with stride 2, two dense layers.
+def cnn(features: Sequence[int], classes: int, channels: Sequence[int] = (16, 32), hidden: int = 32) -> Architecture:
+    """Build the small network of private image classification: two convolutions with stride 2, two dense layers.
 
     >>> size(cnn((28, 28, 1), 10).init(jax.random.key(0)))
     26010
@@ -93,11 +93,11 @@ def cnn(features: Sequence[int], classes: int, channels: Sequence[int] = (16, 32
     def single(params: Tree, x: jax.Array) -> jax.Array:
         return _affine(params["out"], jnp.tanh(_affine(params["hidden"], body(params["convolutions"], x))))
 
-    return Model(init, single, (*features,))
+    return Architecture(init, single, (*features,))
 
 
-def resnet18(features: Sequence[int], classes: int, width: int = 64, groups: int = 8) -> Model:
-    """ResNet-18 with group norm, for small pictures (3x3 first convolution, no first pooling).
+def resnet18(features: Sequence[int], classes: int, width: int = 64, groups: int = 8) -> Architecture:
+    """Build ResNet-18 with group norm, for small pictures (3x3 first convolution, no first pooling).
 
     `width` is the number of channels of the first stage: 64 is the full network, with 11 million parameters; narrower
     ones keep the depth. It must be a multiple of `groups`.
@@ -138,11 +138,11 @@ def resnet18(features: Sequence[int], classes: int, width: int = 64, groups: int
             x = jax.nn.relu(inside + (unit(block["short"], x, stride) if "short" in block else x))
         return _affine(params["out"], jnp.mean(x, axis=(0, 1)))
 
-    return Model(init, single, (*features,))
+    return Architecture(init, single, (*features,))
 
 
 def size(params: Tree) -> int:
-    """The number of parameters.
+    """Count the parameters.
 
     >>> size({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
     9
@@ -170,7 +170,7 @@ def _conv(key: jax.Array, window: int, inputs: int, outputs: int) -> dict[str, j
 
 
 def _kernel(key: jax.Array, window: int, inputs: int, outputs: int) -> jax.Array:
-    """He's initialisation; the norm that follows has the bias."""
+    """Draw a kernel by He's initialisation; the normalisation that follows has the bias."""
     return jax.random.normal(key, (window, window, inputs, outputs)) * math.sqrt(2 / (window**2 * inputs))
 
 

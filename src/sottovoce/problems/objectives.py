@@ -1,14 +1,15 @@
-"""What is optimised: one loss, a loss with an adversary, or a problem whose constraint is a training problem.
+"""State what is optimised: a loss (`Minimize`), a min-max loss (`MinMax`), or a bilevel problem (`Bilevel`).
 
-Losses are functions of *one record* and are read through the gate only. Terms that contain no record (regularisers,
-divergences) are public and stated apart: they are neither clipped nor noised.
+Losses are functions of *one record*, and records are read through the gate only. Terms that contain no record
+(regularisers, divergences) are public and stated separately: they are neither clipped nor noised. Example: in softmax
+regression the cross entropy of one record is the loss, and ``penalty * |x|^2`` is the public term.
 """
 
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,7 @@ def _anywhere(tree: Tree) -> Tree:
     return tree
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Minimize:
     """min over x of the mean over records of ``loss(x, record)``, plus ``public(x)``.
@@ -39,8 +41,8 @@ class Minimize:
         public: a term without records, added as it is.
         project_x: keeps x in a set (`sottovoce.problems.sets`, or your own).
         predict: ``predict(x, features)``, for saved models and reports.
-        public_constants: set it to True to declare that arrays the functions close over are public. An array captured
-            by a loss by-passes the gate, so by default it is an error.
+        public_constants: set it to True to declare that arrays captured by the functions are public. An array captured
+            by a loss bypasses the gate, so by default it is an error.
 
     >>> import jax.numpy as jnp
     >>> problem = Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(2))
@@ -61,6 +63,7 @@ class Minimize:
         _fill_defaults(self)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class MinMax:
     """min over x, max over y of the mean over records of ``loss(x, y, record)``, plus ``public(x, y)``.
@@ -88,6 +91,7 @@ class MinMax:
         _fill_defaults(self)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Bilevel:
     """min over x of the mean of ``upper(x, y*(x), record)``, where y*(x) minimises the mean of ``lower(x, y, record)``.
@@ -126,12 +130,16 @@ Problem = Minimize | MinMax | Bilevel
 
 
 def start(problem: Problem) -> tuple[Tree, ...]:
-    """The variables' starting values, in the order of ``problem.variables``."""
+    """Return the variables' starting values, in the order of ``problem.variables``.
+
+    >>> start(Minimize(lambda x, r: x * r, x0=1.5))
+    (1.5,)
+    """
     return tuple(getattr(problem, f"{name}0") for name in problem.variables)
 
 
 def along(fn: Callable[..., jax.Array], x: Tree, y: Tree, record: Record, z: Tree) -> jax.Array:
-    """The derivative of ``fn(x, y, record)`` in y along z.
+    """Return the derivative of ``fn(x, y, record)`` in y along z.
 
     Its gradient in y is the Hessian-vector product, in x the Jacobian-vector product, so that a second-order release
     is again the gradient of a scalar per record, and no matrix is formed. A loss with a `custom_vjp` inside has no
@@ -147,7 +155,7 @@ def along(fn: Callable[..., jax.Array], x: Tree, y: Tree, record: Record, z: Tre
 
 
 def public_along(fn: Callable[..., Any], x: Tree, y: Tree, z: Tree) -> jax.Array:
-    """`along` for a public term, which takes no record and may be a constant.
+    """Do as `along` for a public term, which takes no record and may be a constant.
 
     >>> import jax.numpy as jnp
     >>> float(public_along(lambda x, y: jnp.sum(x * y), jnp.ones(2), jnp.zeros(2), jnp.asarray([1.0, 2.0])))
@@ -159,7 +167,12 @@ def public_along(fn: Callable[..., Any], x: Tree, y: Tree, z: Tree) -> jax.Array
 def check(problem: Problem, records: Mapping[str, Record]) -> None:
     """Try each loss on one record of its set: a scalar must come out, and no undeclared array may be captured.
 
-    Raises ValueError that names the loss and the remedy.
+    Raises a ValueError that names the loss and the remedy.
+
+    >>> check(Minimize(lambda x, r: x - r, x0=jnp.zeros(2)), {"records": jnp.ones(2)})
+    Traceback (most recent call last):
+    ...
+    ValueError: loss returned shapes [(2,)] for one record: it must return one scalar per record
     """
     for name in problem.variables:
         for leaf in jax.tree.leaves(getattr(problem, f"{name}0")):
@@ -188,7 +201,7 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
 
 
 def fingerprint(problem: Problem, records: Mapping[str, Record]) -> str:
-    """A digest of what a problem computes: its losses, public terms and projections, and the numbers inside them.
+    """Return a digest of what a problem computes: its losses, public terms and projections, and their constants.
 
     >>> import jax.numpy as jnp
     >>> half, whole = (Minimize(lambda x, r, c=c: c * jnp.sum((x - r) ** 2), jnp.zeros(2)) for c in (0.5, 1.0))
@@ -200,7 +213,7 @@ def fingerprint(problem: Problem, records: Mapping[str, Record]) -> str:
     asked = {name: (*begun, records.get(level, records.get("records"))) for level, name in problem.losses.items()}
     for name, given in {**asked, **_without_records(problem)}.items():
         traced = jax.make_jaxpr(getattr(problem, name))(*given)
-        # addresses of functions differ from process to process, what they compute does not
+        # Addresses of functions differ from process to process; what they compute does not.
         sha.update(re.sub(r" at 0x[0-9a-f]+", "", f"{name}: {traced.jaxpr}").encode())
         for constant in _constants(traced.jaxpr, traced.consts):
             sha.update(np.ascontiguousarray(constant).tobytes())
@@ -208,7 +221,7 @@ def fingerprint(problem: Problem, records: Mapping[str, Record]) -> str:
 
 
 def _without_records(problem: Problem) -> dict[str, tuple[Tree, ...]]:
-    """The public terms and the projections by name, and what they are called with."""
+    """Return the public terms and the projections by name, with the arguments they are called with."""
     names = [field.name for field in fields(problem)]
     terms = {name: start(problem) for name in names if name.startswith("public") and name != "public_constants"}
     sets = {name: (getattr(problem, f"{name[-1]}0"),) for name in names if name.startswith("project_")}
@@ -216,7 +229,7 @@ def _without_records(problem: Problem) -> dict[str, tuple[Tree, ...]]:
 
 
 def _check_public(problem: Problem) -> None:
-    """Terms without records give one number, projections give back what they were given; neither captures arrays."""
+    """Check that terms without records give one number, that projections keep shapes, and that none captures arrays."""
     for name, given in _without_records(problem).items():
         try:
             traced, value = jax.make_jaxpr(getattr(problem, name), return_shape=True)(*given)
@@ -231,7 +244,7 @@ def _check_public(problem: Problem) -> None:
 
 
 def _refuse_captured(name: str, traced: ClosedJaxpr) -> None:
-    """An array constant inside a loss would reach the result without passing the gate (clip and noise)."""
+    """Refuse array constants: inside a loss they would reach the result without passing the gate (clip and noise)."""
     for constant in _constants(traced.jaxpr, traced.consts):
         if isinstance(constant, (np.ndarray, jax.Array)) and np.size(constant) > 1:
             raise ValueError(
@@ -241,7 +254,7 @@ def _refuse_captured(name: str, traced: ClosedJaxpr) -> None:
 
 
 def _constants(jaxpr: Any, own: Sequence[Any]) -> Iterator[Any]:
-    """All numbers that a traced function closes over, also those inside functions that it calls."""
+    """Yield all constants that a traced function captures, also those inside functions that it calls."""
     yield from own
     for equation in jaxpr.eqns:
         for value in equation.params.values():
@@ -253,7 +266,7 @@ def _constants(jaxpr: Any, own: Sequence[Any]) -> Iterator[Any]:
 
 
 def _fill_defaults(problem: Problem) -> None:
-    """None means the default, so that optional terms can be passed on as they come."""
+    """Replace None by the default, so that optional terms can be passed on unchanged."""
     for field in fields(problem):
         if getattr(problem, field.name) is None and callable(field.default):
             object.__setattr__(problem, field.name, field.default)

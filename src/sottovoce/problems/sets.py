@@ -1,4 +1,10 @@
-"""Projections onto the sets that x and y may be confined to: any function from a tree to a like tree will do."""
+"""Project x and y onto the sets that they are confined to.
+
+Any function from a tree to a tree of the same shapes can serve as a projection.
+
+>>> box(-1.0, 1.0)(jnp.asarray([-3.0, 0.5])).tolist()
+[-1.0, 0.5]
+"""
 
 from typing import Any
 
@@ -10,7 +16,7 @@ from sottovoce.trees import norm
 
 
 def box(low: float, high: float) -> Projection:
-    """Every coordinate between `low` and `high`.
+    """Keep every coordinate between `low` and `high`.
 
     >>> box(0.0, 1.0)(jnp.asarray([-1.0, 0.5, 3.0])).tolist()
     [0.0, 0.5, 1.0]
@@ -21,7 +27,7 @@ def box(low: float, high: float) -> Projection:
 
 
 def ball(radius: float, centre: Any = None) -> Projection:
-    """All leaves together within `radius` of `centre` (the origin if not given).
+    """Keep all leaves together within `radius` of `centre` (the origin if not given).
 
     >>> ball(5.0)(jnp.asarray([6.0, 8.0])).tolist()
     [3.0, 4.0]
@@ -39,7 +45,7 @@ def ball(radius: float, centre: Any = None) -> Projection:
 
 
 def simplex(total: float = 1.0) -> Projection:
-    """Each leaf, as a vector, non-negative and summing to `total` (Euclidean projection by sorting).
+    """Keep each leaf, as a vector, non-negative with sum `total` (Euclidean projection by sorting).
 
     >>> simplex()(jnp.asarray([0.5, 0.5, 2.0])).tolist()
     [0.0, 0.0, 1.0]

@@ -1,13 +1,15 @@
-"""One table split by columns: parties with features of their own, and a server that has the labels.
+"""State a problem on one table that is split by columns: parties hold features, and a server holds the labels.
 
-Party m embeds its features and puts a head on the embedding; the heads' outputs, summed, are the scores from which the
-server computes its loss. The upper level chooses the embeddings x (or the coefficients of the penalty), the lower level
-the heads y. `scores` and `predict` are the same maths in one place.
+Example: a bank and a shop know different facts about the same customers, and an insurer knows who had a claim.
+
+Party m embeds its features and applies a head to the embedding. The sum of the heads' outputs are the scores from which
+the server computes its loss. The upper level chooses the embeddings x (or the coefficients of the penalty), the lower
+level the heads y. `scores` and `predict` compute the same in one place.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -18,19 +20,21 @@ Embed = Callable[[Tree, Any], Any]
 Head = Callable[[Tree, Any], jax.Array]
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Vertical:
     """min over x of the mean loss on upper rows, at the heads y*(x) that minimise the one on lower rows plus a penalty.
 
     Args:
-        embed: ``embed(x_m, features)``: a batch of a party's features to embeddings; one function, or one a party.
-        head: ``head(y_m, embedded)``: to the party's share of the scores, (rows, outputs); one, or one a party.
-        losses: ``losses(scores)[..., b]``: what the server loses on a record if its label is b. A negative
+        embed: ``embed(x_m, features)`` maps a batch of a party's features to embeddings; one function, or one per
+            party.
+        head: ``head(y_m, embedded)`` gives the party's share of the scores, (rows, outputs); one, or one per party.
+        losses: ``losses(scores)[..., b]`` is the loss of a record if its label is b. It must be a negative
             log-likelihood where the forward correction is used: `cross_entropy`, `logistic`.
-        x0, y0: where the parties' blocks start, one a party.
+        x0, y0: where the parties' blocks start, one per party.
         penalty: ``penalty(x_m, y_m)``, added to the lower level by each party for its own blocks; it reads no record.
-        alter: ``alter(key, features)``: what each party does to its features of a training batch, such as shifting
-            pictures. All get the same key, which is public, so that a record is altered alike everywhere.
+        alter: ``alter(key, features)`` changes each party's features of a training batch, for example shifts pictures.
+            All get the same key, which is public, so that a record is altered in the same way everywhere.
 
     >>> problem = Vertical(
     ...     embed=lambda x, a: jnp.tanh(a @ x), head=lambda y, e: e @ y, losses=cross_entropy,
@@ -61,33 +65,33 @@ class Vertical:
 
     @property
     def parties(self) -> int:
-        """How many."""
+        """The number of parties."""
         return len(self.x0)
 
     def embedded(self, m: int, x: Tree, features: Any) -> Any:
-        """Party m's embeddings."""
+        """Return party m's embeddings."""
         return self.embed[m](x, features)  # type: ignore[index]
 
     def outputs(self, m: int, y: Tree, embedded: Any) -> jax.Array:
-        """Party m's share of the scores."""
+        """Return party m's share of the scores."""
         return self.head[m](y, embedded)  # type: ignore[index]
 
     def penalty_of(self, x: Tree, y: Tree) -> jax.Array:
-        """One party's penalty, zero if there is none."""
+        """Return one party's penalty, zero if there is none."""
         return jnp.zeros(()) if self.penalty is None else self.penalty(x, y)
 
     def scores(self, x: Sequence[Tree], y: Sequence[Tree], features: Sequence[Any]) -> jax.Array:
-        """All parties' outputs, summed."""
+        """Return the sum of all parties' outputs."""
         each = [self.outputs(m, y[m], self.embedded(m, x[m], features[m])) for m in range(self.parties)]
         return sum(each[1:], each[0])
 
     def predict(self, x: Sequence[Tree], y: Sequence[Tree], features: Sequence[Any]) -> jax.Array:
-        """Class probabilities, for losses that are negative log-likelihoods."""
+        """Return class probabilities, for losses that are negative log-likelihoods."""
         return jnp.exp(-self.losses(self.scores(x, y, features)))
 
 
 def cross_entropy(scores: jax.Array) -> jax.Array:
-    """Losses of softmax classification: one score a class.
+    """Return the losses of softmax classification: one score per class.
 
     >>> print(cross_entropy(jnp.zeros(4)).round(3))
     [1.386 1.386 1.386 1.386]
@@ -96,7 +100,7 @@ def cross_entropy(scores: jax.Array) -> jax.Array:
 
 
 def logistic(scores: jax.Array) -> jax.Array:
-    """Losses of logistic regression: one score a record, two classes.
+    """Return the losses of logistic regression: one score per record, two classes.
 
     >>> print(logistic(jnp.asarray([2.0])).round(3))
     [2.127 0.127]

@@ -28,7 +28,7 @@ def fitting(problem: Any, method: Method, network: Network, population: Populati
     if kinds == "Vertical":
         raise TypeError(f"{type(method).__name__} is for a table split by columns: give sv.Table(columns, labels)")
     for over in method.over:
-        network._matrix(over, f"cannot serve {type(method).__name__}, which needs it")
+        network.matrix(over)  # says what to use instead if the network has none
     for name, rate in method.schedules().items():
         if rate.agents not in (None, population.parties):
             raise ValueError(f"{name} lists values for {rate.agents} agents, but there are {population.parties}")

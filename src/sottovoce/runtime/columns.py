@@ -16,11 +16,11 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from sottovoce.accounting.table import TableAccount, TableTrace, schedule
+from sottovoce.data.columns import device_block, gather
 from sottovoce.methods import equations
 from sottovoce.privacy.labels import LabelGate
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
-from sottovoce.problems.columns import device_block, gather
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime import answers
 from sottovoce.runtime.interpreter import Walk, walk

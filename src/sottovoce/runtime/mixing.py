@@ -33,7 +33,7 @@ def neighbours(network: Network, over: str, others_only: bool = False) -> Neighb
     >>> neighbours(ring(4, weight=0.25), "mix").senders[0].tolist()
     [0, 1, 3]
     """
-    matrix = network.matrices[over].tocsr().sorted_indices()
+    matrix = network.matrix(over).tocsr().sorted_indices()
     if others_only:
         matrix = matrix.copy()
         matrix.setdiag(0.0)
@@ -65,7 +65,7 @@ def _padded(lists: Neighbours, heard: jax.Array, hearers: jax.Array) -> jax.Arra
 
 def _by_edge(network: Network, over: str, others_only: bool, heard: jax.Array, hearers: jax.Array) -> jax.Array:
     """For graphs with a few very busy agents (a star), where padding to the largest degree would be wasteful."""
-    matrix = network.matrices[over].tocoo()
+    matrix = network.matrix(over).tocoo()
     kept = (matrix.row != matrix.col) | (not others_only)
     hearer, sender, weight = matrix.row[kept], matrix.col[kept], matrix.data[kept]
     order = np.lexsort((sender, hearer))
@@ -82,7 +82,7 @@ def vectorised(network: Network, over: str, others_only: bool, mesh_axis: str | 
     With `mesh_axis` the agents are spread over devices, and what they say is gathered from all of them.
     """
     lists = neighbours(network, over, others_only)
-    wasteful = lists.senders.size > 4 * network.matrices[over].nnz + 64
+    wasteful = lists.senders.size > 4 * network.matrix(over).nnz + 64
     apply = partial(_by_edge, network, over, others_only) if wasteful else partial(_padded, lists)
 
     @custom_vmap

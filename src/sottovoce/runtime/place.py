@@ -49,7 +49,7 @@ class RowsPlace(Place):
     """A place for agents with records of their own: all of them share how a state is judged and handed out."""
 
     def __init__(self, trace: Trace, problem: Any, deployed: bool = False) -> None:
-        self.trace, self.problem, self.deployed = trace, problem, deployed
+        self.trace, self.problem, self.is_deployed = trace, problem, deployed
         state = trace.state(list(trace.shapes))
         missing = [name for name in problem.variables if not hasattr(state, name)]
         if missing:
@@ -76,7 +76,7 @@ class RowsPlace(Place):
         covered = report.private and self.trace.covers(self.problem.variables)
         second = mean[1] if len(mean) > 1 else None
         agents, predict = self.trace.state(state), self.problem.predict
-        return Result(mean[0], second, agents, history, report, covered, covered and self.deployed, predict)
+        return Result(mean[0], second, agents, history, report, covered, covered and self.is_deployed, predict)
 
     def _variables(self, state: list[Any]) -> tuple[Any, ...]:
         agents = self.trace.state(state)

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.data.columns import Columns
 from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
-from sottovoce.problems.columns import Columns
 from sottovoce.problems.tasks.vertical import probabilities
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.result import Result

@@ -148,7 +148,7 @@ class ThreadAnswers:
     def mix(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Send to those who hear, wait for those who are heard, add in the order of their numbers."""
         network, over = self.moment.known.network, equation.params["over"]
-        column = network.matrices[over].tocsc()[:, [self.me]].tocoo()
+        column = network.matrix(over).tocsc()[:, [self.me]].tocoo()
         for hearer, weight in zip(column.row, column.data):
             if hearer != self.me and weight != 0:
                 self.post.send(self.me, int(hearer), values)
@@ -279,7 +279,7 @@ class ThreadPlace(RowsPlace):
         causes = [failure for failure in failures if not isinstance(failure, Stopped)] or failures
         if causes:
             raise causes[0]
-        states, broken = zip(*ends)  # type: ignore[arg-type]
+        states, broken = zip(*ends)
         return [jnp.stack(leaves) for leaves in zip(*states)], np.min(np.stack(broken), axis=0)
 
 

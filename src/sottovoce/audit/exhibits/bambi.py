@@ -1,10 +1,10 @@
-"""BAMBI-DP: one label, Laplace noise of scale c = 1, claimed epsilon 1 for the whole run."""
+"""Attack BAMBI-DP: one label, Laplace noise of scale c = 1, claimed epsilon 1 for the whole run."""
 
 import math
 
 import numpy as np
 
-from sottovoce.audit.exhibits.base import Row, Scores, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import Measurement, Scores, attack, exhibit, sized
 from sottovoce.privacy import published, sound
 
 PAPER = "BAMBI-DP"
@@ -14,26 +14,26 @@ CLAIMED = published.bambi_dp(1.0)
 @exhibit(
     "bambi-multiclass",
     PAPER,
-    "the multi-class perturbation theta_b + u sum(theta) hides the label: but its noise moves along one line a class, "
-    "and the lines are parallel and apart",
+    "the multi-class perturbation theta_b + u sum(theta) hides the label: but its noise moves along one line per "
+    "class, and these lines are parallel and do not meet",
 )
-def multiclass(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """The noise has one direction: whoever knows the prediction reads the label off the offset."""
+def multiclass(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Find the label from the offset: the noise has one direction, which follows from the prediction."""
     rows = []
     for case, p in [
         ("3 classes, p = .5 .3 .2", np.array([0.5, 0.3, 0.2])),
         ("10 classes, uniform p", np.full(10, 0.1)),
     ]:
         trials = sized(2e5, quick)
-        rows.append(Row(case, CLAIMED, attack(_offsets(p), rng, trials), math.inf, trials))
+        rows.append(Measurement(case, CLAIMED, attack(_offsets(p), rng, trials), math.inf, trials))
     trials, p = sized(1e6, quick), np.array([0.55, 0.45])
     exact = 1 / abs(2 * p[0] - 1)  # the noise is u (2p - 1) along the label's direction
-    rows.append(Row("2 classes, p = .55", CLAIMED, attack(_along_the_line(p), rng, trials), exact, trials))
+    rows.append(Measurement("2 classes, p = .55", CLAIMED, attack(_along_the_line(p), rng, trials), exact, trials))
     return rows
 
 
 def _directions(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The gradient for each class, and the direction of the noise."""
+    """Return the gradient for each class, and the direction of the noise."""
     theta = p - np.eye(len(p))
     return theta, theta.sum(axis=0)
 
@@ -54,7 +54,7 @@ def _offsets(p: np.ndarray) -> Scores:
 
 
 def _along_the_line(p: np.ndarray) -> Scores:
-    """Two classes: both labels lie on one line, and the log-likelihood ratio is that of a scalar."""
+    """Return scores for two classes: both labels lie on one line, so the log-likelihood ratio is that of a scalar."""
     theta, noise = _directions(p)
     apart = (theta[1] - theta[0]) @ noise / (noise @ noise)
 
@@ -70,19 +70,19 @@ def _along_the_line(p: np.ndarray) -> Scores:
     PAPER,
     "epsilon 1/c for the whole run: but every use of a label, and every zeroth-order copy of a use, draws fresh noise",
 )
-def reuse(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """Averages of fresh noise converge to the label."""
+def reuse(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Average the messages: averages of fresh noise converge to the label."""
     rows = []
     for case, uses, copies, size in [("20 uses, one copy each", 20, 1, 2e5), ("one use, one copy", 1, 1, 2e6)]:
         trials = sized(size, quick)
         exact = sound.label_fresh(1.0, uses, copies)
         measured = attack(_shifts(np.ones(uses * (copies + 1))), rng, trials)
-        rows.append(Row(case, CLAIMED, measured, exact, trials))
+        rows.append(Measurement(case, CLAIMED, measured, exact, trials))
     return rows
 
 
 def _shifts(shift: np.ndarray, scale: float = 1.0) -> Scores:
-    """Independent Laplace noise on each coordinate; the two hypotheses are `shift` apart."""
+    """Return scores for independent Laplace noise on each coordinate; the two hypotheses are `shift` apart."""
 
     def scores(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
         seen = rng.laplace(scale=scale, size=(trials, shift.size)) + (shift if truth else 0.0)
@@ -92,14 +92,16 @@ def _shifts(shift: np.ndarray, scale: float = 1.0) -> Scores:
 
 
 @exhibit("bambi-controls", PAPER, "what holds: noise in every coordinate, or a label randomised once and remembered")
-def controls(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """The same attack on sound label mechanisms at epsilon 1."""
+def controls(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Make the same attack on sound label mechanisms at epsilon 1."""
     trials = sized(2e6, quick)
     vector = attack(_shifts(np.array([1.0, -1.0, 0.0]), scale=2.0), rng, trials)
     remembered = sound.label_randomized_response(1.0, classes=3)
     return [
-        Row("vector Laplace, c = 2", sound.label_fresh(2.0, 1, 0, multiclass=True), vector, 1.0, trials, control=True),
-        Row(
+        Measurement(
+            "vector Laplace, c = 2", sound.label_fresh(2.0, 1, 0, multiclass=True), vector, 1.0, trials, control=True
+        ),
+        Measurement(
             "3-ary response, drawn once", remembered, attack(_response(1.0, 3), rng, trials), 1.0, trials, control=True
         ),
     ]

@@ -1,4 +1,12 @@
-"""What an exhibit is: a claim of a paper, attacked; or a sound design under the same attack, as a control."""
+"""Define what an exhibit is: an attack on a claim of a paper; or, as a control, the same attack on a sound design.
+
+>>> @exhibit("my-claim", "a paper", "noise of scale 1 has epsilon 1")
+... def my_claim(rng, quick):
+...     return [Measurement("one message", claimed=1.0, measured=0.4, exact=1.0, trials=sized(1e5, quick))]
+>>> run("my-claim", quick=True)[0].verdict
+'holds'
+>>> del available["my-claim"]
+"""
 
 import math
 from collections.abc import Callable
@@ -10,29 +18,29 @@ import numpy as np
 from sottovoce.audit import bounds
 
 CONFIDENCE = 0.95
-Scores = Callable[[np.random.Generator, int, bool], np.ndarray]  # (rng, trials, is D the truth) -> one score a trial
+Scores = Callable[[np.random.Generator, int, bool], np.ndarray]  # (rng, trials, is D the truth) -> one score per trial
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One line of the table: what is claimed, what an attack proves, and what is exact (or soundly bounded)."""
 
     case: str
     claimed: float
     measured: float
     exact: float
-    trials: int  # a side
+    trials: int  # under each hypothesis
     control: bool = False
     quantity: Literal["epsilon", "delta"] = "epsilon"
 
     @property
     def refuted(self) -> bool:
-        """Whether the measurement contradicts the claim."""
+        """Tell whether the measurement contradicts the claim."""
         return self.measured > self.claimed
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The result in words."""
         if self.refuted:
             return "the claim is false"
         return "not detected" if self.exact > self.claimed else "holds"
@@ -45,24 +53,26 @@ class Exhibit:
     name: str
     paper: str
     says: str
-    rows: Callable[[np.random.Generator, bool], list[Row]]
+    rows: Callable[[np.random.Generator, bool], list[Measurement]]
 
 
 available: dict[str, Exhibit] = {}
 
 
-def exhibit(name: str, paper: str, says: str) -> Callable[[Callable[..., list[Row]]], Callable[..., list[Row]]]:
+def exhibit(
+    name: str, paper: str, says: str
+) -> Callable[[Callable[..., list[Measurement]]], Callable[..., list[Measurement]]]:
     """Register ``rows(rng, quick)`` under a name."""
 
-    def register(rows: Callable[..., list[Row]]) -> Callable[..., list[Row]]:
+    def register(rows: Callable[..., list[Measurement]]) -> Callable[..., list[Measurement]]:
         available[name] = Exhibit(name, paper, says, rows)
         return rows
 
     return register
 
 
-def run(name: str, quick: bool = False, seed: int = 0) -> list[Row]:
-    """The rows of an exhibit; `quick` takes a fiftieth of the trials.
+def run(name: str, quick: bool = False, seed: int = 0) -> list[Measurement]:
+    """Run an exhibit and return its rows; `quick` takes a fiftieth of the trials.
 
     >>> from sottovoce.audit import exhibits
     >>> row = exhibits.run("bambi-multiclass", quick=True)[0]
@@ -74,10 +84,10 @@ def run(name: str, quick: bool = False, seed: int = 0) -> list[Row]:
     return available[name].rows(np.random.default_rng([seed, *name.encode()]), quick)
 
 
-def table(rows: list[Row]) -> str:
-    """Rows as text.
+def table(rows: list[Measurement]) -> str:
+    """Format rows as text.
 
-    >>> print(table([Row("a case", 1.0, 2.5, 3.0, 1000)]))
+    >>> print(table([Measurement("a case", 1.0, 2.5, 3.0, 1000)]))
     case        claimed  measured >=  share      exact   trials  verdict
     a case            1          2.5   2.50          3     1000  the claim is false
     """
@@ -96,10 +106,16 @@ def table(rows: list[Row]) -> str:
 
 
 def attack(scores: Scores, rng: np.random.Generator, trials: int, delta: float = 0.0, digits: int = 9) -> float:
-    """A lower bound on epsilon: the event is chosen on a pilot of a quarter, then counted on `trials` a side.
+    """Return a lower bound on epsilon.
+
+    The event is chosen on a pilot of a quarter as many trials, then counted on `trials` under each hypothesis.
 
     Scores are rounded to 1e-`digits`: the audit is of the ideal mechanism, and the last bits of floating-point noise
-    carry a leak of their own (see the exhibit "last-bit").
+    have their own leak (see the exhibit "last-bit").
+
+    >>> laplace = lambda rng, trials, truth: rng.laplace(size=trials) + (1.0 if truth else 0.0)
+    >>> 0.8 < attack(laplace, np.random.default_rng(1), trials=50_000) < 1.0
+    True
     """
 
     def draw(count: int, truth: bool) -> np.ndarray:
@@ -112,7 +128,7 @@ def attack(scores: Scores, rng: np.random.Generator, trials: int, delta: float =
 
 
 def sized(trials: float, quick: bool) -> int:
-    """The trials of the full or the quick exhibit.
+    """Return the number of trials of the full or the quick exhibit.
 
     >>> sized(2e5, quick=True)
     4000

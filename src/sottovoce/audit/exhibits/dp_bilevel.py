@@ -1,4 +1,4 @@
-"""DP bilevel: the lemma on sampling with replacement, and a sensitivity that is proved at exact minimisers only."""
+"""Attack DP bilevel: its lemma on sampling with replacement, and a sensitivity proved only at exact minimisers."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from sottovoce.audit import bounds
-from sottovoce.audit.exhibits.base import CONFIDENCE, Row, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import CONFIDENCE, Measurement, attack, exhibit, sized
 from sottovoce.privacy import sound
 
 PAPER = "DP bilevel"
@@ -18,8 +18,8 @@ DELTA = 1e-5
     PAPER,
     "Lemma 2.3: drawing with replacement amplifies epsilon and leaves delta as it is; but a record may be drawn twice",
 )
-def replacement(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """Two draws from two records, Gaussian noise made for (1, 1e-5): delta at the amplified epsilon."""
+def replacement(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Measure delta at the amplified epsilon: two draws from two records, Gaussian noise made for (1, 1e-5)."""
     noise = 1 / brentq(lambda mu: sound.gdp_delta(mu, 1.0) - DELTA, 1e-3, 5.0)
     epsilon = math.log(1 + (1 - 0.25) * (math.e - 1))
     trials = sized(4e7, quick)
@@ -32,11 +32,11 @@ def replacement(rng: np.random.Generator, quick: bool) -> list[Row]:
         wrong += int(np.sum(noise * rng.normal(size=count) >= threshold))
     measured = bounds.delta_bound(right, wrong, trials, epsilon, CONFIDENCE)
     exact = max(_expected(x, epsilon, noise, math.inf) for x in np.linspace(0.0, 10 * noise, 1000))
-    return [Row("2 draws of 2 records", DELTA, measured, exact, trials, quantity="delta")]
+    return [Measurement("2 draws of 2 records", DELTA, measured, exact, trials, quantity="delta")]
 
 
 def _expected(threshold: float, epsilon: float, noise: float, trials: float) -> float:
-    """What the event {value >= threshold} shows of delta in so many trials: its excess less two standard errors."""
+    """Return what the event {value >= threshold} shows of delta: its excess less two standard errors."""
     below, once, twice = (math.erfc((threshold - k) / (noise * math.sqrt(2))) / 2 for k in range(3))
     seen = (below + 2 * once + twice) / 4
     errors = math.sqrt(seen / trials) + math.exp(epsilon) * math.sqrt(below / trials)
@@ -49,8 +49,11 @@ def _expected(threshold: float, epsilon: float, noise: float, trials: float) -> 
     "a record's share of the outer gradient is at most 5 l kappa: at exact inner solutions; an inexact one is "
     "multiplied by the penalty lambda",
 )
-def sensitivity(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """g_i = (y - xi x)^2 / 2, xi = +1 or -1: one outer release, inner solutions r apart, noise made for epsilon 1."""
+def sensitivity(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Attack one outer release for g_i = (y - xi x)^2 / 2, xi = +1 or -1.
+
+    Inner solutions are r apart, and the noise is made for epsilon 1.
+    """
     slope, kappa, penalty = 1.0, 10.0, 1000.0
     assumed = 5 * slope * kappa
     noise = math.sqrt(2 * math.log(1.25 / DELTA)) * 2 * assumed  # of the sum: the factor 1/n is in both
@@ -66,5 +69,5 @@ def sensitivity(rng: np.random.Generator, quick: bool) -> list[Row]:
 
         exact = sound.gdp_epsilon(2 * share / noise, DELTA)
         measured = attack(scores, rng, trials, DELTA)
-        rows.append(Row(case, 1.0, measured, exact, trials, control=r == nearest))
+        rows.append(Measurement(case, 1.0, measured, exact, trials, control=r == nearest))
     return rows

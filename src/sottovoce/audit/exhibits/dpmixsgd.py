@@ -1,11 +1,11 @@
-"""DPMixSGD: noise as Theorem 2 prints it for theta = 1, seen by a neighbour."""
+"""Attack DPMixSGD as a neighbour: the noise is what Theorem 2 prints for theta = 1."""
 
 import math
 from functools import partial
 
 import numpy as np
 
-from sottovoce.audit.exhibits.base import Row, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import Measurement, attack, exhibit, sized
 from sottovoce.privacy import published, sound
 
 PAPER = "DPMixSGD"
@@ -17,8 +17,8 @@ DELTA, BETA = 1e-5, 0.5
     PAPER,
     "noise may shrink with the number of agents: true of their average, but a neighbour sees each agent's message",
 )
-def neighbour(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """Two steps, the record in the first batch, a linear data term of slope 1: both estimators of one agent."""
+def neighbour(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Attack both estimators of one agent: two steps, the record in the first batch, a linear data term of slope 1."""
     rows = []
     for case, agents, c in [("20 agents, c = 1", 20, 1.0), ("100 agents, c = 1", 100, 1.0),
                             ("1000 agents, c = 4 sqrt 2", 1000, 4 * math.sqrt(2))]:  # fmt: skip
@@ -26,12 +26,15 @@ def neighbour(rng: np.random.Generator, quick: bool) -> list[Row]:
         trials = sized(1e6, quick)
         exact = sound.storm_printed(2, BETA, BETA, 1.0, 1, 1, sigma, sigma, {0}, DELTA)
         measured = attack(partial(_replay, sigma=sigma), rng, trials, DELTA)
-        rows.append(Row(case, 1.0, measured, exact, trials))
+        rows.append(Measurement(case, 1.0, measured, exact, trials))
     return rows
 
 
 def _replay(rng: np.random.Generator, trials: int, truth: bool, sigma: float) -> np.ndarray:
-    """The estimators g_0, g_1 and h_0, h_1 under both hypotheses: the record's gradient is +1 or -1, then forgotten."""
+    """Replay the estimators g_0, g_1 and h_0, h_1 under both hypotheses.
+
+    The record's gradient is +1 or -1 in the first step, and is forgotten afterwards.
+    """
     llr = np.zeros(trials)
     estimate = {+1.0: 1.0, -1.0: -1.0}
     for _ in range(2):

@@ -1,10 +1,13 @@
-"""DP gradient tracking: Laplace noise on private states and trackers; noise set so that the paper prints .5 or 2."""
+"""Attack DP gradient tracking: Laplace noise on private states and trackers.
+
+The noise is chosen so that the paper prints epsilon 0.5 or 2.
+"""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sottovoce.audit.exhibits.base import Row, Scores, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import Measurement, Scores, attack, exhibit, sized
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.published import NoiseScheme
 
@@ -24,11 +27,11 @@ class Rounds:
     compact: bool = False
 
     def printed(self) -> float:
-        """What Lemmas 4 and 5 print for C / m = 1 and noise of scale 1."""
+        """Return what Lemmas 4 and 5 print for C / m = 1 and noise of scale 1."""
         return published.gradient_tracking(self.K, 1.0, 1, self.a, self.b, self.gamma, CONSTANT, CONSTANT)
 
     def exact(self) -> float:
-        """The distances of the two histories, all messages added up: epsilon at noise of scale 1."""
+        """Return epsilon at noise of scale 1: the distances of the two histories, summed over all messages."""
         x, y, total = 0.0, 1.0, 0.0
         keep_x, keep_y = (1.0, 1.0) if self.compact else (1 - self.a, 1 - self.b)
         for _ in range(self.K + 1):
@@ -38,7 +41,7 @@ class Rounds:
         return total
 
     def replay(self, scale: float) -> Scores:
-        """Private x and y replayed from the messages under both hypotheses; what others say is the same in both."""
+        """Replay private x and y from the messages under both hypotheses; the others' messages are the same in both."""
 
         def scores(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
             guesses = {xi: (np.zeros(trials), np.full(trials, xi)) for xi in (0.0, 1.0)}
@@ -58,8 +61,8 @@ class Rounds:
 
 
 @exhibit("tracking-norm", PAPER, "a Euclidean bound C on a gradient's change is used as if it bounded the L1 norm")
-def norm(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """The first message alone, in 100 dimensions: a change of length 1/2 is 5 in L1."""
+def norm(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Attack the first message alone, in 100 dimensions: a change of length 1/2 is 5 in L1."""
     change = np.full(100, 0.5 / 10)
 
     def scores(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
@@ -71,22 +74,28 @@ def norm(rng: np.random.Generator, quick: bool) -> list[Row]:
 
     trials = sized(4e5, quick)
     claimed = published.gradient_tracking(0, 0.5, 1, 0.5, 0.5, 0.1, CONSTANT, CONSTANT)
-    return [Row("100 dimensions", claimed, attack(scores, rng, trials), float(change.sum()), trials)]
+    return [Measurement("100 dimensions", claimed, attack(scores, rng, trials), float(change.sum()), trials)]
 
 
 @exhibit("tracking-drift", PAPER, "gradients differ in one sample only: but they are taken at states that differ too")
-def drift(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """One agent's loss is concave (only the average need not be): the two histories run apart exponentially."""
+def drift(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Attack an agent whose loss is concave, so that the two histories move apart exponentially.
+
+    The paper allows this: what it assumes of convexity is about the average of the losses only.
+    """
     trials, claimed = sized(1e5, quick), 0.5
     rounds = Rounds(K=100, a=0.04, b=0.04, gamma=0.1, curvature=-3.0)
     scale = rounds.printed() / claimed
     measured = attack(rounds.replay(scale), rng, trials)
-    return [Row("concave f_1, 100 rounds", claimed, measured, rounds.exact() / scale, trials)]
+    return [Measurement("concave f_1, 100 rounds", claimed, measured, rounds.exact() / scale, trials)]
 
 
 @exhibit("tracking-compact", PAPER, "forms (4), (6) and (7), (8) are one algorithm: in the latter nothing contracts")
-def compact(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """Linear loss, so no drift: the printed sum holds for the box form, and in the long run not for the compact one."""
+def compact(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Attack both forms on a linear loss, which has no drift.
+
+    The printed sum holds for the box form; for the compact form it does not hold in the long run.
+    """
     trials, claimed = sized(1e5, quick), 2.0
     long = Rounds(K=200, a=0.5, b=0.5, gamma=1.0, compact=True)
     scale = long.printed() / claimed
@@ -96,8 +105,8 @@ def compact(rng: np.random.Generator, quick: bool) -> list[Row]:
     short = replace(long, K=100, compact=False)
     box = short.printed() / claimed
     return [
-        Row("compact form, 200 rounds", claimed, attack(long.replay(scale), rng, trials), exact, trials),
-        Row(
+        Measurement("compact form, 200 rounds", claimed, attack(long.replay(scale), rng, trials), exact, trials),
+        Measurement(
             "box form, 100 rounds",
             claimed,
             attack(short.replay(box), rng, trials),

@@ -1,11 +1,11 @@
-"""LDP-DSBO: ten agents on a ring of weight 0.3, 20 rounds; the record of round 1 differs."""
+"""Attack LDP-DSBO: ten agents on a ring of weight 0.3, 20 rounds; the record of round 1 differs."""
 
 import math
 from functools import partial
 
 import numpy as np
 
-from sottovoce.audit.exhibits.base import Row, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import Measurement, attack, exhibit, sized
 from sottovoce.privacy import published
 
 PAPER = "LDP-DSBO"
@@ -16,12 +16,12 @@ CLAIMED = published.ldp_dsbo(ROUNDS, V, S, SIGMA, wbar=2 * WEIGHT)
 
 
 def _noise(t: int, power: float) -> float:
-    """The Laplace scale of the message of round t."""
+    """Return the Laplace scale of the message of round t."""
     return SIGMA / (math.sqrt(2) * (t + 1) ** power)
 
 
 def _push(t: int, size: float) -> float:
-    """How far the record moves y in the step from round t: the loss is size * xi * y, and xi = +1 or -1."""
+    """Return how far the record moves y in the step from round t: the loss is size * xi * y, and xi = +1 or -1."""
     return RATE / (t + 1) ** V[1] * size / (t + 1) if t >= RECORD else 0.0
 
 
@@ -30,8 +30,8 @@ def _push(t: int, size: float) -> float:
     PAPER,
     "Theorem 4.5 needs no gradient bound: the same epsilon for losses of every size, because a constant got lost",
 )
-def constant(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """The loss is linear, so all of the theorem's assumptions hold; its size does not enter the printed epsilon."""
+def constant(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Attack a linear loss: all of the theorem's assumptions hold, and its size is not in the printed epsilon."""
     rows = []
     for size in (1.0, 10.0, 100.0, 300.0):
         apart, exact = 0.0, 0.0
@@ -40,21 +40,21 @@ def constant(rng: np.random.Generator, quick: bool) -> list[Row]:
             exact += apart / _noise(t + 1, S[1])
         trials = sized(2e5, quick)
         measured = attack(partial(_replay, size=size, noisy_state=False), rng, trials)
-        rows.append(Row(f"gradients of size {size:g}", CLAIMED, measured, exact, trials))
+        rows.append(Measurement(f"gradients of size {size:g}", CLAIMED, measured, exact, trials))
     return rows
 
 
 @exhibit("ldp-dsbo-control", PAPER, "what holds: gradients at the own broadcast, clipped; epsilon sums over the rounds")
-def control(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """The sound design under the same attack; the bound is tight for this loss, and measured through 19 rounds."""
+def control(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Attack the sound design in the same way; the bound is tight for this loss, and measured over 19 rounds."""
     exact = sum(2 * _push(t, 100.0) / _noise(t + 1, S[1]) for t in range(ROUNDS))
     trials = sized(2e5, quick)
     measured = attack(partial(_replay, size=100.0, noisy_state=True), rng, trials)
-    return [Row("noisy own state, clip 100", exact, measured, exact, trials, control=True)]
+    return [Measurement("noisy own state, clip 100", exact, measured, exact, trials, control=True)]
 
 
 def _replay(rng: np.random.Generator, trials: int, truth: bool, size: float, noisy_state: bool) -> np.ndarray:
-    """The log-likelihood ratio of agent 0's messages, its state replayed from what it heard under both hypotheses."""
+    """Return the log-likelihood ratio of agent 0's messages; its state is replayed under both hypotheses."""
     sign = 1.0 if truth else -1.0
     kept = np.zeros((AGENTS, trials))  # what each agent computes with: un-noised, or its own broadcasts
     told = np.zeros((AGENTS, trials))
@@ -77,11 +77,11 @@ def _replay(rng: np.random.Generator, trials: int, truth: bool, size: float, noi
 @exhibit(
     "ldp-dsbo-z",
     PAPER,
-    "the z channel is covered too: but z is multiplied by a Hessian that depends on the record, and a neighbour may "
-    "make z as large as it likes",
+    "the z channel is covered too: but z is multiplied by a Hessian that depends on the record, and a neighbour can "
+    "make z as large as it wants",
 )
-def z_channel(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """Lower loss ln cosh(xi y) at y = 0: the Hessian is xi^2, here 1 or 0; a neighbour sends Z once."""
+def z_channel(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Attack the lower loss ln cosh(xi y) at y = 0: the Hessian is xi^2, here 1 or 0; a neighbour sends Z once."""
     step = 0.02 / 2 ** V[2]
     scale = _noise(2, S[2])
     rows = []
@@ -93,5 +93,7 @@ def z_channel(rng: np.random.Generator, quick: bool) -> list[Row]:
             return (np.abs(seen) - np.abs(seen - apart)) / scale
 
         trials = sized(4e5, quick)
-        rows.append(Row(f"a neighbour sends {sent:g}", CLAIMED, attack(scores, rng, trials), apart / scale, trials))
+        rows.append(
+            Measurement(f"a neighbour sends {sent:g}", CLAIMED, attack(scores, rng, trials), apart / scale, trials)
+        )
     return rows

@@ -1,4 +1,4 @@
-"""The five sound designs under audit: how much of the claimed epsilon is detected, and that no more ever is."""
+"""Audit the five sound designs: how much of the claimed epsilon is detected, and that it is never exceeded."""
 
 import statistics
 from collections.abc import Sequence
@@ -8,8 +8,9 @@ import numpy as np
 
 from sottovoce.accounting import calibrate
 from sottovoce.audit.auditing import audit
-from sottovoce.audit.exhibits.base import Row, exhibit, sized
+from sottovoce.audit.exhibits.base import Measurement, exhibit, sized
 from sottovoce.audit.labels import audit_labels
+from sottovoce.data.population import Population
 from sottovoce.methods.base import Method
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
 from sottovoce.methods.dp_gradient_tracking import DpGradientTracking
@@ -27,7 +28,7 @@ REPEAT, RISK = 20, 1e-3  # of each audit
 
 
 def designs(sampling: Sampling) -> dict[str, tuple[Method, Network]]:
-    """The papers' methods in their sound designs for two agents, with noise yet to be calibrated.
+    """Return the papers' methods in their sound designs for two agents; their noise is still to be calibrated.
 
     >>> sorted(designs(Poisson(4)))
     ['DpBilevel', 'DpGradientTracking', 'DpMixSgd', 'LdpDsbo']
@@ -51,12 +52,15 @@ def designs(sampling: Sampling) -> dict[str, tuple[Method, Network]]:
     "the sound designs are as private as they say: each is calibrated to epsilon 3 and audited 20 times on its worst "
     "case, at 99.9 % confidence each",
 )
-def sound_designs(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """Two agents with eight records each, Poisson batches of 4, three steps: median and largest of the bounds."""
+def sound_designs(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Audit with two agents of eight records each, Poisson batches of 4, three steps.
+
+    Each row shows the median and the largest of the bounds.
+    """
     trials, seed = max(sized(20_000, quick), 1000), int(rng.integers(2**20))
     rows = []
     for name, (method, network) in designs(Poisson(4)).items():
-        setting: dict[str, Any] = {"sizes": SIZES, "steps": STEPS, "network": network, "delta": DELTA}
+        setting: dict[str, Any] = {"data": Population(SIZES), "steps": STEPS, "network": network, "delta": DELTA}
         tuned = calibrate(method, epsilon=EPSILON, **setting)
         found = audit(tuned, trials=trials, repeat=REPEAT, confidence=1 - REPEAT * RISK, seed=seed, **setting)
         rows += _rows(name, found.claimed, found.each, trials)
@@ -67,8 +71,8 @@ def sound_designs(rng: np.random.Generator, quick: bool) -> list[Row]:
     return rows + _rows("Bambi, labels drawn once", EPSILON, [one.lower for one in labels], trials)
 
 
-def _rows(name: str, claimed: float, each: Sequence[float], trials: int) -> list[Row]:
+def _rows(name: str, claimed: float, each: Sequence[float], trials: int) -> list[Measurement]:
     return [
-        Row(f"{name}, {what} of {REPEAT}", claimed, value, claimed, trials, control=True)
+        Measurement(f"{name}, {what} of {REPEAT}", claimed, value, claimed, trials, control=True)
         for what, value in (("median", statistics.median(each)), ("largest", max(each)))
     ]

@@ -1,9 +1,13 @@
-"""Ready-made problems by name. Every module here is found by itself: one family of tasks, one file."""
+"""Provide ready-made problems by name: one file per family of tasks, found automatically.
+
+>>> get("softmax")(Shape(features=(4,), classes=3, agents=2)).problem.variables
+('x',)
+"""
 
 import importlib
 import pkgutil
 
-from sottovoce.problems.tasks.base import Builder, Shape, Task, get, parameters, registry, task
+from sottovoce.problems.tasks.base import Builder, Shape, Task, get, registry, task
 
 
 def _discover() -> dict[str, Builder]:
@@ -14,4 +18,4 @@ def _discover() -> dict[str, Builder]:
 
 available: dict[str, Builder] = _discover()
 
-__all__ = ["Shape", "Task", "available", "get", "parameters", "task"]
+__all__ = ["Shape", "Task", "available", "get", "task"]

@@ -1,4 +1,12 @@
-"""What a ready-made task is, and how one is registered."""
+"""Define what a ready-made task is, and register tasks by name.
+
+To add a task, write a builder in a new file of this folder:
+
+    @task("my-task")
+    def my_task(shape: Shape, penalty: float = 0.0) -> Task:
+        ...
+        return Task(Minimize(loss, x0), metrics)
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -20,7 +28,7 @@ registry: dict[str, Builder] = {}
 class Shape:
     """What a task may know of the data: nothing in it is learned from a record.
 
-    `features` is the shape of one record's features, `classes` the number of declared classes, `agents` that of the
+    `features` is the shape of one record's features, `classes` the number of declared classes, `agents` the number of
     parties.
     """
 
@@ -33,9 +41,9 @@ class Shape:
 class Task:
     """A problem and how its solution is judged.
 
-    ``metrics(test)`` takes a test record set and gives the function that `run` evaluates: ``fn(x)``, or ``fn(x, y)``
-    for problems with two variables, with named numbers as its result. ``prepare(parts)`` adds what the losses need to
-    the parties' records, such as a public column.
+    ``metrics(test)`` takes a test record set and returns the function that `run` evaluates: ``fn(x)``, or ``fn(x, y)``
+    for problems with two variables, which returns named numbers. ``prepare(parts)`` adds what the losses need to the
+    parties' records, for example a public column.
     """
 
     problem: Problem
@@ -62,7 +70,7 @@ def task(name: str) -> Callable[[Builder], Builder]:
 
 
 def get(name: str) -> Builder:
-    """The builder of a task; a ValueError names the nearest if there is none.
+    """Return the builder of a task; for an unknown name, the ValueError names the nearest one.
 
     >>> get("sofmax")
     Traceback (most recent call last):
@@ -72,12 +80,3 @@ def get(name: str) -> Builder:
     if name not in registry:
         raise ValueError(unknown("task", name, registry))
     return registry[name]
-
-
-def parameters(name: str) -> list[str]:
-    """The parameters a task takes besides the shape.
-
-    >>> parameters("softmax")
-    ['penalty']
-    """
-    return [parameter for parameter in inspect.signature(get(name)).parameters if parameter != "shape"]

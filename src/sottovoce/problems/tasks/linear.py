@@ -1,4 +1,4 @@
-"""Linear models: softmax regression for many classes, logistic regression for two."""
+"""Fit linear models: softmax regression for many classes, logistic regression for two."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from sottovoce.trees import Tree, inner
 
 @task("softmax")
 def softmax(shape: Shape, penalty: float = 0.0) -> Task:
-    """Softmax regression; `penalty` times half the squared norm of the weights is public.
+    """Fit softmax regression; `penalty` times half the squared norm of the weights is public.
 
     >>> softmax(Shape((4,), classes=3, agents=1)).problem.x0["weights"].shape
     (4, 3)
@@ -43,7 +43,7 @@ def softmax(shape: Shape, penalty: float = 0.0) -> Task:
 
 @task("logistic")
 def logistic(shape: Shape, penalty: float = 0.0) -> Task:
-    """Logistic regression for labels 0 and 1; `penalty` times half the squared norm of the weights is public.
+    """Fit logistic regression for labels 0 and 1; `penalty` times half the squared norm of the weights is public.
 
     >>> logistic(Shape((4,), classes=2, agents=1)).problem.x0["weights"].shape
     (4,)

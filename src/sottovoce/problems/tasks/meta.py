@@ -1,7 +1,7 @@
-"""Meta-learning as a bilevel problem: a shared body above, one linear head for each of many small tasks below.
+"""Learn a shared body (upper level) and one linear head for each of many small tasks (lower level): meta-learning.
 
-A task asks to tell a few of the classes apart. Which classes it has is drawn from a seed and public; a record takes
-part in every task that has its class, and its gradient over all heads is clipped as one.
+A task is to tell a few of the classes apart, for example the digits 3, 5 and 8. Its classes are drawn from a seed and
+are public. A record takes part in every task that has its class, and its gradient over all heads is clipped as one.
 """
 
 import itertools
@@ -27,18 +27,18 @@ def meta_heads(
     penalty: float = 1e-2,
     seed: int = 0,
 ) -> Task:
-    """A convolutional body (x) under `count` linear heads (y), each for `ways` of the classes.
+    """Learn a convolutional body (x) under `count` linear heads (y), each for `ways` of the classes.
 
     The body follows MAML's network: blocks of a 3 x 3 convolution with stride 2, a normalisation and a ReLU. MAML
-    normalises over the batch, which would mix records; here each record is normalised on its own.
+    normalises over the batch, which would mix records; here each record is normalised separately.
 
     Args:
-        count: how many tasks.
-        ways: how many classes a task has.
+        count: number of tasks.
+        ways: number of classes per task.
         width: filters of each block (MAML: 64).
-        blocks: how many blocks.
-        penalty: half the squared norm of the heads is multiplied with it: keeps the lower level strongly convex.
-        seed: of the tasks' classes and the starting body, both public.
+        blocks: number of blocks.
+        penalty: weight of half the squared norm of the heads, which keeps the lower level strongly convex.
+        seed: draws the tasks' classes and the starting body, both public.
 
     >>> meta = meta_heads(Shape((32, 32, 3), classes=10, agents=1), count=8, width=4)
     >>> meta.problem.y0["weights"].shape
@@ -65,7 +65,7 @@ def meta_heads(
         return -jnp.sum(jax.nn.log_softmax(scores) * asked) / (count * share)
 
     def predict(x: Tree, y: Tree, features: Any) -> jax.Array:
-        """Each task's probabilities: (tasks, records, ways)."""
+        """Return each task's probabilities: (tasks, records, ways)."""
         return jax.nn.softmax(_scores(y, _embed(x, jnp.asarray(features))))
 
     def metrics(test: Any) -> Evaluate:
@@ -94,7 +94,7 @@ def meta_heads(
 
 
 def _embed(body: Tree, pictures: jax.Array) -> jax.Array:
-    """Records by features: the last block's values, flattened."""
+    """Return the last block's values, flattened: (records, features)."""
     for kernel in body:
         pictures = jax.lax.conv_general_dilated(
             pictures, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -106,5 +106,5 @@ def _embed(body: Tree, pictures: jax.Array) -> jax.Array:
 
 
 def _scores(heads: Tree, embedded: jax.Array) -> jax.Array:
-    """Tasks by records by ways."""
+    """Return scores: (tasks, records, ways)."""
     return jnp.einsum("rd,tdw->trw", embedded, heads["weights"]) + heads["bias"][:, None, :]

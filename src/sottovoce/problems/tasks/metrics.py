@@ -1,11 +1,11 @@
-"""How good predictions are, in JAX: the numbers that tasks report on test records."""
+"""Measure how good predictions are, in JAX: the numbers that tasks report on test records."""
 
 import jax
 import jax.numpy as jnp
 
 
 def accuracy(predicted: jax.Array, label: jax.Array) -> jax.Array:
-    """The share of predicted classes that are right.
+    """Return the share of predicted classes that are right.
 
     >>> float(accuracy(jnp.asarray([1, 0, 1, 1]), jnp.asarray([1, 0, 0, 1])))
     0.75
@@ -14,9 +14,9 @@ def accuracy(predicted: jax.Array, label: jax.Array) -> jax.Array:
 
 
 def auroc(score: jax.Array, label: jax.Array) -> jax.Array:
-    """The chance that a record of class 1 scores above one of class 0, ties counting half: exact, by ranks.
+    """Return the probability that a record of class 1 scores above one of class 0; ties count half. Exact, by ranks.
 
-    NaN when one of the classes is missing or a score is not a number.
+    It is NaN when one of the classes is missing or a score is not a number.
 
     >>> float(auroc(jnp.asarray([0.1, 0.4, 0.4, 0.9]), jnp.asarray([0, 0, 1, 1])))
     0.875

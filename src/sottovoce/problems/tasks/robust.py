@@ -1,10 +1,10 @@
-"""Min-max tasks: robust logistic regression, training that no group is left behind in, and AUC maximisation.
+"""Solve min-max tasks: robust logistic regression, training for the worst group, and AUC maximisation.
 
 `hidden` lists the widths of hidden layers; without any, the model is linear. Features are multiplied by `scale`, a
-public number that brings their norms near 1. Adversaries and their sets:
+public number that brings their norms near 1. The maximising variables and their sets:
 
-- robust-logistic and group-robust: weights y on the simplex, one a group, at a public price for leaving uniform ones;
-- auc: one number alpha, the adversary of the square surrogate (Ying, Wen and Lyu, NeurIPS 2016).
+- robust-logistic and group-robust: weights y on the simplex, one per group; leaving uniform weights has a public price;
+- auc: one number alpha, the dual variable of the square surrogate (Ying, Wen and Lyu, NeurIPS 2016).
 """
 
 import math
@@ -22,11 +22,11 @@ from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
 from sottovoce.problems.tasks.metrics import accuracy, auroc
 from sottovoce.trees import Tree
 
-Groups = Literal["party", "label"]
+GroupBy = Literal["party", "label"]
 
 
 def numbered(parts: Sequence[Part]) -> list[Part]:
-    """The same parts with a column `party`: whose record it is, which is public.
+    """Add a column `party` to the parts: the number of the party that holds the record, which is public.
 
     >>> held = {"label": np.zeros(4)}
     >>> first, second = numbered([Part(held, np.arange(1)), Part(held, np.arange(1, 4))])
@@ -44,7 +44,7 @@ def numbered(parts: Sequence[Part]) -> list[Part]:
 @task("robust-logistic")
 def robust_logistic(
     shape: Shape,
-    groups: Groups = "party",
+    groups: GroupBy = "party",
     hidden: Sequence[int] = (),
     scale: float = 1.0,
     price: float | None = None,
@@ -52,11 +52,11 @@ def robust_logistic(
     sharpness: float = 10.0,
     seed: int = 0,
 ) -> Task:
-    """Logistic regression under the worst weighting of parties (as in the DPMixSGD paper) or of classes.
+    """Fit logistic regression under the worst weighting of parties (as in the DPMixSGD paper) or of classes.
 
     min over x, max over y on the simplex of
     ``sum_i y_i l_i(x) - price/2 |m y - 1|^2 + penalty sum s x^2 / (1 + s x^2)``, with l_i the loss of group i, of m,
-    and s the `sharpness`; the last term is for weights of features as they are, so that it does not depend on `scale`.
+    and s the `sharpness`; the last term is for weights of unscaled features, so it does not depend on `scale`.
     The price is 1 / m^2 if not given. A record's own term is ``m y_i`` times its loss, so that its mean over parties is
     the sum above.
 
@@ -89,15 +89,16 @@ def robust_logistic(
 @task("group-robust")
 def group_robust(
     shape: Shape,
-    groups: Groups = "label",
+    groups: GroupBy = "label",
     hidden: Sequence[int] = (),
     scale: float = 1.0,
     price: float | None = None,
     seed: int = 0,
 ) -> Task:
-    """Cross entropy under the worst weighting of groups (classes or parties), at a price for leaving uniform weights.
+    """Minimise cross entropy under the worst weighting of groups (classes or parties), with a price on the weighting.
 
-    Distributionally robust training (Sagawa et al., ICLR 2020) as a min-max problem; reports the worst class too.
+    This is distributionally robust training (Sagawa et al., ICLR 2020) as a min-max problem. Weights that are not
+    uniform have the price. The worst class is reported too.
 
     >>> group_robust(Shape((4,), classes=3, agents=5)).problem.y0.shape
     (3,)
@@ -132,8 +133,9 @@ def group_robust(
 
 @task("auc")
 def auc(shape: Shape, prior: float, hidden: Sequence[int] = (), scale: float = 1.0, seed: int = 0) -> Task:
-    """AUC maximisation as a saddle: with h the score in (0, 1) and p the share of class 1, a record contributes
+    """Maximise the AUC as a min-max problem.
 
+    With h the score in (0, 1) and p the share of class 1, a record contributes
     ``(1-p) (h-a)^2 - 2 (1+alpha) (1-p) h`` if of class 1, else ``p (h-b)^2 + 2 (1+alpha) p h``; ``-p (1-p) alpha^2`` is
     public. a, b and the model are minimised, alpha is maximised. At the saddle a and b are the classes' mean scores and
     alpha is b - a. The `prior` p is public by declaration: a share measured on the parties' records must be charged.
@@ -168,7 +170,7 @@ def auc(shape: Shape, prior: float, hidden: Sequence[int] = (), scale: float = 1
 
 
 class _Scores:
-    """A linear model that starts at zero, or a perceptron that starts at random, on scaled features."""
+    """Scores of scaled features: a linear model that starts at zero, or a perceptron that starts at random."""
 
     def __init__(self, shape: Shape, outputs: int, hidden: Sequence[int], scale: float, seed: int) -> None:
         if not scale > 0:
@@ -181,7 +183,7 @@ class _Scores:
         return self.model.apply(x, self.scale * features)
 
     def unscaled(self, x: Tree) -> Tree:
-        """The parameters of the same function of features as they are."""
+        """Return the parameters of the same function of unscaled features."""
         first, *rest = x
         return [{**first, "weights": self.scale * first["weights"]}, *rest]
 
@@ -203,7 +205,7 @@ def _preparation(groups: str) -> Any:
 
 
 def _leaving(y: jax.Array, price: float | None) -> jax.Array:
-    """The price of weights that are not uniform."""
+    """Return the price of weights that are not uniform."""
     m = y.shape[0]
     return 0.5 * (1 / m**2 if price is None else price) * jnp.sum((m * y - 1) ** 2)
 

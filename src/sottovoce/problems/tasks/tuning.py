@@ -1,7 +1,7 @@
-"""Tuning as a bilevel problem: the model is trained below, its regularisation is chosen above.
+"""Tune regularisation as a bilevel problem: the lower level trains the model, the upper level chooses the penalties.
 
-Every feature, or every group of features, has a penalty exp(x) of its own; y are the weights. The penalty is a public
-term, so that no record ever meets x: `LdpDsbo` without a release for x tunes it without spending anything on x.
+Every feature, or every group of features, has its own penalty exp(x); y are the weights. The penalty is a public term:
+no loss of a record depends on x. So `LdpDsbo` without a release for x tunes it without spending anything on x.
 
 >>> tuned = tuned_softmax(Shape((4,), classes=3, agents=1), groups=2)
 >>> tuned.problem.x0.shape, tuned.problem.y0["weights"].shape
@@ -24,11 +24,11 @@ from sottovoce.problems.tasks.base import Builder, Evaluate, Shape, Task, task
 from sottovoce.problems.tasks.linear import logistic, softmax
 from sottovoce.trees import Tree
 
-Groups = int | list[int] | None
+FeatureGroups = int | list[int] | None
 
 
 def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape], int]) -> Builder:
-    """A tuned form of a linear task; `rows` is how many classes' weights share the default penalty."""
+    """Register the tuned form of a linear task; `rows` is how many classes' weights share the default penalty."""
 
     @task(name)
     def tuned(
@@ -36,24 +36,24 @@ def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape
         penalty: float | None = None,
         start: float = 0.0,
         limit: float = 10.0,
-        groups: Groups = None,
+        groups: FeatureGroups = None,
         bias: bool = True,
         weight: float = 1.0,
         centre: float = 0.0,
         norm: float | None = None,
     ) -> Task:
-        """A linear model with a tuned penalty for each feature or group: ``penalty * exp(x_s) * sum_r y_sr^2``.
+        """Fit a linear model with a tuned penalty for each feature or group: ``penalty * exp(x_s) * sum_r y_sr^2``.
 
         Args:
             penalty: what exp(x) is multiplied with; 1 / (classes * features) by default.
             start: where every x starts: exp(start) times `penalty` is the untuned regularisation.
             limit: x stays between -limit and limit. Descent on y needs 2 * penalty * exp(limit) * step size below 2.
-            groups: how many blocks of neighbouring features share a coefficient, or each feature's group number from 0
-                on; one coefficient a feature by default.
+            groups: number of blocks of neighbouring features that share a coefficient, or each feature's group number
+                from 0 on; one coefficient per feature by default.
             bias: whether the model has intercepts (not regularised).
             weight: how much a record's loss counts, at both levels.
-            centre: a public constant that is taken from every feature.
-            norm: a record's features are then shrunk to at most this norm, which is all a clip needs to know of them.
+            centre: a public constant that is subtracted from every feature.
+            norm: then each record's features are shrunk to at most this norm. This bound is all that a clip needs.
         """
         features = math.prod(shape.features)
         public = _Penalty(features, penalty or 1 / (rows(shape) * features), start, limit, groups)
@@ -63,9 +63,9 @@ def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape
 
 
 class _Penalty:
-    """The public term, and what x may be."""
+    """The public term, and the set that x is confined to."""
 
-    def __init__(self, features: int, penalty: float, start: float, limit: float, groups: Groups) -> None:
+    def __init__(self, features: int, penalty: float, start: float, limit: float, groups: FeatureGroups) -> None:
         if not penalty > 0:
             raise ValueError(f"penalty is {penalty}: it must be positive")
         if not abs(start) <= limit:
@@ -80,7 +80,7 @@ class _Penalty:
 
 
 def _tuned(untuned: Task, public: _Penalty, bias: bool, weight: float, prepared: Callable[[Any], Any]) -> Task:
-    """A task's model with tuned coefficients: the same loss above and below, the penalty below."""
+    """Build a task's model with tuned coefficients: the same loss at both levels, the penalty at the lower one."""
     model = untuned.problem
     assert isinstance(model, Minimize)
     absent = {} if bias else {"bias": np.zeros(jnp.shape(model.x0["bias"]), np.float32)}
@@ -114,7 +114,7 @@ def _tuned(untuned: Task, public: _Penalty, bias: bool, weight: float, prepared:
 
 
 def _prepared(centre: float, norm: float | None) -> Callable[[Any], Any]:
-    """A map of one record's features on its own: it needs no statistics, so it costs no privacy."""
+    """Return a map of each record's features separately: it needs no statistics, so it costs no privacy."""
     if norm is not None and not norm > 0:
         raise ValueError(f"norm is {norm}: it must be positive")
 
@@ -128,7 +128,7 @@ def _prepared(centre: float, norm: float | None) -> Callable[[Any], Any]:
     return shaped
 
 
-def _group_numbers(groups: Groups, features: int) -> np.ndarray:
+def _group_numbers(groups: FeatureGroups, features: int) -> np.ndarray:
     if groups is None:
         return np.arange(features)
     if isinstance(groups, int):
@@ -137,9 +137,43 @@ def _group_numbers(groups: Groups, features: int) -> np.ndarray:
         return np.arange(features) * groups // features
     numbers = np.asarray(groups)
     if numbers.shape != (features,) or set(numbers.tolist()) != set(range(int(numbers.max()) + 1)):
-        raise ValueError(f"groups lists {numbers.size} numbers: give one a feature ({features}), counted from 0 on")
+        raise ValueError(f"groups lists {numbers.size} numbers: give one per feature ({features}), counted from 0 on")
     return numbers
 
 
 tuned_softmax = _register("tuned-softmax", softmax, lambda shape: shape.classes)
 tuned_logistic = _register("tuned-logistic", logistic, lambda shape: 2)
+
+
+@task("tuned-ridge")
+def tuned_ridge(shape: Shape, start: float = -2.0, limit: float = 6.0) -> Task:
+    """Fit least squares to a numeric label with a tuned penalty per feature: ``exp(x_s) * y_s^2 / 2``, no intercept.
+
+    `start` is where every x starts, and x stays between -limit and limit. Everything here has a closed form.
+
+    >>> tuned_ridge(Shape((4,), classes=2, agents=1)).problem.y0.shape
+    (4,)
+    """
+    features = math.prod(shape.features)
+
+    def loss(x: Tree, y: Tree, record: Any) -> jax.Array:
+        return 0.5 * (record["features"].reshape(-1) @ y - record["label"]) ** 2
+
+    def metrics(test: Any) -> Evaluate:
+        rows, label = jnp.asarray(test["features"]).reshape(len(test["label"]), -1), jnp.asarray(test["label"])
+
+        def evaluate(x: Tree, y: Tree) -> Mapping[str, jax.Array]:
+            return {"squared error": jnp.mean((rows @ y - label) ** 2)}
+
+        return evaluate
+
+    problem = Bilevel(
+        loss,
+        loss,
+        x0=jnp.full(features, start),
+        y0=jnp.zeros(features),
+        public_lower=lambda x, y: 0.5 * jnp.sum(jnp.exp(x) * y**2),
+        project_x=sets.box(-limit, limit),
+        predict=lambda x, y, rows: jnp.asarray(rows).reshape(len(rows), -1) @ y,
+    )
+    return Task(problem, metrics)

@@ -1,4 +1,4 @@
-"""Ready-made vertical problems: representations, and coefficients of a penalty."""
+"""Provide ready-made vertical problems: learned representations, and tuned coefficients of a penalty."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.problems.columns import Columns, device_block, dot, gather
-from sottovoce.problems.columns import widths as of_parties
+from sottovoce.data.columns import Columns, device_block, dot, gather
+from sottovoce.data.columns import widths as of_parties
 from sottovoce.problems.tasks.base import Shape, Task, task
 from sottovoce.problems.tasks.metrics import accuracy
 from sottovoce.problems.vertical import Vertical, cross_entropy, logistic
@@ -27,7 +27,7 @@ def vertical_representation(
     line: int = 28,
     seed: int = 0,
 ) -> Task:
-    """For parties with columns: each embeds its own by a network, and has a linear head (see `hyper_representation`).
+    """Let each party with columns learn a network and a linear head on it (see `hyper_representation`).
 
     >>> vertical_representation(Shape((6,), classes=3, agents=2), hidden=[4]).problem.y0[0]["weights"].shape
     (4, 3)
@@ -38,7 +38,7 @@ def vertical_representation(
 
 @task("vertical-coefficients")
 def vertical_coefficients(shape: Shape, start: float = -8.0) -> Task:
-    """For parties with columns: logistic regression with a tuned penalty for each party (see `hyper_parameters`).
+    """Fit logistic regression for parties with columns, with one tuned penalty per party (see `hyper_parameters`).
 
     >>> vertical_coefficients(Shape((6,), classes=2, agents=2)).problem.parties
     2
@@ -49,7 +49,7 @@ def vertical_coefficients(shape: Shape, start: float = -8.0) -> Task:
 
 
 def _judged(problem: Vertical) -> Task:
-    # test records are a block a party; the other methods, which do not solve vertical problems, say so
+    # Test records are one block per party. Methods that do not solve vertical problems refuse them elsewhere.
     return Task(problem, lambda test: judged_on(problem, test["blocks"], test["label"]))  # type: ignore[arg-type]
 
 
@@ -62,12 +62,12 @@ def hyper_representation(
     shift: int = 0,
     line: int = 28,
 ) -> Vertical:
-    """Each party embeds its columns by a network (upper level) and has a linear head (lower level).
+    """Let each party embed its columns by a network (upper level) and apply a linear head (lower level).
 
     `widths` are the parties' numbers of columns; `hidden` the layers of each network, rectified; `penalty` times |y|^2
-    is added to the lower level. All start at random: with heads at zero nothing would pull the networks at first, but
-    for the noise of the zeroth-order term. For parties with lines of a picture, `line` pixels each, `shift` moves each
-    picture sideways in training, by up to so many pixels.
+    is added to the lower level. All start at random: with heads at zero, the networks would at first be moved only by
+    the noise of the zeroth-order term. For parties with lines of a picture, `line` pixels each, every picture is moved
+    sideways in training, by up to `shift` pixels.
 
     >>> problem = hyper_representation([4, 3], classes=10, hidden=(8, 5))
     >>> problem.parties, problem.y0[1]["weights"].shape
@@ -97,10 +97,10 @@ def hyper_representation(
 
 
 def hyper_parameters(widths: Sequence[int], start: float = -8.0) -> Vertical:
-    """Logistic regression over all parties' columns, dense or sparse (lower level); each party has one coefficient.
+    """Fit logistic regression on all parties' columns, dense or sparse (lower level); each party has one coefficient.
 
-    Party m's penalty is ``exp(x_m) |y_m|^2 / 2``, so that x_m (upper level) is free to be any number. One coefficient a
-    party and not one a column: the variance of the zeroth-order estimate grows with their number.
+    Party m's penalty is ``exp(x_m) |y_m|^2 / 2``, so that x_m (upper level) can be any number. There is one coefficient
+    per party, not one per column, because the variance of the zeroth-order estimate grows with their number.
 
     >>> hyper_parameters([5, 5]).y0[0]["weights"].shape
     (5, 1)
@@ -118,7 +118,7 @@ def hyper_parameters(widths: Sequence[int], start: float = -8.0) -> Vertical:
 def probabilities(
     problem: Vertical, x: Sequence[Tree], y: Sequence[Tree], columns: Columns, rows: Any = None, batch: int = 1000
 ) -> np.ndarray:
-    """Class probabilities of some rows (default: all): only head outputs are needed for it, no label.
+    """Return class probabilities of some rows (default: all). Only head outputs are needed, no label.
 
     >>> problem = hyper_parameters([2])
     >>> probabilities(problem, problem.x0, problem.y0, Columns([np.ones((3, 2))]), rows=[0, 2]).tolist()
@@ -135,7 +135,7 @@ def probabilities(
 def judged_on(
     problem: Vertical, blocks: Sequence[Any], label: Any, batch: int = 1000
 ) -> Callable[..., Mapping[str, Any]]:
-    """What `run_vertical` evaluates: accuracy and loss on test records, which are public by declaration.
+    """Return what `run_vertical` evaluates: accuracy and loss on test records, which are public by declaration.
 
     >>> problem = hyper_parameters([2])
     >>> figures = judged_on(problem, [np.ones((4, 2))], np.array([0, 0, 0, 1]))(problem.x0, problem.y0)
@@ -160,14 +160,14 @@ def judged_on(
 
 
 def _shifted(most: int, line: int, key: jax.Array, features: jax.Array) -> jax.Array:
-    """Each row's lines, moved sideways by its own random number of pixels; zeros come in."""
+    """Move each row's lines sideways by its own random number of pixels; zeros fill the gap."""
     lines = jnp.pad(features.reshape(len(features), -1, line), ((0, 0), (0, 0), (most, most)))
     start = jax.random.randint(key, (len(features), 1, 1), 0, 2 * most + 1)
     return jnp.take_along_axis(lines, start + jnp.arange(line), axis=2).reshape(features.shape)
 
 
 def _layers(key: jax.Array, sizes: Sequence[int]) -> list[Tree]:
-    """Dense layers for rectified inputs; the last is a head, whose outputs are not rectified."""
+    """Draw dense layers for rectified inputs; the last is a head, whose outputs are not rectified."""
     keys = jax.random.split(key, len(sizes) - 1)
     layers = [
         {"weights": jax.random.normal(k, (m, n)) * math.sqrt(2 / m), "bias": jnp.zeros(n)}

@@ -1,4 +1,4 @@
-"""Image classification with networks: a perceptron, a small convolutional network, ResNet-18."""
+"""Classify images with neural networks: a perceptron, a small convolutional network, ResNet-18."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,9 +17,9 @@ _TEST_CHUNK = 500  # test records at a time: activations of a deep network are l
 
 @task("mlp")
 def mlp(shape: Shape, hidden: Sequence[int] = (64,), centre: float = 0.0, seed: int = 0) -> Task:
-    """A perceptron with tanh units; `seed` draws its first parameters, which are public.
+    """Train a perceptron with tanh units; `seed` draws its first parameters, which are public.
 
-    `centre`, here and below, is a public constant that is taken from every pixel.
+    `centre`, here and below, is a public constant that is subtracted from every pixel.
 
     >>> mlp(Shape((784,), classes=10, agents=5)).problem.x0[0]["weights"].shape
     (784, 64)
@@ -29,7 +29,7 @@ def mlp(shape: Shape, hidden: Sequence[int] = (64,), centre: float = 0.0, seed: 
 
 @task("cnn")
 def cnn(shape: Shape, channels: Sequence[int] = (16, 32), hidden: int = 32, centre: float = 0.0, seed: int = 0) -> Task:
-    """The small convolutional network of private image classification (features must be pictures).
+    """Train the small convolutional network of private image classification (features must be pictures).
 
     >>> len(cnn(Shape((28, 28, 1), classes=10, agents=5)).problem.x0["convolutions"])
     2
@@ -39,7 +39,7 @@ def cnn(shape: Shape, channels: Sequence[int] = (16, 32), hidden: int = 32, cent
 
 @task("resnet18")
 def resnet18(shape: Shape, width: int = 64, groups: int = 8, centre: float = 0.0, seed: int = 0) -> Task:
-    """ResNet-18 with group norm; `width` 64 is the full network (features must be pictures).
+    """Train ResNet-18 with group norm; `width` 64 is the full network (features must be pictures).
 
     >>> models.size(resnet18(Shape((28, 28, 1), classes=10, agents=5), width=8).problem.x0)
     176258
@@ -47,8 +47,8 @@ def resnet18(shape: Shape, width: int = 64, groups: int = 8, centre: float = 0.0
     return classification(models.resnet18(shape.features, shape.classes, width, groups), centre, seed)
 
 
-def classification(model: models.Model, centre: float = 0.0, seed: int = 0) -> Task:
-    """Cross entropy of a model's class scores, and its accuracy on test records.
+def classification(model: models.Architecture, centre: float = 0.0, seed: int = 0) -> Task:
+    """Minimise the cross entropy of a model's class scores, and report its accuracy on test records.
 
     >>> task = classification(models.mlp((4,), classes=3))
     >>> round(float(task.problem.loss(task.problem.x0, {"features": jnp.zeros(4), "label": 1})), 4)

@@ -1,4 +1,8 @@
-"""Noise on real machines: a float has last bits, and they know more than the ideal number does."""
+"""Attack noise that is drawn in floating point: the last bits of a float depend on what was added to the noise.
+
+Example: 0.1 + noise and 0.3 + noise, rounded to floats, can take different values. An adversary who sees a value that
+only one of the two sums can take knows which one it was.
+"""
 
 import math
 import random
@@ -8,16 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.accounting.account import account_of
 from sottovoce.audit import bounds
-from sottovoce.audit.exhibits.base import CONFIDENCE, Row, attack, exhibit, sized
+from sottovoce.audit.exhibits.base import CONFIDENCE, Measurement, attack, exhibit, sized
 from sottovoce.methods.dp_sgd import DpSgd
-from sottovoce.networks import single
 from sottovoce.privacy.discrete import GridRelease, on_grid
 from sottovoce.privacy.gdp import gdp_epsilon
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
 from sottovoce.problems import Minimize
-from sottovoce.runtime.threads import run_discrete, run_threads
+from sottovoce.runtime.answers import root_key
+from sottovoce.runtime.layout import lay_out
+from sottovoce.runtime.run import run
+from sottovoce.runtime.threads import ThreadPlace
 
 PAPER = "implementation"
 DEPLOYED = GridRelease(clip=2048, scale=2048, step=2.0**-10, denominator=1, mechanism="laplace")
@@ -29,9 +36,9 @@ DEPLOYED = GridRelease(clip=2048, scale=2048, step=2.0**-10, denominator=1, mech
     "vector Laplace noise of scale 2 on a one-hot label has epsilon 1: for real numbers; with floats the "
     "event {log-likelihood ratio > 1}, empty in theory, happens, and under one label more often",
 )
-def last_bit(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """The same event against NumPy's float64 noise and against whole-number noise."""
-    # the leak itself is a rare event: counted less often it stays below 1
+def last_bit(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Measure the same event against NumPy's float64 noise and against whole-number noise."""
+    # The leak is a rare event: with fewer trials the bound would stay below 1.
     trials = sized(2e6, quick=False)
     empty = bounds.Event(np.nextafter(1.0, 2.0), above=True)
     with_it, without = (
@@ -43,21 +50,21 @@ def last_bit(rng: np.random.Generator, quick: bool) -> list[Row]:
         empty, _wholes(rng, few, True), _wholes(rng, few, False), delta=0.0, confidence=CONFIDENCE
     )
     return [
-        Row("float64 noise, empty event", 1.0, naive, 1.0, trials),
-        Row("whole-number noise, same event", 1.0, deployed, 1.0, few, control=True),
-        Row("whole-number noise, best event", 1.0, attack(_wholes, rng, few), 1.0, few, control=True),
+        Measurement("float64 noise, empty event", 1.0, naive, 1.0, trials),
+        Measurement("whole-number noise, same event", 1.0, deployed, 1.0, few, control=True),
+        Measurement("whole-number noise, best event", 1.0, attack(_wholes, rng, few), 1.0, few, control=True),
     ]
 
 
 def _floats(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
-    """The log-likelihood ratio in floating point, un-rounded."""
+    """Return the log-likelihood ratio in floating point, not rounded."""
     labels = np.eye(3)[:2]
     seen = labels[0 if truth else 1] + rng.laplace(scale=2.0, size=(trials, 3))
     return np.sum(np.abs(seen - labels[1]) - np.abs(seen - labels[0]), axis=1) / 2
 
 
 def _wholes(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
-    """The same of exact discrete noise: a ratio of whole numbers, so the event is exactly what it says."""
+    """Return the same for exact discrete noise: a ratio of whole numbers, so the event is computed exactly."""
     labels = np.stack(
         [DEPLOYED.whole(label) for label in np.eye(3)[:2]]
     )  # one-hot vectors are 2 apart in L1, which is the clip
@@ -72,8 +79,8 @@ def _wholes(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
     "Gaussian noise drawn in float32 hides a shift: but it takes few values, and most sums are impossible "
     "for the neighbour",
 )
-def float32_normal(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """One scalar release; the attack asks whether the value could have come from the neighbour at all."""
+def float32_normal(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Attack one scalar release by asking whether the value could have come from the neighbour at all."""
     scale, shift = 1.0, 0.3
     trials = sized(2e5, quick)
     without = np.sort(np.asarray(jnp.float32(0.0) + jnp.float32(scale) * _all_normals()))
@@ -86,11 +93,11 @@ def float32_normal(rng: np.random.Generator, quick: bool) -> list[Row]:
     event = bounds.Event(0.5, above=True)
     ideal = gdp_epsilon(shift / scale, 1e-5)
     measured = bounds.measure(event, impossible(shift, 0), impossible(0.0, 1), 1e-5, CONFIDENCE)
-    return [Row("one float32 release", ideal, measured, math.inf, trials)]
+    return [Measurement("one float32 release", ideal, measured, math.inf, trials)]
 
 
 def _missing(support: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """1 for a value that is not in a sorted support."""
+    """Return 1 for each value that is not in a sorted support."""
     place = np.minimum(np.searchsorted(support, seen), support.size - 1)
     return (support[place] != seen).astype(float)
 
@@ -98,19 +105,23 @@ def _missing(support: np.ndarray, seen: np.ndarray) -> np.ndarray:
 @exhibit(
     "runtime",
     PAPER,
-    "the noise of a release hides a record: a real release, out of the runtime with one thread an agent, by simulated "
-    "float32 noise and by discrete noise as deployed; the event is {the neighbour cannot have sent this}",
+    "the noise of a release hides a record: a real release from the runtime with one thread per agent, with simulated "
+    "float32 noise and with discrete noise as deployed; the event is {the neighbour cannot have sent this}",
 )
-def runtime(rng: np.random.Generator, quick: bool) -> list[Row]:
-    """Every other record is there, alone in its coordinate: each coordinate of the one release is a trial."""
+def runtime(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Put in every second record, alone in its coordinate: each coordinate of the one release is a trial."""
     count, delta, shift = (600 if quick else 4000), 1e-2, 0.7
     there = np.arange(count) % 2 == 0
     release = Release(clip=1.0, noise=1 / (shift * count), name="gradient")
     method = DpSgd(rate=1.0, gradient=release, sampling=Full())
     problem = Minimize(lambda x, r: 1e3 * jnp.sum(r * x), jnp.zeros(count))
     parts = [np.diag(there).astype(np.float32)]
-    floats = run_threads(problem, parts, method, single(), steps=1, seed=int(rng.integers(2**31))).velocity[0]
-    wholes = run_discrete(problem, parts, method, steps=1).agents.velocity[0]
+    root = root_key(int(rng.integers(2**31)))
+    place = ThreadPlace.simulated(
+        account_of(method, parts, 1, problem=problem).trace, problem, lay_out(parts), root, 1024
+    )
+    floats = -place.trace.state(place.advance(place.begin(), 0, 1)[0]).x[0]  # one step of size 1 from zero
+    wholes = -run(problem, parts, method, steps=1, noise="discrete").agents.x[0]
 
     support = np.sort(np.asarray(jnp.float32(float(release.scale(0, 0))) * _all_normals()))
     grid = on_grid(release, count)
@@ -124,21 +135,21 @@ def runtime(rng: np.random.Generator, quick: bool) -> list[Row]:
     empty = bounds.Event(0.5, above=True)
     best = bounds.halves(np.asarray(wholes)[there], np.asarray(wholes)[~there], delta, CONFIDENCE)
     return [
-        Row(
+        Measurement(
             "float32 noise, impossible values",
             ideal,
             measured(_missing(support, np.asarray(floats)), empty),
             math.inf,
             trials,
         ),
-        Row("discrete noise, impossible values", ideal, measured(off_grid, empty), ideal, trials, control=True),
-        Row("discrete noise, best event", ideal, best, ideal, trials, control=True),
+        Measurement("discrete noise, impossible values", ideal, measured(off_grid, empty), ideal, trials, control=True),
+        Measurement("discrete noise, best event", ideal, best, ideal, trials, control=True),
     ]
 
 
 @cache
 def _all_normals() -> jax.Array:
-    """Every value that `jax.random.normal` can take in float32: a function of 23 random bits."""
+    """Return every value that `jax.random.normal` can take in float32: a function of 23 random bits."""
     lowest = np.nextafter(np.float32(-1.0), np.float32(0.0), dtype=np.float32)
     unit = jnp.arange(2**23, dtype=jnp.float32) / jnp.float32(2**23)
     uniform = jnp.maximum(lowest, unit * (jnp.float32(1.0) - lowest) + lowest)

@@ -1,4 +1,4 @@
-"""Run files with [columns]: a table split by columns, its labels behind their gate."""
+"""Execute run files with [columns]: a table is split by columns, and its labels are read through their gate only."""
 
 import math
 from collections.abc import Mapping
@@ -11,25 +11,29 @@ import jax
 import numpy as np
 import scipy.sparse as sp
 
+from sottovoce import accounting
+from sottovoce.data.columns import Columns, split_columns, unit_rows
+from sottovoce.data.parts import Records
 from sottovoce.experiments import build
 from sottovoce.experiments.runfile import Case, ColumnsTable, Data
+from sottovoce.experiments.setup import Setup
 from sottovoce.methods.bambi import Bambi
 from sottovoce.naming import unknown
 from sottovoce.privacy.labels import Labels, Memoised, Open
 from sottovoce.privacy.report import PrivacyReport
+from sottovoce.privacy.table import Table
 from sottovoce.problems import tasks
-from sottovoce.problems.columns import Columns, split_columns, unit_rows
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.result import Result
-from sottovoce.runtime.stages import Staged, run_in_stages
-from sottovoce.runtime.vertical import account_vertical, run_vertical
+from sottovoce.runtime.run import run
+from sottovoce.runtime.staged_labels import Staged, run_in_stages
 
-_OF_ROWS = ("agents", "by", "skew", "alpha", "sizes", "unit")  # keys of [data] that hand out rows
+_OF_ROWS = ("agents", "by", "skew", "alpha", "sizes", "unit")  # keys of [data] that distribute rows
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Training and test records, a block a party."""
+    """Training and test records, one block of columns per party."""
 
     columns: Columns
     label: np.ndarray
@@ -38,19 +42,18 @@ class Held:
 
     @property
     def shape(self) -> tasks.Shape:
-        """What a task may know of them."""
+        """The public facts that a task may use."""
         blocks = self.columns.blocks
         return tasks.Shape((sum(block.shape[1] for block in blocks),), self.classes, len(blocks))
 
 
 @dataclass(frozen=True)
-class VerticalSetup:
-    """A case with everything built: what `run_vertical` takes."""
+class ColumnsSetup(Setup):
+    """A case of a table split by columns, with everything built."""
 
     case: Case
     held: Held
     method: Bambi
-    in_one_place: bool = False
 
     @property
     def asked(self) -> ColumnsTable:
@@ -59,35 +62,47 @@ class VerticalSetup:
         return self.case.columns
 
     @property
+    def data(self) -> Table:
+        """The parties' columns and labels, with the seed of the first run."""
+        return self._table(self.case.run.seeds[0])
+
+    @property
+    def problem(self) -> Any:
+        """What is solved, started with the first seed."""
+        return self.task(0).problem
+
+    @property
+    def graph(self) -> None:
+        """None: parties talk to a server."""
+        return None
+
+    @property
     def delta(self) -> float:
-        """Memoised labels need none, so it is zero unless the file says otherwise."""
+        """The delta of the statement: memoised labels need none, so it is zero unless the file sets it."""
         return self.case.privacy.delta if "delta" in self.case.privacy.model_fields_set else 0.0
 
     @cached_property
     def account(self) -> PrivacyReport:
-        """The privacy statement, without running."""
-        how = {"steps": self.case.run.steps, "classes": self.held.classes, "delta": self.delta}
-        return account_vertical(self.task(0).problem, self.held.columns, self.method, **how)  # type: ignore[arg-type]
-
-    @property
-    def parts(self) -> Any:
-        """Rows of parties, of which there are none here."""
-        raise ValueError(
-            "parties with columns have no records of their own to audit: see `sottovoce audit --exhibit bambi-controls`"
+        """The privacy statement, computed without running."""
+        return accounting.account(
+            self.method, self.data, problem=self.problem, steps=self.case.run.steps, delta=self.delta
         )
 
+    def _table(self, seed: int) -> Table:
+        return Table(self.held.columns, Labels(self.held.label, self.held.classes, seed=seed))
+
     def task(self, seed: int) -> tasks.Task:
-        """The task, started with a seed where it has one."""
+        """Build the task; a task that takes a seed gets this one."""
         given = {"shape": self.held.shape, "seed": seed}
         return build.construct(tasks.get(self.case.task.name), self.case.task.options, "[task]", given)
 
-    def alone(self) -> "VerticalSetup":
-        """No party can be alone: only one has the labels."""
+    def alone(self) -> "ColumnsSetup":
+        """Refuse: no party can train alone, because only one has the labels."""
         raise ValueError("compare.alone is for parties with records: with [columns] only one has the labels; remove it")
 
-    def pooled(self) -> "VerticalSetup":
-        """The non-federated twin, without privacy: all columns in one place."""
-        return replace(self, method=replace(self.method, labels=Open()), in_one_place=True)
+    def pooled(self) -> "ColumnsSetup":
+        """Return the setup without privacy: the parties compute what one place with all columns would."""
+        return replace(self, method=self.method.without_privacy())
 
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""
@@ -100,21 +115,21 @@ class VerticalSetup:
             "every": how.every,
             "evaluate": made[0].metrics(self.held.test),
             "delta": self.delta,
-            "in_one_place": self.in_one_place,
             "out": out,
             "resume": resume,
         }
-        table = (self.held.columns, Labels(self.held.label, self.held.classes, seed=seed), self.method)
+        table = self._table(seed)
         if not staged:
-            return run_vertical(made[0].problem, *table, **options)  # type: ignore[arg-type]
-        found = run_in_stages([task.problem for task in made], *table, stages=asked.stages, **options)  # type: ignore[misc]
+            return run(made[0].problem, table, self.method, **options)
+        problems = [task.problem for task in made]
+        found = run_in_stages(problems, table, self.method, stages=asked.stages, **options)  # type: ignore[arg-type]
         result = found.members[0] if asked.stages == asked.models == 1 else averaged(found, self.held.test)
         if out is not None:
             result.save(out)
         return result
 
 
-def setup(case: Case) -> VerticalSetup:
+def setup(case: Case) -> ColumnsSetup:
     """Build a case with [columns]; nothing is run.
 
     >>> case = Case.model_validate({
@@ -128,15 +143,15 @@ def setup(case: Case) -> VerticalSetup:
     _check(case)
     assert case.columns is not None
     split = case.columns.model_dump_json(exclude={"stages", "models"})
-    made = VerticalSetup(case, _held(case.data.model_dump_json(exclude_unset=True), split), _method(case))
+    made = ColumnsSetup(case, _held(case.data.model_dump_json(exclude_unset=True), split), _method(case))
     if not isinstance(made.task(0).problem, Vertical):
         fitting = ", ".join(name for name in tasks.available if name.startswith("vertical-"))
         raise ValueError(f"the task {case.task.name!r} is not for parties with columns: choose one of {fitting}")
-    if (wished := case.run.metric) is not None:
+    if (wanted := case.run.metric) is not None:
         task = made.task(0)
         assert isinstance(task.problem, Vertical)
         named = jax.eval_shape(task.metrics(made.held.test), task.problem.x0, task.problem.y0)
-        build.check_metric(wished, [*named, "bytes up", "bytes down"])
+        build.check_metric(wanted, [*named, "bytes up", "bytes down"])
     if case.privacy.budget is not None and made.account.epsilon > case.privacy.budget:
         raise ValueError(
             f"the run would spend epsilon {made.account.epsilon:g}, more than privacy.budget {case.privacy.budget:g}"
@@ -145,7 +160,10 @@ def setup(case: Case) -> VerticalSetup:
 
 
 def averaged(found: Staged, test: Mapping[str, Any]) -> Result:
-    """The models of the last stage as one: its history has a line a stage, and counts what all models took."""
+    """Combine the models of the last stage into one result.
+
+    Its history has one line per stage; steps, seconds and bytes are summed over all models.
+    """
     history: dict[str, list[float]] = {}
     taken = {"step": 0.0, "seconds": 0.0, "bytes up": 0.0, "bytes down": 0.0}
     for stage, members in enumerate(found.stages):
@@ -163,7 +181,7 @@ def averaged(found: Staged, test: Mapping[str, Any]) -> Result:
 
     x, y = [member.x for member in found.members], [member.y for member in found.members]
     told = {name: np.asarray(values) for name, values in history.items()}
-    return Result(x, y, found.members, told, found.privacy, found.privacy.private, predict)
+    return Result(x, y, found.members, told, found.privacy, found.privacy.private, False, predict)
 
 
 def _check(case: Case) -> None:
@@ -171,11 +189,11 @@ def _check(case: Case) -> None:
     useless += [f"run.{key}" for key in ("chunk", "devices", "train") if key in case.run.model_fields_set]
     useless += ["network"] * (case.network is not None) + ["privacy.adjacency"] * (case.privacy.adjacency is not None)
     if useless:
-        raise ValueError(f"{', '.join(useless)} has no use with [columns], which splits a table by columns: remove it")
+        raise ValueError(f"{', '.join(useless)} has no effect with [columns] (a table split by columns): remove it")
     if case.method.name != "Bambi":
         raise ValueError(unknown("method for [columns]", case.method.name, ["Bambi"]))
     if case.data.name == "heterogeneous":
-        raise ValueError("heterogeneous makes one data set a party, not a table with [columns]: choose other data")
+        raise ValueError("heterogeneous makes one data set per party, not a table for [columns]: choose other data")
 
 
 def _method(case: Case) -> Bambi:
@@ -192,7 +210,7 @@ def _method(case: Case) -> Bambi:
 
 @lru_cache(maxsize=2)
 def _held(data: str, columns: str) -> Held:
-    """Cached by content: variants mostly share their data."""
+    """Build the records once per content, because variants mostly share their data."""
     table, split = Data.model_validate_json(data), ColumnsTable.model_validate_json(columns)
     train, test, classes = build.whole(table)
     if split.test is not None:
@@ -203,8 +221,8 @@ def _held(data: str, columns: str) -> Held:
     return Held(held, train["label"], classes, {"blocks": own, "label": test["label"]})
 
 
-def _held_out(both: list[build.Records], share: float, seed: int) -> list[build.Records]:
-    """All records in one, and a random share of them for the test."""
+def _held_out(both: list[Records], share: float, seed: int) -> list[Records]:
+    """Join all records, and hold out a random share of them for the test."""
     label = np.concatenate([records["label"] for records in both])
     each = [records["features"] for records in both]
     features = sp.csr_array(sp.vstack(each)) if sp.issparse(each[0]) else np.concatenate(each)

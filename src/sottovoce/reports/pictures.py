@@ -1,4 +1,4 @@
-"""The pictures of a report, as SVG text that takes its ink from the page: readable on light and on dark."""
+"""Draw the pictures of a report as SVG text in the page's own text colour, so that they suit light and dark pages."""
 
 import io
 import math
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.experiments.comparison import ALONE, Comparison, Row, lower_is_better
 from sottovoce.networks import Network, draw
+from sottovoce.reports.comparison import ALONE, Comparison, Row, lower_is_better
 
-_INK = "#010203"  # stands for the page's own colour of text
+_INK = "#010203"  # placeholder for the page's own text colour
 _COLOURS = (
     "#2a6f97",
     "#d1495b",
@@ -32,7 +32,10 @@ _PANELS = 3
 
 
 def curves(comparison: Comparison) -> str | None:
-    """Up to three metrics over the steps, the main one and losses first; bands from the lowest to the highest seed."""
+    """Draw up to three metrics over the steps, the main one first, then losses.
+
+    Bands go from the lowest to the highest seed.
+    """
     rows = comparison.rows[:_MOST]
     known = [name for name in comparison.metrics if any(name in row.metrics for row in rows)]
     if not known:
@@ -63,7 +66,7 @@ def curves(comparison: Comparison) -> str | None:
 
 
 def tradeoff(comparison: Comparison) -> str | None:
-    """The main metric against epsilon, where at least three private rows differ in it: a line for each family."""
+    """Draw the main metric against epsilon, one line per family; None unless private rows have three epsilons."""
     metric = comparison.metric
     rows = [row for row in comparison.rows if metric in row.metrics]
     private = [row for row in rows if row.privacy.private]
@@ -89,7 +92,7 @@ def tradeoff(comparison: Comparison) -> str | None:
         ax.set_xscale("log")
         ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         ax.minorticks_off()
-        ax.set_xlabel("epsilon of a party")
+        ax.set_xlabel("epsilon per party")
         ax.set_ylabel(metric)
         ax.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -97,17 +100,26 @@ def tradeoff(comparison: Comparison) -> str | None:
 
 
 def network_picture(network: Network) -> str:
-    """Who talks to whom."""
+    """Draw who sends to whom.
+
+    >>> from sottovoce.networks import ring
+    >>> network_picture(ring(3))[:4]
+    '<svg'
+    """
     return _svg(lambda figure: draw(network, figure.subplots()), (3.4, 3.4))
 
 
 def by_itself(svg: str) -> str:
-    """A picture for a file of its own: no page gives it a colour, so its ink is a grey that shows on light and dark."""
+    """Prepare a picture for its own file: no page gives it a colour, so its ink is a grey for light and dark pages.
+
+    >>> by_itself('<svg width="10"></svg>')
+    '<svg color="#808080" width="10"></svg>'
+    """
     return svg.replace("<svg", '<svg color="#808080"', 1)
 
 
 def _base(row: Row) -> str:
-    """The variant that a row belongs to: its comparisons share its colour."""
+    """Return the variant that a row belongs to: its comparisons share its colour."""
     return row.name.removesuffix(ALONE)
 
 

@@ -1,4 +1,7 @@
-"""What runs of an experiment have in common and how they differ: the figures behind every table and picture."""
+"""Collect the figures of an experiment's runs: means over seeds, worst agents, and what was guaranteed.
+
+A `Comparison` has one `Row` per configuration, and a `Row` has one `Outcome` per seed.
+"""
 
 import json
 import math
@@ -10,17 +13,32 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
-from sottovoce.experiments.runfile import PrintedFigure
 from sottovoce.files import write_atomically
 from sottovoce.privacy.report import PrivacyReport, rounded_up
 
 Kind = Literal["together", "alone", "pooled"]
-TRAIN = "train "  # begins the name of a metric of private records, which has no noise
-ALONE = ", alone"  # what is added to a variant's name for its parties alone
+TRAIN = "train "  # first word of a metric that is computed on private records, without noise
+ALONE = ", alone"  # added to a variant's name where each of its parties trains alone
 _PLAN = ("run.toml", "comparison.json")
 _NOT_METRICS = ("step", "seconds", "consensus")
 _LOWER_IS_BETTER = ("loss", "error", "gap", "norm")
+
+
+class PaperFigure(BaseModel):
+    """A figure that a paper prints, to be shown beside ours.
+
+    >>> PaperFigure(what="DP-SGD, test accuracy", value=0.93, epsilon=1.0, source="Table 2").value
+    0.93
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    what: str
+    value: float
+    epsilon: float | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,7 +51,7 @@ class Outcome:
 
     @classmethod
     def load(cls, folder: Path) -> "Outcome":
-        """From a run's folder."""
+        """Read a run's folder."""
         stored = json.loads((folder / "result.json").read_text())
         history = {name: np.asarray(values) for name, values in stored["history"].items()}
         return cls(history, PrivacyReport.from_dict(stored["privacy"]), stored["releasable"])
@@ -41,10 +59,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration, run once a seed.
+    """One configuration, run once per seed.
 
-    Kind "together": the parties over their network. "alone": each on its own, so that its figures are the mean over
-    the parties, not those of an averaged model. "pooled": all records in one place.
+    Kind "together": the parties train over their network. "alone": each party trains alone, and the figures are means
+    over the parties, not those of an averaged model. "pooled": all records are in one place.
     """
 
     name: str
@@ -73,18 +91,18 @@ class Row:
         return float(np.mean([run.history["seconds"][-1] for run in self.runs]))
 
     def values(self, metric: str) -> np.ndarray:
-        """The metric over time, a row per seed."""
+        """Return the metric over time, one row per seed."""
         if self.kind == "alone":
             return np.stack([run.history[f"{metric}/agents"].mean(axis=1) for run in self.runs])
         return np.stack([run.history[metric] for run in self.runs])
 
     def final(self, metric: str) -> tuple[float, float]:
-        """Mean and standard deviation over the seeds at the end (deviation NaN for one seed)."""
+        """Return mean and standard deviation over the seeds at the end (the deviation of one seed is NaN)."""
         last = self.values(metric)[:, -1]
         return float(last.mean()), float(last.std(ddof=1)) if len(last) > 1 else math.nan
 
     def worst(self, metric: str) -> float | None:
-        """The worst agent's figure at the end, mean over the seeds; None where agents were not told apart."""
+        """Return the worst agent's figure at the end, averaged over the seeds; None where only averages are known."""
         if f"{metric}/agents" not in self.runs[0].history:
             return None
         pick = np.max if lower_is_better(metric) else np.min
@@ -93,20 +111,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rows of an experiment that have been run, and the figures of a paper to hold against them."""
+    """All rows of an experiment that have been run, and a paper's figures to compare them with."""
 
     title: str
     rows: tuple[Row, ...]
-    printed: tuple[PrintedFigure, ...] = ()
+    printed: tuple[PaperFigure, ...] = ()
     text: str = ""
 
     @property
     def metric(self) -> str | None:
         """The metric that pictures show."""
         known = [name for row in self.rows for name in row.metrics]
-        wished = [row.metric for row in self.rows if row.metric in known]
+        wanted = [row.metric for row in self.rows if row.metric in known]
         usual = [name for name in ("accuracy", "auroc") if name in known]
-        return next(iter([*wished, *usual, *known]), None)
+        return next(iter([*wanted, *usual, *known]), None)
 
     @property
     def metrics(self) -> list[str]:
@@ -115,7 +133,7 @@ class Comparison:
         return sorted(names, key=lambda name: (name != self.metric, list(names).index(name)))
 
     def table(self, brief: bool = False) -> tuple[list[str], list[list[str]]]:
-        """Heads and cells of the main table; a brief one fits a terminal."""
+        """Return the heads and cells of the main table; a brief one fits a terminal."""
         metrics = self.metrics[:1] if brief else self.metrics
         columns: dict[str, Callable[[Row], str]] = {"": lambda row: row.name}
         for metric in metrics:
@@ -142,7 +160,7 @@ def _worst(metric: str, row: Row) -> str:
 
 
 def load(folder: str | Path) -> Comparison:
-    """The comparison in a folder: one that `sottovoce run` wrote, one run, or several runs side by side."""
+    """Load the comparison in a folder: one that `sottovoce run` wrote, one run, or several runs side by side."""
     folder = Path(folder)
     if (folder / "comparison.json").is_file():
         return _load_comparison(folder)
@@ -165,15 +183,22 @@ def _load_comparison(folder: Path) -> Comparison:
         if done:
             rows.append(Row(entry["name"], entry["kind"], tuple(map(Outcome.load, done)), entry["metric"]))
     if not rows:
-        raise ValueError(f"no run in {folder} is finished: go on with `sottovoce run ... --resume`")
-    printed = tuple(PrintedFigure.model_validate(entry) for entry in facts["printed"])
+        raise ValueError(f"no run in {folder} is finished: continue with `sottovoce run ... --resume`")
+    printed = tuple(PaperFigure.model_validate(entry) for entry in facts["printed"])
     return Comparison(facts["title"], tuple(rows), printed, (folder / "run.toml").read_text())
 
 
 def save_plan(
-    folder: Path, title: str, text: str, printed: Sequence[PrintedFigure], rows: Sequence[dict[str, Any]]
+    folder: Path, title: str, text: str, printed: Sequence[PaperFigure], rows: Sequence[dict[str, Any]]
 ) -> None:
-    """Write what is going to be run, so that a stopped experiment can be looked at, too."""
+    """Write down what is going to be run, so that a stopped experiment can be shown too.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> save_plan(folder, "mine", "title = 'mine'", [], [])
+    >>> sorted(stored_plan(folder))
+    ['comparison.json', 'run.toml']
+    """
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"title": title, "printed": [entry.model_dump() for entry in printed], "rows": list(rows)}
     write_atomically(folder / "run.toml", text.encode())
@@ -181,7 +206,7 @@ def save_plan(
 
 
 def stored_plan(folder: Path) -> dict[str, bytes]:
-    """What `save_plan` would write over."""
+    """Read the files that `save_plan` would overwrite."""
     return {name: (folder / name).read_bytes() for name in _PLAN if (folder / name).is_file()}
 
 
@@ -192,7 +217,7 @@ def restore_plan(folder: Path, stored: dict[str, bytes]) -> None:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether a small value is a good one, by the metric's name.
+    """Tell by the metric's name whether a small value is a good one.
 
     >>> lower_is_better("test loss"), lower_is_better("accuracy")
     (True, False)
@@ -201,7 +226,7 @@ def lower_is_better(metric: str) -> bool:
 
 
 def figure(value: float | None) -> str:
-    """A number for a table.
+    """Format a number for a table.
 
     >>> figure(0.89512), figure(math.inf), figure(None), figure(2.0)
     ('0.8951', 'infinite', '-', '2')
@@ -212,7 +237,7 @@ def figure(value: float | None) -> str:
 
 
 def upward(epsilon: float | None, digits: int = 3) -> str:
-    """An epsilon for a table, rounded up: what is written is never less than what is guaranteed.
+    """Format an epsilon for a table, rounded up: what is written is never less than what is guaranteed.
 
     >>> upward(1.9991), upward(2.0001), upward(0.34561, digits=4), upward(math.inf), upward(None)
     ('2', '2.01', '0.3457', 'infinite', '-')
@@ -223,7 +248,7 @@ def upward(epsilon: float | None, digits: int = 3) -> str:
 
 
 def spread(mean: float, deviation: float) -> str:
-    """A mean with its deviation, if there is one.
+    """Format a mean with its deviation, if there is one.
 
     >>> spread(0.91234, 0.0042), spread(0.9, math.nan)
     ('0.9123 ± 0.0042', '0.9000')

@@ -1,4 +1,9 @@
-"""The data of a vertical problem: feature blocks, one a party, whose rows are the same records in the same order."""
+"""Hold a table that is split by columns: one block of features per party, with the same records in the same order.
+
+>>> table = Columns(split_columns(np.ones((10, 6)), parties=2))
+>>> [block.shape for block in table.blocks]
+[(10, 3), (10, 3)]
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +20,10 @@ _SHOWN = 3  # ids named in a report
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """A table split by columns, and which rows each level reads (all of them, if not said).
+    """A table split by columns, and the rows that each level reads (by default all).
 
-    With disjoint levels a label is used at one of them; with one set for both, at both: the gate knows the difference.
+    With disjoint levels a label is used at one level only; with the same rows for both it is used at both. The label
+    gate accounts for the difference.
 
     >>> table = Columns([np.ones((10, 2)), np.zeros((10, 3))]).levels(upper=0.2)
     >>> len(table), len(table.upper), len(table.lower)
@@ -48,7 +54,7 @@ class Columns:
         return int(self.blocks[0].shape[0])
 
     def levels(self, upper: float, seed: int = 0) -> "Columns":
-        """The same table with a random share of the rows for the upper level, and the others for the lower."""
+        """Return the same table with a random share of the rows for the upper level, and the others for the lower."""
         if not 0 < upper < 1:
             raise ValueError(f"upper is {upper}: give a share between 0 and 1")
         order = np.random.default_rng(seed).permutation(len(self))
@@ -56,12 +62,12 @@ class Columns:
         return replace(self, upper=np.sort(order[:above]), lower=np.sort(order[above:]))
 
     def only(self, rows: np.ndarray) -> "Columns":
-        """The same table, with both levels confined to some rows."""
+        """Return the same table, with both levels confined to some rows."""
         return replace(self, upper=np.intersect1d(self.upper, rows), lower=np.intersect1d(self.lower, rows))
 
 
 def split_columns(features: Any, parties: int) -> list[Any]:
-    """Consecutive columns for each party, in nearly equal numbers; dense arrays (flattened) or sparse matrices.
+    """Give each party consecutive columns, in nearly equal numbers; dense arrays (flattened) or sparse matrices.
 
     >>> [block.shape for block in split_columns(np.zeros((5, 7)), parties=3)]
     [(5, 3), (5, 2), (5, 2)]
@@ -73,7 +79,7 @@ def split_columns(features: Any, parties: int) -> list[Any]:
 
 
 def widths(columns: int, parties: int) -> list[int]:
-    """How many columns `split_columns` gives to each party.
+    """Return how many columns `split_columns` gives to each party.
 
     >>> widths(7, parties=3)
     [3, 2, 2]
@@ -84,7 +90,7 @@ def widths(columns: int, parties: int) -> list[int]:
 
 
 def unit_rows(block: Any) -> Any:
-    """Each record's part of a block, scaled to norm 1: a map of one record at one party.
+    """Scale each record's part of a block to norm 1; each record is treated separately.
 
     >>> unit_rows(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [[0.6, 0.8], [0.0, 0.0]]
@@ -97,10 +103,10 @@ def unit_rows(block: Any) -> Any:
 
 @dataclass(frozen=True)
 class Alignment:
-    """What a join found: how many records all have in common, and whose records were left out."""
+    """The result of a join: how many records all holders have in common, and which records were left out."""
 
     common: int
-    left_out: tuple[tuple[str, int, tuple[str, ...]], ...]  # holder, how many, some of them
+    left_out: tuple[tuple[str, int, tuple[str, ...]], ...]  # holder, number of records, some of their ids
 
     def __str__(self) -> str:
         lines = [f"{self.common} records are known to all"]
@@ -114,7 +120,7 @@ class Alignment:
 def align(tables: Sequence[tuple[Any, Any]], label: tuple[Any, Any]) -> tuple[Columns, np.ndarray, Alignment]:
     """Join the parties' blocks and the labels by record id: pairs (ids, block), and (ids, labels).
 
-    Rows come in the order of the sorted common ids. Ids must be unique with each holder. Comparing ids tells each party
+    Rows are in the order of the sorted common ids. Each holder's ids must be unique. Comparing ids tells each party
     which of its records the others have: where that is a secret, compute the intersection privately beforehand.
 
     >>> tables = [(["a", "b", "c"], np.eye(3)), (["c", "a"], np.ones((2, 1)))]
@@ -129,7 +135,7 @@ def align(tables: Sequence[tuple[Any, Any]], label: tuple[Any, Any]) -> tuple[Co
     holders.append(("the label holder", np.asarray(label[0]), np.asarray(label[1])))
     for name, ids, held in holders:
         if ids.ndim != 1 or len(ids) != held.shape[0]:
-            raise ValueError(f"{name} has {ids.shape} ids for {held.shape[0]} rows: give one id a row")
+            raise ValueError(f"{name} has {ids.shape} ids for {held.shape[0]} rows: give one id per row")
         unique, counts = np.unique(ids, return_counts=True)
         if len(unique) < len(ids):
             twice = ", ".join(map(str, unique[counts > 1][:_SHOWN]))
@@ -141,7 +147,7 @@ def align(tables: Sequence[tuple[Any, Any]], label: tuple[Any, Any]) -> tuple[Co
     report = Alignment(len(common), tuple((name, len(ids), tuple(map(str, ids[:_SHOWN]))) for name, ids in missing))
     if not len(common):
         raise ValueError(
-            "no record is known to all: check that the ids are of one kind (text or numbers, same spelling)"
+            "no record is known to all: check that all ids are of the same kind (text or numbers, same spelling)"
         )
     picked = []
     for _, ids, held in holders:
@@ -154,7 +160,7 @@ def align(tables: Sequence[tuple[Any, Any]], label: tuple[Any, Any]) -> tuple[Co
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SparseRows:
-    """Some rows of a sparse block: their entries one after the other, padded with zeros."""
+    """Some rows of a sparse block: the entries of one row after the other, padded with zeros."""
 
     values: jax.Array
     columns: jax.Array
@@ -179,7 +185,7 @@ class Sparse:
 
     @classmethod
     def of(cls, matrix: Any, batch: int) -> "Sparse":
-        """From a SciPy matrix, to be read in batches of at most so many rows."""
+        """Convert a SciPy matrix that will be read in batches of at most `batch` rows."""
         csr = sp.csr_array(matrix)
         most = np.sort(np.diff(csr.indptr))[::-1][:batch].sum()
         values, columns = np.append(csr.data, 0.0), np.append(csr.indices, 0)
@@ -191,7 +197,7 @@ class Sparse:
         )
 
     def gather(self, rows: jax.Array) -> SparseRows:
-        """Some rows, not more than the capacity was made for."""
+        """Return some rows, at most as many as the capacity was made for."""
         starts, lengths = self.starts[rows], self.starts[rows + 1] - self.starts[rows]
         count, entry = rows.shape[0], jnp.arange(self.capacity)
         owner = jnp.repeat(jnp.arange(count), lengths, total_repeat_length=self.capacity)
@@ -202,7 +208,7 @@ class Sparse:
 
 
 def dot(features: Any, weights: jax.Array) -> jax.Array:
-    """Features times a vector or matrix of weights, for dense arrays and for sparse rows.
+    """Multiply features by a vector or matrix of weights, for dense arrays and for sparse rows.
 
     >>> dot(jnp.eye(2), jnp.asarray([[1.0], [2.0]])).tolist()
     [[1.0], [2.0]]
@@ -215,10 +221,18 @@ def dot(features: Any, weights: jax.Array) -> jax.Array:
 
 
 def device_block(block: Any, batch: int) -> Any:
-    """A party's block as it is computed with."""
+    """Convert a party's block to the arrays that are computed with.
+
+    >>> device_block(np.ones((3, 2)), batch=2).shape
+    (3, 2)
+    """
     return Sparse.of(block, batch) if sp.issparse(block) else jnp.asarray(block, jnp.float32)
 
 
 def gather(block: Any, rows: jax.Array) -> Any:
-    """Some rows of a block."""
+    """Return some rows of a block.
+
+    >>> gather(jnp.arange(6.0).reshape(3, 2), jnp.asarray([2])).tolist()
+    [[4.0, 5.0]]
+    """
     return block.gather(rows) if isinstance(block, Sparse) else block[rows]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sottovoce.experiments import comparison, reproduce
+from sottovoce.experiments import reproduce
 from sottovoce.experiments.execute import execute, plan, setup
-from sottovoce.experiments.report import render
 from sottovoce.experiments.runfile import Case, RunFile
 from sottovoce.privacy.labels import Fresh, Memoised, Open
 from sottovoce.rates import Adam
+from sottovoce.reports import load, render
 from sottovoce.schedules import Linear
 
 TINY = """
@@ -98,7 +98,7 @@ def test_a_stopped_experiment_goes_on(tmp_path: Path, stopped_at_first_save: Any
     with stopped_at_first_save():
         execute(RunFile.parse(TINY), tmp_path)
     with pytest.raises(ValueError, match="is finished"):
-        comparison.load(tmp_path)
+        load(tmp_path)
     assert execute(RunFile.parse(TINY), tmp_path, resume=True).rows[0].runs[0].history["step"].tolist() == [2, 4]
 
 
@@ -110,12 +110,12 @@ def test_a_stopped_experiment_goes_on(tmp_path: Path, stopped_at_first_save: Any
         (["task.seed=3"], r"no key of \[task\] 'seed'"),
         (["method.bach=3"], "did you mean 'batch'"),
         (["method.rate_x=fast"], r"\[method\].rate_x is 'fast'"),
-        (["data.agents=3"], "data.agents has no use"),
-        (["run.devices=2"], "run.devices has no use"),
-        (["network.kind=ring"], "network has no use"),
+        (["data.agents=3"], "data.agents has no effect"),
+        (["run.devices=2"], "run.devices has no effect"),
+        (["network.kind=ring"], "network has no effect"),
         (["method.name=DpSgd"], "no method for"),
         (["task.name=softmax", "task.hidden=[]"], "hidden"),
-        (["data.name=heterogeneous"], "one data set a party"),
+        (["data.name=heterogeneous"], "one data set per party"),
         (["method.labels=open"], "both say how labels"),
         (["privacy.budget=1"], "more than privacy.budget"),
         (["columns.parties=65"], "65 parties for 64 columns"),

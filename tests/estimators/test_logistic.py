@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from sottovoce.data import load
 from sottovoce.data.synthetic import logistic
-from sottovoce.estimator import PrivateLogisticRegression
+from sottovoce.estimators import PrivateLogisticRegression
 
 ROWS = logistic(3000, 4)
 X, Y = ROWS["features"], ROWS["label"]

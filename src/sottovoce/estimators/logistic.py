@@ -1,6 +1,6 @@
-"""A private classifier for scikit-learn users: logistic regression that tunes its own regularisation.
+"""Fit private logistic regression that tunes its own regularisation, with the interface of scikit-learn.
 
-Training and tuning share one (epsilon, delta): there is no grid and no second look at the data to be charged.
+Training and tuning share one (epsilon, delta): there is no grid search, and no further access to the data to charge.
 """
 
 import math
@@ -16,7 +16,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sottovoce import accounting
 from sottovoce.data.preprocess import bounded_norm
 from sottovoce.data.split import levels, split
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
@@ -24,6 +23,7 @@ from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
 from sottovoce.problems.tasks import Shape, Task
 from sottovoce.problems.tasks.tuning import tuned_logistic, tuned_softmax
+from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.run import run
 
 _MOMENTUM = 0.8
@@ -35,25 +35,25 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     Guarantee: `coef_`, `intercept_`, `penalties_` and everything computed from them are (epsilon, delta)-differentially
     private for one row of X and y under zero-out adjacency, given that the following are public: the number of rows,
     the class list (give `classes`, or it is read from y), and the settings. The figure is that of the ideal mechanism:
-    noise is drawn in floating point from a seed of 31 bits, which who holds all other rows could search for. Given
-    `random_state`, it need not even be searched for: that is for simulation only.
+    noise is drawn in floating point from a seed of 31 bits, and someone who holds all other rows could search for this
+    seed. With a given `random_state` no search is needed: use it for simulation only.
 
-    Rows of X longer than `norm` are shortened to it, each on its own. Scale features to comparable sizes by public
+    Rows of X longer than `norm` are shortened to it, each separately. Scale features to comparable sizes by public
     ranges beforehand (`sottovoce.data.Ranges`); statistics of the data would have to be charged. A random share
-    `validation` of the rows judges the penalties, the others train: each row is in one of them only.
+    `validation` of the rows is used to judge the penalties, the others are used to train: no row is used for both.
 
     Args:
         epsilon, delta: the whole budget of `fit`.
-        groups: how many blocks of neighbouring features share a penalty, or each feature's group number; one penalty a
-            feature by default.
+        groups: number of blocks of neighbouring features that share a penalty, or each feature's group number; one
+            penalty per feature by default.
         norm: bound on a row's L2 norm.
         penalty: where every penalty starts.
-        validation: share of the rows that judge the penalties.
-        steps: how often penalties move.
-        inner_steps: steps of training (and as many of judging) before each.
+        validation: share of the rows that are used to judge the penalties.
+        steps: number of updates of the penalties.
+        inner_steps: steps of training (and as many of judging) before each update.
         tuning_rate: how far the logarithm of a penalty moves; 0 leaves all at `penalty`.
         clip: bound on a row's gradient.
-        classes: the class list, if y should not be asked for it.
+        classes: the class list; by default it is read from y.
         random_state: None draws a fresh seed from the operating system.
 
     >>> from sottovoce.data.synthetic import logistic
@@ -111,18 +111,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         }
         part = levels(split(records, agents=1, seed=seed)[0], self.validation, seed)
         task = self._task(X.shape[1])
-        method = accounting.calibrate(
-            self._method(),
-            epsilon=self.epsilon,
-            delta=self.delta,
-            sizes=[part],
-            steps=self.steps,
-            adjacency="zero-out",
-            problem=task.problem,
-        )
         result = run(
-            task.problem, [part], method, steps=self.steps, seed=seed, delta=self.delta, adjacency="zero-out",
-            every=self.steps, chunk=8192, progress=False,
+            task.problem, [part], self._method(), steps=self.steps, epsilon=self.epsilon, delta=self.delta,
+            adjacency="zero-out", seed=seed, every=self.steps, performance=Performance(chunk=8192, progress=False),
         )  # fmt: skip
         model: Any = result.y
         weights, bias = np.asarray(model["weights"]), np.asarray(model["bias"])
@@ -135,7 +126,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Scores: one a row for two classes, one a row and class for more."""
+        """Return scores: one per row for two classes, one per row and class for more."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False)
         rows = bounded_norm(X, self.norm).astype(np.float64)
@@ -143,14 +134,14 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Class probabilities, in the order of `classes_`."""
+        """Return class probabilities, in the order of `classes_`."""
         scores = self.decision_function(X)
         if len(self.classes_) == 2:
             scores = np.stack([np.zeros_like(scores), scores], axis=1)
         return np.asarray(jax.nn.softmax(scores, axis=1))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class."""
+        """Return the most probable class."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 
@@ -163,17 +154,17 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return build(shape, penalty=self.penalty, limit=limit, groups=self.groups)
 
     def _rate(self) -> float:
-        """Two over the largest curvature of the loss, on rows of norm 1 with an intercept: stable with momentum."""
+        """Return 2 / the largest curvature of the loss, on rows of norm 1 with an intercept: stable with momentum."""
         return 4.0 if len(self.classes_) == 2 else 2.0
 
     def _room(self) -> float:
-        """How large a penalty may become: with it too, a step stays well below the limit 2 (1 + momentum)."""
+        """Return the largest allowed penalty: with it, a step stays well below the stability limit 2 (1 + momentum)."""
         return 0.25 / self._rate()
 
     def _method(self) -> DpBilevel:
         gradient = Release(self.clip, self.clip)
-        # Rows that judge take part in half of the releases, but there are fewer of them: this ratio spends the budget
-        # of both sets to the full.
+        # Validation rows take part in half of the releases, but there are fewer of them: with this ratio both sets
+        # spend the whole budget.
         ratio = math.sqrt(max((1 / self.validation - 1) ** 2 - 1, 1.0))
         return DpBilevel(
             step_x=self.tuning_rate / self.penalty,

@@ -1,10 +1,12 @@
-"""What one curator tunes on data in one place: a penalty per feature, or a weight per source of records.
+"""Tune one weight per source of records, or per group of records, while a softmax model is trained.
 
-A weight is given to a *source* (a hospital, an annotator, a crawl), never to a record: a record's own weight would be
-an output that speaks about that record alone.
+>>> reweighting(Shape((4,), classes=2, agents=1), groups=3).problem.x0.shape
+(3,)
+
+A weight belongs to a *source* (a hospital, an annotator, a crawl), never to a record: a record's own weight would be
+an output about that record alone.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -20,41 +22,7 @@ from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
 from sottovoce.problems.tasks.linear import softmax
 from sottovoce.trees import Tree, inner
 
-Weights = Literal["sigmoid", "simplex"]
-
-
-@task("tuned-ridge")
-def tuned_ridge(shape: Shape, start: float = -2.0, limit: float = 6.0) -> Task:
-    """Least squares for a numeric label with a tuned penalty for each feature: ``exp(x_s) * y_s^2 / 2``, no intercept.
-
-    `start` is where every x starts, and x stays between -limit and limit. Everything here has a closed form.
-
-    >>> tuned_ridge(Shape((4,), classes=2, agents=1)).problem.y0.shape
-    (4,)
-    """
-    features = math.prod(shape.features)
-
-    def loss(x: Tree, y: Tree, record: Any) -> jax.Array:
-        return 0.5 * (record["features"].reshape(-1) @ y - record["label"]) ** 2
-
-    def metrics(test: Any) -> Evaluate:
-        rows, label = jnp.asarray(test["features"]).reshape(len(test["label"]), -1), jnp.asarray(test["label"])
-
-        def evaluate(x: Tree, y: Tree) -> Mapping[str, jax.Array]:
-            return {"squared error": jnp.mean((rows @ y - label) ** 2)}
-
-        return evaluate
-
-    problem = Bilevel(
-        loss,
-        loss,
-        x0=jnp.full(features, start),
-        y0=jnp.zeros(features),
-        public_lower=lambda x, y: 0.5 * jnp.sum(jnp.exp(x) * y**2),
-        project_x=sets.box(-limit, limit),
-        predict=lambda x, y, rows: jnp.asarray(rows).reshape(len(rows), -1) @ y,
-    )
-    return Task(problem, metrics)
+WeightKind = Literal["sigmoid", "simplex"]
 
 
 @task("cleaning")
@@ -62,24 +30,24 @@ def cleaning(
     shape: Shape,
     sources: int = 20,
     wrong: float = 0.55,
-    weights: Weights = "sigmoid",
+    weights: WeightKind = "sigmoid",
     start: float = 0.0,
     penalty: float = 1e-3,
     seed: int = 0,
 ) -> Task:
-    """Data cleaning: softmax regression on sources with wrong labels below, a few clean records above.
+    """Clean data: the lower level has sources with wrong labels, the upper level a few clean records.
 
-    The lower level's records are dealt out to equal sources (recorded in the column `source`, which is public); source
-    k has its labels replaced by the next class at a rate that rises from 0 to 1, and that is `wrong` over all records.
-    What is tuned is one weight a source.
+    The model is softmax regression. The lower level's records are distributed evenly to sources (in the column
+    `source`, which is public). In source k, labels are replaced by the next class at a rate that rises from 0 to 1 with
+    k, and that is `wrong` over all records. One weight per source is tuned.
 
     Args:
-        sources: how many.
-        wrong: the share of wrong labels below.
+        sources: number of sources.
+        wrong: the share of wrong labels at the lower level.
         weights: "sigmoid" (each between 0 and 1) or "simplex" (they sum to the number of sources).
         start: the sigmoid's argument at the start (the simplex starts uniform).
-        penalty: half of it times the squared norm of the model is public.
-        seed: deals out the records and draws the wrong labels.
+        penalty: weight of half the squared norm of the model, a public term.
+        seed: distributes the records and draws the wrong labels.
 
     >>> clean = cleaning(Shape((4,), classes=3, agents=1), sources=5)
     >>> clean.problem.x0.shape, [round(float(r), 2) for r in rates(5, 0.55)]
@@ -89,7 +57,10 @@ def cleaning(
 
     def prepare(parts: list[Any]) -> list[Any]:
         if not all(isinstance(part, Levels) for part in parts):
-            raise ValueError("cleaning needs clean records above and others below: set data.upper to a small share")
+            raise ValueError(
+                "cleaning needs clean records at the upper level and others at the lower: set data.upper to a small "
+                "share"
+            )
         return [_corrupted(part, truth, shape.classes, (seed, number)) for number, part in enumerate(parts)]
 
     return _weighted(shape, sources, "source", weights, start, penalty, prepare, truth)
@@ -97,9 +68,9 @@ def cleaning(
 
 @task("reweighting")
 def reweighting(
-    shape: Shape, groups: int = 3, column: str = "group", weights: Weights = "simplex", penalty: float = 1e-3
+    shape: Shape, groups: int = 3, column: str = "group", weights: WeightKind = "simplex", penalty: float = 1e-3
 ) -> Task:
-    """Softmax regression with one tuned weight for each group of records, by a public column of group numbers.
+    """Fit softmax regression with one tuned weight per group of records, given by a public column of group numbers.
 
     `weights` and `penalty` as in `cleaning`.
 
@@ -110,7 +81,7 @@ def reweighting(
 
 
 def rates(sources: int, wrong: float) -> np.ndarray:
-    """Rates of wrong labels from 0 to 1, one a source, with mean `wrong`: powers of an even grid.
+    """Return rates of wrong labels from 0 to 1, one per source, with mean `wrong`: powers of an even grid.
 
     >>> float(rates(20, 0.55).mean().round(6))
     0.55
@@ -122,8 +93,8 @@ def rates(sources: int, wrong: float) -> np.ndarray:
     return grid**power
 
 
-def source_weights(x: Tree, weights: Weights) -> jax.Array:
-    """The weights that x stands for.
+def source_weights(x: Tree, weights: WeightKind) -> jax.Array:
+    """Return the weights that x stands for.
 
     >>> source_weights(jnp.zeros(3), "sigmoid").tolist()
     [0.5, 0.5, 0.5]
@@ -135,7 +106,7 @@ def _weighted(
     shape: Shape,
     sources: int,
     column: str,
-    weights: Weights,
+    weights: WeightKind,
     start: float,
     penalty: float,
     prepare: Callable[[list[Any]], list[Any]],
@@ -178,7 +149,7 @@ def _weighted(
 
 
 def _corrupted(part: Levels, truth: np.ndarray, classes: int, seed: tuple[int, int]) -> Levels:
-    """The same records with a column `source`, and wrong labels in the lower level. Labels are not looked at."""
+    """Add a column `source`, and make labels of the lower level wrong; which ones does not depend on the labels."""
     rng = np.random.default_rng(seed)
     records, rows = dict(part.lower.records), part.lower.rows
     source = rng.permutation(np.arange(len(rows)) % len(truth)).astype(np.int32)

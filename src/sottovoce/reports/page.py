@@ -1,15 +1,17 @@
-"""A report that stands alone: one HTML file with tables, pictures, the privacy statements and the run file."""
+"""Write a report: one HTML file with tables, pictures, the privacy statements and the run file.
+
+The file needs no other file and no connection.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 
-from sottovoce.experiments import build, comparison, pictures
-from sottovoce.experiments.comparison import TRAIN, Comparison, Row, figure, upward
-from sottovoce.experiments.runfile import RunFile
 from sottovoce.files import write_atomically
 from sottovoce.networks import Network
+from sottovoce.reports import pictures
+from sottovoce.reports.comparison import TRAIN, Comparison, Row, figure, upward
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2530; --page: #fdfdfc; --faint: #66707d; --line: #dcdfe3; --wash: #f3f4f3;
@@ -30,21 +32,16 @@ summary:hover { color: var(--accent) } .no { color: #c4485a }
 """
 
 
-def write_report(source: Comparison | str | Path, path: str | Path | None = None) -> Path:
-    """Write the report of a comparison (or of the folder that holds one) and return its path.
+def write_report(made: Comparison, path: str | Path, networks: Iterable[Network] = ()) -> Path:
+    """Write the report of a comparison and return its path; `networks` are drawn in it.
 
-    The default path is ``report.html`` in that folder; a comparison by itself needs `path`. Its pictures are written
-    beside it, for papers and slides: ``report-curves.svg``, and ``report-tradeoff.svg`` where epsilons are compared.
+    Its pictures are written beside it, for papers and slides: for ``report.html`` they are ``report-curves.svg`` and,
+    where epsilons are compared, ``report-tradeoff.svg``.
     """
-    if isinstance(source, Comparison):
-        if path is None:
-            raise ValueError("say where the report goes: write_report(comparison, path)")
-        made, target = source, Path(path)
-    else:
-        made, target = comparison.load(source), Path(path) if path else Path(source) / "report.html"
+    target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     drawn = drawings(made)
-    write_atomically(target, render(made, drawn).encode())
+    write_atomically(target, render(made, drawn, networks).encode())
     for name, picture in drawn.items():
         beside = target.with_name(f"{target.stem}-{name}.svg")
         if picture is None:
@@ -55,24 +52,28 @@ def write_report(source: Comparison | str | Path, path: str | Path | None = None
 
 
 def drawings(made: Comparison) -> dict[str, str | None]:
-    """The pictures by name, None where there is nothing to show."""
+    """Draw the pictures, by name; None where there is nothing to show.
+
+    >>> drawings(Comparison("nothing was run yet", ()))
+    {'tradeoff': None, 'curves': None}
+    """
     return {"tradeoff": pictures.tradeoff(made), "curves": pictures.curves(made)}
 
 
-def render(made: Comparison, drawn: Mapping[str, str | None] | None = None) -> str:
-    """The page, with pictures that may have been drawn already."""
+def render(made: Comparison, drawn: Mapping[str, str | None] | None = None, networks: Iterable[Network] = ()) -> str:
+    """Return the page as HTML; pictures that are drawn already can be given."""
     drawn = drawings(made) if drawn is None else drawn
     parts = [
         f"<h1>{escape(made.title)}</h1>",
         "".join(f'<p class="lead">{escape(line)}</p>' for line in findings(made)),
         _table(*made.table()),
         _seeds(made),
-        _section("Beside the paper", _printed(made)),
+        _section("Compared with the paper", _printed(made)),
         _section("Privacy and usefulness", _given(drawn["tradeoff"])),
-        _section("On the way", _given(drawn["curves"])),
-        _section("Who talks to whom", _networks(made)),
+        _section("During training", _given(drawn["curves"])),
+        _section("Who talks to whom", _networks(networks)),
         _section("What is guaranteed", "".join(_guarantee(row) for row in made.rows)),
-        _section("What may leave the house", _releasable(made)),
+        _section("What may be released", _releasable(made)),
         _section("The run file", f"<pre>{escape(made.text)}</pre>" if made.text else ""),
     ]
     head = (
@@ -86,7 +87,7 @@ def render(made: Comparison, drawn: Mapping[str, str | None] | None = None) -> s
 
 
 def findings(made: Comparison) -> list[str]:
-    """What the figures say, in a sentence: all that was compared at the epsilon that most variants share."""
+    """Say in a sentence what the figures show: all that was compared at the epsilon that most variants share."""
     metric = made.metric
     rows = [row for row in made.rows if metric in row.metrics]
     shared = Counter(upward(row.privacy.epsilon) for row in rows if row.privacy.private)
@@ -102,7 +103,7 @@ def findings(made: Comparison) -> list[str]:
         held = [row for row in told if row.privacy.private == private]
         return "; ".join(f"{row.family or 'together'} {row.final(metric)[0]:.3f}" for row in held)
 
-    lines = [f"At epsilon {epsilon} a party, {metric}: {figures(True)}."]
+    lines = [f"At epsilon {epsilon} per party, {metric}: {figures(True)}."]
     return [*lines, f"Without any guarantee: {figures(False)}."] if figures(False) else lines
 
 
@@ -124,8 +125,8 @@ def _seeds(made: Comparison) -> str:
     counts = {len(row.runs) for row in made.rows}
     many = f"{max(counts)} seeds: mean ± standard deviation" if max(counts) > 1 else "one seed"
     return (
-        f'<p class="faint">Test records (train: some of the private ones), at the end of the run; {many}. Epsilon is '
-        "that of the worst-placed party for the whole run; seconds include compilation.</p>"
+        f'<p class="faint">Metrics on test records (train: on some private ones), at the end of the run; {many}. '
+        "Epsilon is that of the party with the largest one, for the whole run; seconds include compilation.</p>"
     )
 
 
@@ -133,23 +134,18 @@ def _printed(made: Comparison) -> str:
     if not made.printed:
         return ""
     ours = [
-        [f"ours: {row.name}", row_figure(row, made.metric), upward(row.privacy.epsilon), "this run"]
+        [f"ours: {row.name}", _row_figure(row, made.metric), upward(row.privacy.epsilon), "this run"]
         for row in made.rows
     ]
     theirs = [[entry.what, figure(entry.value), figure(entry.epsilon), entry.source] for entry in made.printed]
     return _table(["", "value", "epsilon", "source"], [*theirs, *ours])
 
 
-def row_figure(row: Row, metric: str | None) -> str:
-    """A row's mean of a metric, or a dash."""
+def _row_figure(row: Row, metric: str | None) -> str:
     return figure(row.final(metric)[0]) if metric in row.metrics else "-"
 
 
-def _networks(made: Comparison) -> str:
-    if not made.text:
-        return ""
-    cases = [case for case in RunFile.parse(made.text).cases.values() if case.columns is None]
-    networks: dict[Network, None] = dict.fromkeys(build.network(case.network, case.data.agents) for case in cases)
+def _networks(networks: Iterable[Network]) -> str:
     drawn = "".join(pictures.network_picture(network) for network in networks if network.size > 1)
     return f'<div class="network">{drawn}</div>' if drawn else ""
 
@@ -159,7 +155,7 @@ def _guarantee(row: Row) -> str:
     lines = [f"<p>{escape(report.statement())}</p>"]
     if report.published is not None:
         lines.append(f"<p>The paper prints epsilon {upward(report.published)} for this configuration.</p>")
-    lines += [_list("Released, and charged", report.events), _list("To be known besides", report.caveats)]
+    lines += [_list("Released, and charged", report.events), _list("Caveats", report.caveats)]
     short = f"epsilon {upward(report.epsilon)}" if report.private else '<span class="no">no guarantee</span>'
     return f"<details><summary>{escape(row.name)}: {short}</summary>{''.join(lines)}</details>"
 
@@ -177,14 +173,12 @@ def _releasable(made: Comparison) -> str:
     return "".join(
         [
             f"<p>Releasable, {released}: {escape('; '.join(fine))}.</p>" if fine else "",
-            f'<p><span class="no">For the owner’s eyes only</span>, {kept}: {escape("; ".join(own))}.</p>'
-            if own
-            else "",
-            "<p>Each train metric is of private records, without noise: no statement covers it.</p>"
+            f'<p><span class="no">Not releasable</span>, {kept}: {escape("; ".join(own))}.</p>' if own else "",
+            "<p>Each train metric is computed on private records, without noise: no statement covers it.</p>"
             if any(metric.startswith(TRAIN) for metric in made.metrics)
             else "",
-            '<p class="faint">Never to be released: the seed (who knows it can subtract the noise) and the '
-            "checkpoints. Metrics, unless they are called train, are of test records, which are taken as public; "
-            "choosing among variants by metrics of private records would cost privacy that is not counted here.</p>",
+            '<p class="faint">Never release the seed (whoever knows it can subtract the noise) and the checkpoints. '
+            "Metrics, unless they are called train, are computed on test records, which are taken as public; choosing "
+            "among variants by metrics of private records would cost privacy that is not counted here.</p>",
         ]
     )

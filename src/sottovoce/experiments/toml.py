@@ -1,0 +1,85 @@
+"""Handle the tables of a run file as plain dictionaries: merge them, override them, write them as TOML.
+
+>>> merge({"run": {"steps": 3, "every": 1}}, parse_sets(["run.steps=100"]))
+{'run': {'steps': 100, 'every': 1}}
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tomli_w
+
+Table = dict[str, Any]
+
+
+def merge(base: Table, change: Table) -> Table:
+    """Apply `change` to `base`, table by table; a table whose `name` or `kind` changes is replaced as a whole.
+
+    >>> merge({"a": {"x": 1, "y": 2}, "b": {"kind": "ring", "weight": 0.3}}, {"a": {"y": 3}, "b": {"kind": "star"}})
+    {'a': {'x': 1, 'y': 3}, 'b': {'kind': 'star'}}
+    """
+    merged = dict(base)
+    for key, value in change.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and not _renamed(old, value):
+            merged[key] = merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _renamed(old: Table, new: Table) -> bool:
+    return any(new.get(word, old.get(word)) != old.get(word) for word in ("name", "kind"))
+
+
+def parse_sets(sets: Sequence[str]) -> Table:
+    """Read tables from ``key=value`` lines; a value is TOML, or a word without quotation marks.
+
+    >>> parse_sets(["run.steps=100", "network.kind=star"])
+    {'run': {'steps': 100}, 'network': {'kind': 'star'}}
+    """
+    overrides: Table = {}
+    for line in sets:
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or not key:
+            raise ValueError(f"--set {line!r}: write key=value, for example --set run.steps=100")
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value  # a word without quotation marks
+        for part in reversed(key.split(".")):
+            parsed = {part: parsed}
+        overrides = merge(overrides, parsed)
+    return overrides
+
+
+def dump(table: Mapping[str, Any]) -> str:
+    """Write a run file's text from its tables: plain values first, then one section per table.
+
+    Lists of tables come last, one ``[[section]]`` per entry: tomli-w alone would write short ones on one line.
+
+    >>> print(dump({"title": "one", "variant": [{"name": "a", "run": {"steps": 4}}], "run": {"steps": 3}}))
+    title = "one"
+    <BLANKLINE>
+    [run]
+    steps = 3
+    <BLANKLINE>
+    [[variant]]
+    name = "a"
+    <BLANKLINE>
+    [variant.run]
+    steps = 4
+    <BLANKLINE>
+    """
+    listed = {key: value for key, value in table.items() if _is_list_of_tables(value)}
+    texts = [tomli_w.dumps({key: value for key, value in table.items() if key not in listed})]
+    for key, entries in listed.items():
+        for entry in entries:
+            head = tomli_w.dumps({key: {}}).strip()  # "[key]", in quotation marks where the key needs them
+            texts.append(f"[{head}]\n" + tomli_w.dumps({key: entry}).removeprefix(f"{head}\n"))
+    return "\n".join(text for text in texts if text)
+
+
+def _is_list_of_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(entry, Mapping) for entry in value)
