@@ -30,10 +30,11 @@ test: $(STAMP) ## every test that stands in a few minutes
 test-all: $(STAMP) ## the long ones too
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-lint: $(STAMP) ## ruff and the type checker
+lint: $(STAMP) ## ruff, the type checker and the import contract
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 format: $(STAMP) ## rewrite in the project's style
 	$(BIN)/ruff format .

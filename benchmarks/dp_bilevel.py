@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.estimator import PrivateLogisticRegression
+from sottovoce.estimators import PrivateLogisticRegression
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
 from sottovoce.methods.dp_bilevel_plan import plan
 from sottovoce.methods.dp_bilevel_theory import Facts
 from sottovoce.problems import tasks
-from sottovoce.problems.tasks.curator import rates
+from sottovoce.problems.tasks.reweighting import rates
 from sottovoce.schedules import Constant
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
