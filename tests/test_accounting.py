@@ -411,7 +411,7 @@ def test_units_with_several_parties_are_said_and_repeated_rows_refused():
 def test_noise_that_reaches_zero_is_infinite_in_every_design(stop):
     fading = sv.Release(1.0, Linear(1.0, stop, 4))
     for design in ("sound", "printed"):
-        method = sv.methods.DpMixSgd(0.1, 0.1, Full(), x=fading, y=fading, design=design)
+        method = sv.methods.DpMixSgd(0.1, 0.1, Full(), release_x=fading, release_y=fading, design=design)
         report = sv.account(method, sizes=[50], steps=6)
         assert report.epsilon == np.inf
         assert report.published is None

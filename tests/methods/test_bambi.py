@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from sottovoce.methods.bambi import Bambi, smoothing_in_theory
+from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.problems.columns import Columns, split_columns
@@ -23,6 +23,7 @@ from sottovoce.runtime.exchange import Message, Party
 from sottovoce.runtime.stages import run_in_stages
 from sottovoce.runtime.vertical import account_vertical, run_vertical
 from sottovoce.schedules import Decay, Linear
+from sottovoce.theory import bambi as theory
 
 ROWS, CLASSES, BATCH = 40, 3, 10
 METHOD = Bambi(inner_steps=3, batch=BATCH, rate_x=0.1, rate_y=0.3, labels=Memoised(2.0), directions=2)
@@ -402,7 +403,7 @@ def test_reports_say_what_is_not_covered() -> None:
 
 
 def test_smoothing_in_theory() -> None:
-    assert smoothing_in_theory(directions=4, q=2, p=2, steps=4) == pytest.approx(0.25)
+    assert theory.smoothing(directions=4, q=2, p=2, steps=4) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_vr_dsbo_needs_lower_levels_that_are_alike() -> None:
     assert reached(own, alike, 3000) < 1e-3
     stuck = reached(own, different, 3000)
     assert stuck > 0.05
-    single_loop = LdpDsbo(0.01, 0.01, 0.01, OPEN, OPEN, Full(), x=OPEN)
+    single_loop = LdpDsbo(0.01, 0.01, 0.01, OPEN, OPEN, Full(), release_x=OPEN)
     assert reached(single_loop, different, 6000) < stuck / 2
 
 

@@ -12,10 +12,11 @@ from sottovoce.experiments.reproduce import find
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.methods.baselines.dm_hsgd import DmHsgd
 from sottovoce.methods.baselines.sgda import DpSgda, Sgda
-from sottovoce.methods.dp_mix_sgd import DpMixSgd, participations
+from sottovoce.methods.dp_mix_sgd import DpMixSgd
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, WithReplacement
 from sottovoce.problems import sets
+from sottovoce.theory.dpmixsgd import participations
 
 NETWORK = sv.networks.ring(4)
 
@@ -43,7 +44,7 @@ def solution(parts):
 
 
 def private(**changes) -> DpMixSgd:
-    method = DpMixSgd(0.1, 0.1, Poisson(20), x=sv.Release(1.0, 0.2), y=sv.Release(1.0, 0.2))
+    method = DpMixSgd(0.1, 0.1, Poisson(20), release_x=sv.Release(1.0, 0.2), release_y=sv.Release(1.0, 0.2))
     return dataclasses.replace(method, **changes)
 
 
@@ -81,11 +82,11 @@ class TestAlgorithm:
         np.testing.assert_allclose(result.agents.x, x, atol=1e-5)
         np.testing.assert_allclose(result.agents.y, y, atol=1e-5)
 
-    def test_tracks_the_average_of_what_was_told(self):
+    def test_tracks_the_average_of_what_was_sent(self):
         method = private(sampling=Poisson(8), first=Full())
         result = sv.run(saddle(), records(4), method, network=NETWORK, steps=7, progress=False)
-        for told, tracked in zip(result.agents.told, result.agents.tracked):
-            np.testing.assert_allclose(np.mean(tracked, axis=0), np.mean(told, axis=0), atol=1e-5)
+        for sent, tracked in zip(result.agents.sent, result.agents.tracked):
+            np.testing.assert_allclose(np.mean(tracked, axis=0), np.mean(sent, axis=0), atol=1e-5)
 
     def test_keeps_y_on_its_set(self):
         method = private(sampling=Poisson(8))
@@ -107,7 +108,7 @@ class TestAlgorithm:
         """Linear speed-up: noise of the average over m agents has variance 1/m; the agents stay close to each other."""
 
         def variance(agents: int) -> tuple[float, float]:
-            method = private(sampling=Full(), x=sv.Release(50.0, 0.5), y=sv.Release(50.0, 0.5))
+            method = private(sampling=Full(), release_x=sv.Release(50.0, 0.5), release_y=sv.Release(50.0, 0.5))
             one = records(1)
             x, y = solution(one)
             errors, apart = [], []
@@ -145,11 +146,17 @@ class TestAccount:
         assert small < whole / 3
 
     def test_increments_are_clipped(self):
-        """One record far away may add no more than the increment's clip to what is told."""
+        """One record far away may add no more than the increment's clip to what is sent."""
         parts = [{"a": np.full((1, 2), 1e3, np.float32), "b": np.zeros((1, 2), np.float32)}]
-        method = private(sampling=Full(), x=sv.Release(1.0, 1e-6), y=sv.Release(1.0, 1e-6), increment=0.25, beta_x=0.5)
+        method = private(
+            sampling=Full(),
+            release_x=sv.Release(1.0, 1e-6),
+            release_y=sv.Release(1.0, 1e-6),
+            increment=0.25,
+            beta_x=0.5,
+        )
         first, second = (
-            sv.run(saddle(), parts, method, steps=steps, progress=False).agents.told[0][0] for steps in (1, 2)
+            sv.run(saddle(), parts, method, steps=steps, progress=False).agents.sent[0][0] for steps in (1, 2)
         )
         assert np.linalg.norm(second - 0.5 * first) == pytest.approx(0.25, rel=1e-3)
 
@@ -176,15 +183,17 @@ class TestAccount:
         assert sv.account(method, sizes=[600] * 4, steps=30, network=NETWORK).epsilon == np.inf
 
     def test_clips_of_x_and_y_may_differ(self):
-        method = private(design="printed", sampling=Full(), x=sv.Release(2.0, 0.4), y=sv.Release(0.5, 0.1))
+        method = private(
+            design="printed", sampling=Full(), release_x=sv.Release(2.0, 0.4), release_y=sv.Release(0.5, 0.1)
+        )
         same = private(design="printed", sampling=Full())
         setting = {"sizes": [600] * 4, "steps": 30, "network": NETWORK}
         assert sv.account(method, **setting).epsilon == pytest.approx(sv.account(same, **setting).epsilon)
 
     def test_one_batch_for_both_variables_is_one_mechanism(self):
-        method = DpSgda(0.1, 0.1, Poisson(20), x=sv.Release(1.0, 0.1), y=sv.Release(1.0, 0.1))
+        method = DpSgda(0.1, 0.1, Poisson(20), release_x=sv.Release(1.0, 0.1), release_y=sv.Release(1.0, 0.1))
         both = sv.account(method, sizes=[500], steps=50).epsilon
-        joint = dataclasses.replace(method, y=sv.Release(1.0, 1e6), x=sv.Release(2**0.5, 0.1))
+        joint = dataclasses.replace(method, release_y=sv.Release(1.0, 1e6), release_x=sv.Release(2**0.5, 0.1))
         assert both == pytest.approx(sv.account(joint, sizes=[500], steps=50).epsilon, rel=1e-3)
 
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sottovoce as sv
-from sottovoce.methods import gradient_tracking_theory as theory
 from sottovoce.methods.baselines.ternary_sgd import ternary
 from sottovoce.methods.dp_gradient_tracking import DpGradientTracking, TrackingState
-from sottovoce.methods.gradient_tracking_schemes import S1, S2, Rates
 from sottovoce.privacy import published, sound
+from sottovoce.theory import gradient_tracking as theory
+from sottovoce.theory.gradient_tracking import S1, S2, Rates
 from sottovoce.trees import combine
 
 # Agents 2, 3 and 4 only listen along pull and only speak along push: spanning trees, common roots 0 and 1.

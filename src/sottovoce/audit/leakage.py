@@ -57,7 +57,7 @@ def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float
     (2, 10)
     """
     release = Release(clip, noise)
-    method = DpMixSgd(0.1, 0.1, Full(), x=release, y=release)
+    method = DpMixSgd(0.1, 0.1, Full(), release_x=release, release_y=release)
     parts = [
         {"features": p.reshape(len(p), -1).astype(np.float32), "label": np.asarray(l, np.int32)}
         for p, l in zip(pictures, labels, strict=True)

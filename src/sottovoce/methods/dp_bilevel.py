@@ -1,31 +1,32 @@
 """DP bilevel optimisation with one curator: any epsilon, gradients only.
 
-Kornowski, "Differentially private bilevel optimization", 2024: Algorithms 1-4. A penalty takes the place of second
-derivatives: with yg the minimiser of g(x, .) and yl that of f + penalty * g, the hypergradient is, up to O(1/penalty),
-grad_x f(x, yl) + penalty * (grad_x g(x, yl) - grad_x g(x, yg)).
+Kornowski, "Differentially private bilevel optimization", 2024: Algorithms 1 and 3 here, 2 and 4 in
+`sottovoce.methods.descent`. A penalty takes the place of second derivatives (`sottovoce.methods.penalty`). What the
+paper proves, and a planner, are in `sottovoce.theory.dp_bilevel`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 
 from sottovoce.methods.base import Method, Setting
-from sottovoce.methods.dsbo_parts import toward_y, without_x
-from sottovoce.privacy import published
+from sottovoce.methods.bilevel import toward_y, without_x
+from sottovoce.methods.descent import Descent
+from sottovoce.methods.penalty import beside, gap_slope, hypergradient, penalised_slope
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling, WithReplacement
-from sottovoce.problems import Bilevel, along, public_along, sets
-from sottovoce.schedules import Schedule, schedule
-from sottovoce.trees import Tree, add, combine, descend, norm, zeros_like
+from sottovoce.problems import Bilevel, sets
+from sottovoce.schedules import Decay, Schedule, schedule
+from sottovoce.theory import dp_bilevel as theory
+from sottovoce.theory.dp_bilevel import BilevelPlan, Conditioning, Facts
+from sottovoce.trees import Tree, combine, descend, norm, zeros_like
 
 if TYPE_CHECKING:
     from sottovoce.runtime.agent import Agent
-
-Slope = Callable[[Tree, "Agent"], Tree]
 
 
 class BilevelState(NamedTuple):
@@ -37,69 +38,6 @@ class BilevelState(NamedTuple):
     near: Tree  # the last yg
     gap: Tree  # the last penalty * (yl - yg)
     least: jax.Array  # the shortest step of x so far
-
-
-@dataclass(frozen=True)
-class Descent:
-    """DP-Loc-(S)GD: in each round, noisy steps within a ball around its start; the next starts at their average.
-
-    Args:
-        steps: steps in a round; every one is a release with a batch of its own.
-        rate: step size, a schedule of the step within the round (the paper's is ``Decay(1 / mu, 1)``).
-        radii: a ball's radius for each round; one round without a ball by default.
-        averaged: whether a round gives its average iterate (the paper) or its last one.
-        momentum: weight of a round's past steps in the next one (post-processing: it costs no privacy).
-
-    >>> Descent(steps=20, rate=0.5, radii=(2.0, 0.5)).releases
-    40
-    """
-
-    steps: int
-    rate: Schedule | float
-    radii: tuple[float, ...] = (math.inf,)
-    averaged: bool = True
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum is {self.momentum}: it must lie in [0, 1)")
-        if self.steps < 1 or not self.radii or not min(self.radii) > 0:
-            raise ValueError(
-                f"a descent of {self.steps} steps in balls of radii {self.radii}: it needs at least one step, and one "
-                "positive radius a round (math.inf for no ball)"
-            )
-
-    @property
-    def releases(self) -> int:
-        """How many releases one solve makes."""
-        return self.steps * len(self.radii)
-
-    def solve(self, slope: Slope, start: Tree, agent: "Agent", name: str) -> Tree:
-        """The point reached from `start` by descending `slope(point, agent)`."""
-        for number, radius in enumerate(self.radii):
-            start = self._round(slope, start, radius, agent, f"{name} {number}")
-        return start
-
-    def _round(self, slope: Slope, start: Tree, radius: float, agent: "Agent", name: str) -> Tree:
-        keep = sets.ball(radius, centre=start) if math.isfinite(radius) else lambda point: point
-
-        def turn(carry: tuple[Tree, Tree, Tree, jax.Array], agent: "Agent") -> tuple[Tree, Tree, Tree, jax.Array]:
-            point, velocity, total, k = carry
-            velocity = combine(lambda v, g: self.momentum * v + g, velocity, slope(point, agent))
-            point = keep(descend(agent.mix(point), schedule(self.rate)(k, agent.index), velocity))
-            return point, velocity, add(total, point), k + 1
-
-        rest = zeros_like(start)
-        point, _, total, _ = agent.loop(self.steps, turn, (start, rest, rest, jnp.zeros((), jnp.int32)), name)
-        return combine(lambda leaf: leaf / self.steps, total) if self.averaged else point
-
-
-@dataclass(frozen=True)
-class Smoothness:
-    """The paper's constants: ell bounds all gradients and Lipschitz constants, kappa is ell over g's convexity."""
-
-    ell: float
-    kappa: float
 
 
 @dataclass(frozen=True)
@@ -117,10 +55,10 @@ class DpBilevel(Method):
     Args:
         step_x: step size of x.
         inner: how the inner problems are solved.
-        y: clip and noise of the lower level's direction.
-        penalised: clip and noise of the direction of w (gap) or of yl (apart).
+        release_y: clip and noise of the lower level's direction.
+        release_penalised: clip and noise of the direction of w (gap) or of yl (apart).
         sampling: how every inner step draws its batch, and the step of x unless `sampling_x` is given.
-        x: clip and noise of the hypergradient. None is for problems whose records never meet x, such as tuned
+        release_x: clip and noise of the hypergradient. None is for problems whose records never meet x, such as tuned
             regularisers: its direction then follows from yg and yl and costs nothing.
         penalty: a number or a schedule; the bias falls as 1/penalty.
         radius: w is projected on a ball of this radius (L0f/mu is enough for the exact one): free post-processing that
@@ -131,21 +69,21 @@ class DpBilevel(Method):
         solve: "gap" or "apart".
         output: "last" gives the last x; "smallest step" the x_t with the smallest |x_{t+1} - x_t|, as the paper does.
         warm: start inner solves where the last ones ended (it changes nothing in the account).
-        smoothness: declare it to have the paper's epsilon shown beside.
+        conditioning: declare it to have the paper's epsilon shown beside.
 
     >>> import sottovoce as sv
     >>> inner = Release(clip=1.0, noise=0.05)
-    >>> method = DpBilevel(0.1, Descent(30, 0.5), inner, inner, Full(), x=Release(clip=2.0, noise=0.02))
+    >>> method = DpBilevel(0.1, Descent(30, 0.5), inner, inner, Full(), release_x=Release(clip=2.0, noise=0.02))
     >>> round(sv.account(method, sizes=[5000], steps=50, delta=1e-5).epsilon, 8)
     2.08927027
     """
 
     step_x: Schedule | float
     inner: Descent
-    y: Release
-    penalised: Release
+    release_y: Release
+    release_penalised: Release
     sampling: Sampling
-    x: Release | None = None
+    release_x: Release | None = None
     penalty: Schedule | float = 10.0
     radius: float = math.inf
     sampling_x: Sampling | None = None
@@ -153,7 +91,7 @@ class DpBilevel(Method):
     solve: Literal["gap", "apart"] = "gap"
     output: Literal["last", "smallest step"] = "last"
     warm: bool = True
-    smoothness: Smoothness | None = None
+    conditioning: Conditioning | None = None
 
     solves: ClassVar[tuple[type, ...]] = (Bilevel,)
 
@@ -168,125 +106,123 @@ class DpBilevel(Method):
         if not schedule(self.penalty)(0) > 0:
             raise ValueError(f"penalty is {self.penalty}: it must be positive")
 
+    @classmethod
+    def paper(
+        cls,
+        facts: Facts,
+        *,
+        n: int,
+        epsilon: float,
+        delta: float,
+        steps: int | None = None,
+        inner_steps: int | None = None,
+        batch: int | None = None,
+        batch_x: int | None = None,
+    ) -> Self:
+        """Build the printed algorithm for a target (epsilon, delta) on n records.
+
+        Two solves apart by localised rounds with averages, the printed noise and budget split, the output rule: all
+        numbers are those of Theorems 3.1 and B.1 and Lemma A.1 (`sottovoce.theory.dp_bilevel.paper_numbers`). Without
+        `batch` it is Algorithms 1 and 2; with it Algorithms 3 and 4, whose batches are drawn with replacement. `steps`
+        and `inner_steps` take the place of T and n^2, which are beyond any budget. The printed epsilon is shown beside
+        the account, which tells what the noise really gives.
+
+        >>> import sottovoce as sv
+        >>> method = DpBilevel.paper(Facts(dx=5, dy=5), n=1000, epsilon=1.0, delta=1e-5, steps=20, inner_steps=50)
+        >>> report = sv.account(method, sizes=[1000], steps=20, delta=1e-5)
+        >>> round(report.published, 6), round(report.epsilon, 2)
+        (1.0, 1.64)
+        """
+        numbers = theory.paper_numbers(facts, n, epsilon, delta, steps, inner_steps)
+        below, beyond = (
+            Descent(solve.steps, Decay(solve.rate, 1.0), solve.radii) for solve in (numbers.y, numbers.penalised)
+        )
+        return cls(
+            step_x=numbers.step_x,
+            inner=below,
+            release_y=Release(numbers.y.clip, numbers.y.noise),
+            release_penalised=Release(numbers.penalised.clip, numbers.penalised.noise),
+            sampling=WithReplacement(batch) if batch else Full(),
+            release_x=Release(numbers.clip_x, numbers.noise_x),
+            penalty=numbers.penalty,
+            sampling_x=WithReplacement(batch_x) if batch_x else None,
+            inner_penalised=beyond,
+            solve="apart",
+            output="smallest step",
+            warm=False,
+            conditioning=Conditioning(facts.ell, facts.kappa),
+        )
+
+    @classmethod
+    def planned(cls, plan: BilevelPlan) -> Self:
+        """Build the method of a plan, at the plan's epsilon for `plan.steps` full-batch steps on n records.
+
+        >>> import sottovoce as sv
+        >>> best = theory.plan(Facts(dx=20, dy=100, kappa=2.0), n=100_000, epsilon=1.0, budget=500)
+        >>> round(sv.account(DpBilevel.planned(best), sizes=[100_000], steps=best.steps).epsilon, 6)
+        1.0
+        """
+        message, inner = plan.messages, Descent(plan.inner_steps, plan.inner_rate, averaged=False)
+        y, penalised, x = message["y"], message["penalised"], message["x"]
+        return cls(
+            plan.step_x, inner, y, penalised, Full(), x, plan.penalty, radius=plan.facts.kappa, solve=plan.solve,
+            output="smallest step",
+        )  # fmt: skip
+
     def init(self, problem: Bilevel, agent: "Agent") -> BilevelState:
-        """Start at x0 and y0 with no gap."""
+        """Start at x0 and y0 with no gap (Algorithm 1, line 1)."""
         x, y, none = problem.x0, problem.y0, zeros_like(problem.y0)
         return BilevelState(x, y, x, y, none, jnp.full((), jnp.finfo(jnp.float32).max))
 
     def step(self, problem: Bilevel, state: BilevelState, agent: "Agent") -> BilevelState:
         """Solve below twice, move x by a prox step, keep the best."""
         penalty = schedule(self.penalty)(agent.t, agent.index)
-        x, problem = state.at, problem if self.x is not None else without_x(problem)
+        x, problem = state.at, problem if self.release_x is not None else without_x(problem)
         start, gap = (state.near, state.gap) if self.warm else (problem.y0, zeros_like(state.gap))
 
-        below, beyond = self.inner, self.inner_penalised or self.inner
-        y = below.solve(self._lower_slope(problem, x), start, agent, "y")
+        # Line 3: yg = argmin_y g(x, y), then yl = argmin_y f(x, y) + penalty * g(x, y), each by Algorithm 2 or 4.
+        def lower(y: Tree, agent: "Agent") -> Tree:
+            return toward_y(agent.release, self.release_y, problem, x, y, agent.sample(self.sampling))
+
+        y = self.inner.solve(lower, start, agent, "y")
+        beyond, given = self.inner_penalised or self.inner, (self.release_penalised, self.sampling, problem, x)
         if self.solve == "gap":
-            gap = beyond.solve(self._gap_slope(problem, x, y, penalty), gap, agent, "penalised")
+            gap = beyond.solve(gap_slope(*given, y, penalty), gap, agent, "penalised")
         else:
             # From where the last yl ended, not from y: then both lag behind x alike, and the lag cancels.
             last = beside(start, gap, penalty)
-            yl = beyond.solve(self._penalised_slope(problem, x, penalty), last, agent, "penalised")
+            yl = beyond.solve(penalised_slope(*given, penalty), last, agent, "penalised")
             gap = combine(lambda a, b: penalty * (a - b), yl, y)
         if math.isfinite(self.radius):
-            gap = sets.ball(self.radius)(gap)
+            gap = sets.ball(self.radius)(gap)  # not in the paper
 
-        slope = self._hypergradient(problem, x, y, beside(y, gap, penalty), penalty, agent)
+        # Line 4: the noisy hypergradient. Line 5: the prox step, which is a projected gradient step.
+        sampling, yl = self.sampling_x or self.sampling, beside(y, gap, penalty)
+        slope = hypergradient(self.release_x, sampling, problem, x, y, yl, penalty, agent)
         moved = problem.project_x(descend(agent.mix(x), schedule(self.step_x)(agent.t, agent.index), slope))
         if self.output == "last":
             return BilevelState(moved, y, moved, y, gap, state.least)
+        # Lines 7 and 8: output the x_t with the smallest |x_{t+1} - x_t|.
         length = norm(combine(lambda a, b: a - b, moved, x))
         shorter = length < state.least
         best_x, best_y = combine(lambda new, old: jnp.where(shorter, new, old), (x, y), (state.x, state.y))
         return BilevelState(best_x, best_y, moved, y, gap, jnp.minimum(length, state.least))
 
-    # The directions: gradients of a scalar per record, and of the public terms beside.
+    def published(self, setting: Setting) -> float | None:
+        """Return Theorem 3.1 with the constant of its own lemmas; for the paper's two solves and declared constants."""
+        if self.conditioning is None or self.release_x is None or self.solve != "apart" or len(setting.sizes) > 1:
+            return None
+        n, sampling = min(min(sizes) for sizes in setting.sizes.values()), self.sampling_x or self.sampling
+        return theory.printed_epsilon(self.conditioning, self.release_x, sampling, n, setting.steps, setting.delta)
 
-    def _lower_slope(self, problem: Bilevel, x: Tree) -> Slope:
-        return lambda y, agent: toward_y(agent.release, self.y, problem, x, y, agent.sample(self.sampling))
-
-    def _penalised_slope(self, problem: Bilevel, x: Tree, penalty: Any) -> Slope:
-        """Of f/penalty + g: the paper's penalised problem, scaled so that its noise compares with that of g."""
-        return lambda y, agent: agent.release(
-            self.penalised,
-            upper=lambda y, r: problem.upper(x, y, r) / penalty,
-            lower=lambda y, r: problem.lower(x, y, r),
-            at=y,
-            batch=agent.sample(self.sampling),
-            public=lambda y: problem.public_upper(x, y) / penalty + problem.public_lower(x, y),
-        )
-
-    def _gap_slope(self, problem: Bilevel, x: Tree, y: Tree, penalty: Any) -> Slope:
-        """Of the penalised problem as a function of w, less what is linear in g at y, times penalty^2."""
-
-        def upper(w: Tree, r: Any) -> jax.Array:
-            return penalty * problem.upper(x, beside(y, w, penalty), r)
-
-        def lower(w: Tree, r: Any) -> jax.Array:
-            return penalty**2 * problem.lower(x, beside(y, w, penalty), r) - penalty * along(problem.lower, x, y, r, w)
-
-        def public(w: Tree) -> Any:
-            z = beside(y, w, penalty)
-            curved = penalty**2 * problem.public_lower(x, z) - penalty * public_along(problem.public_lower, x, y, w)
-            return curved + penalty * problem.public_upper(x, z)
-
-        return lambda w, agent: agent.release(
-            self.penalised, upper=upper, lower=lower, at=w, batch=agent.sample(self.sampling), public=public
-        )
-
-    def _hypergradient(self, problem: Bilevel, x: Tree, y: Tree, z: Tree, penalty: Any, agent: "Agent") -> Tree:
-        def public(x: Tree) -> Any:
-            return problem.public_upper(x, z) + penalty * (problem.public_lower(x, z) - problem.public_lower(x, y))
-
-        if self.x is None:
-            return jax.grad(lambda x: jnp.asarray(public(x), float))(x)
-        return agent.release(
-            self.x,
-            upper=lambda x, r: problem.upper(x, z, r),
-            lower=lambda x, r: penalty * (problem.lower(x, z, r) - problem.lower(x, y, r)),
-            at=x,
-            batch=agent.sample(self.sampling_x or self.sampling, "x"),
-            public=public,
-        )
+    def caveats(self, setting: Setting) -> Sequence[str]:
+        """List what the account relies on, and what the paper's does not cover."""
+        return theory.caveats(self.release_x is not None, self.published(setting) is not None)
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
         """Both ways to solve; the paper's with rounds, averages and its output rule."""
         free = Release.open()
-        gap = cls(0.2, Descent(4, 0.3, averaged=False), free, free, Full(), x=free, penalty=100.0, radius=100.0)
+        gap = cls(0.2, Descent(4, 0.3, averaged=False), free, free, Full(), release_x=free, penalty=100.0, radius=100.0)
         rounds = Descent(4, 0.3, radii=(50.0,))
         return {"gap": gap, "apart": replace(gap, inner=rounds, solve="apart", output="smallest step")}
-
-    # What the paper claims.
-
-    def published(self, setting: Setting) -> float | None:
-        """Theorem 3.1 with the constant of its own lemmas; for the paper's two solves and declared constants."""
-        drawn = isinstance(self.sampling_x or self.sampling, (Full, WithReplacement))
-        if self.smoothness is None or self.x is None or self.solve != "apart" or not drawn or len(setting.sizes) > 1:
-            return None
-        n, sigma = min(min(sizes) for sizes in setting.sizes.values()), float(self.x.scale(0, 0))
-        if not sigma > 0:
-            return None
-        ell, kappa = self.smoothness.ell, self.smoothness.kappa
-        return published.dp_bilevel(sigma, ell, kappa, setting.steps, n, setting.delta, 3600.0)
-
-    def caveats(self, setting: Setting) -> Sequence[str]:
-        """What the account leans on, and what the paper's does not cover."""
-        notes = []
-        if self.x is None:
-            notes.append("records never meet x: its direction is computed from released values and costs nothing")
-        if self.published(setting) is not None:
-            notes.append(
-                "the published epsilon (Theorem 3.1) is for the noise of x alone, drops a logarithm in composition and "
-                "bounds the sensitivity at exact inner minimisers"
-            )
-        return notes
-
-
-def beside(y: Tree, gap: Tree, penalty: Any) -> Tree:
-    """yl from yg and w: ``y + gap / penalty``.
-
-    >>> beside(1.0, 4.0, 2.0)
-    3.0
-    """
-    return combine(lambda a, w: a + w / penalty, y, gap)

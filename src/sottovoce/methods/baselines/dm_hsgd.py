@@ -18,5 +18,5 @@ class DmHsgd(DpMixSgd):
     'non-private'
     """
 
-    x: Release = field(default_factory=Release.open)
-    y: Release = field(default_factory=Release.open)
+    release_x: Release = field(default_factory=Release.open)
+    release_y: Release = field(default_factory=Release.open)

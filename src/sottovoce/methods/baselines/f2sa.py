@@ -27,10 +27,10 @@ class F2sa(DpBilevel):
     """
 
     inner: Descent = _FIVE_STEPS
-    y: Release = _OPEN
-    penalised: Release = _OPEN
+    release_y: Release = _OPEN
+    release_penalised: Release = _OPEN
     sampling: Sampling = _FULL
-    x: Release | None = _OPEN
+    release_x: Release | None = _OPEN
     penalty: Schedule | float = _GROWING
     solve: Literal["gap", "apart"] = "apart"
 

@@ -2,7 +2,7 @@
 
 Yang, Zhang and Wang, "Decentralized gossip-based stochastic bilevel optimization over communication networks",
 NeurIPS 2022. Agents gossip moving averages of gradients and of whole Hessian and Jacobian matrices: q x q and p x q
-numbers a message, which is what LDP-DSBO does without.
+numbers per message, which LDP-DSBO does without.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from sottovoce.methods.base import Method
-from sottovoce.methods.dsbo_parts import Design, check_design, keeper, toward_y, voice
+from sottovoce.methods.bilevel import toward_y
+from sottovoce.methods.design import Design, channels, check_design, hold
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Bilevel
@@ -47,9 +48,10 @@ class GbDsbo(Method):
     Args:
         step_x, step_y: step sizes.
         average: weight of the newest value in the moving averages, in (0, 1].
-        x, h: clip and noise of the upper gradient in x and in y (printed: noise of the messages x, s and h).
-        y: clip and noise of the lower gradient (printed: noise of the message y).
-        matrices: the same for Jacobian and Hessians; the clip acts on all entries of a matrix together.
+        release_x, release_h: clip and noise of the upper gradient in x and in y (printed: noise of the messages x, s
+            and h).
+        release_y: clip and noise of the lower gradient (printed: noise of the message y).
+        release_matrices: the same for Jacobian and Hessians; the clip acts on all entries of a matrix together.
         sampling: how each batch is drawn.
         smoothness: an upper bound on the lower Hessian; below it the series diverges.
         terms: the length of the series.
@@ -64,10 +66,10 @@ class GbDsbo(Method):
     step_x: Schedule | float
     step_y: Schedule | float
     average: Schedule | float
-    x: Release
-    h: Release
-    y: Release
-    matrices: Release
+    release_x: Release
+    release_h: Release
+    release_y: Release
+    release_matrices: Release
     sampling: Sampling
     smoothness: float = 1.0
     terms: int = 10
@@ -83,7 +85,7 @@ class GbDsbo(Method):
 
     def init(self, problem: Bilevel, agent: "Agent") -> GbState:
         """Averages start at zero, Hessians at `smoothness` times I, for which the series is exact."""
-        keep = keeper(self.design)
+        keep = hold(self.design)
         p, q = (ravel_pytree(value)[0].size for value in (problem.x0, problem.y0))
         hessians = jnp.tile(self.smoothness * jnp.eye(q), (self.terms, 1, 1))
         averages = (jnp.zeros(p), jnp.zeros(q), jnp.zeros((p, q)), hessians)
@@ -91,7 +93,7 @@ class GbDsbo(Method):
 
     def step(self, problem: Bilevel, state: GbState, agent: "Agent") -> GbState:
         """Read gradients and matrices, gossip the averages, move along the assembled hypergradient."""
-        read, mix = voice(agent, self.design)
+        read, mix = channels(agent, self.design)
         rate_x, rate_y, beta = (schedule(s)(agent.t, agent.index) for s in (self.step_x, self.step_y, self.average))
         x, y = reveal(state.x), reveal(state.y)
         (flat_x, shape_x), (flat_y, shape_y) = ravel_pytree(x), ravel_pytree(y)
@@ -102,22 +104,22 @@ class GbDsbo(Method):
 
         batch = agent.sample(self.sampling)
         grad_x = read(
-            self.x,
+            self.release_x,
             upper=lambda x, r: problem.upper(shape_x(x), y, r),
             at=flat_x,
             batch=batch,
             public=lambda x: problem.public_upper(shape_x(x), y),
         )
         grad_y = read(
-            self.h,
+            self.release_h,
             upper=lambda y, r: problem.upper(x, shape_y(y), r),
             at=flat_y,
             batch=batch,
             public=lambda y: problem.public_upper(x, shape_y(y)),
         )
-        slope = toward_y(read, self.y, problem, x, y, batch)
+        slope = toward_y(read, self.release_y, problem, x, y, batch)
         cross = read(
-            self.matrices,
+            self.release_matrices,
             lower=second.jacobian,
             at=zeros_like(reveal(state.jacobian)),
             batch=batch,
@@ -125,29 +127,29 @@ class GbDsbo(Method):
         )
 
         def next_hessian(stack: Tree, agent: "Agent") -> Tree:
-            read, mix = voice(agent, self.design)
+            read, mix = channels(agent, self.design)
             first = combine(lambda v: v[0], stack)
             new = read(
-                self.matrices,
+                self.release_matrices,
                 lower=second.hessian,
                 at=zeros_like(reveal(first)),
                 batch=agent.sample(self.sampling),
                 public=second.hessian,
             )
-            fresh = combine(lambda a, b: (1 - beta) * a + beta * b, mix(self.matrices, first), new)
+            fresh = combine(lambda a, b: (1 - beta) * a + beta * b, mix(self.release_matrices, first), new)
             return combine(lambda v, f: jnp.concatenate([v[1:], f[None]]), stack, fresh)  # a full round keeps the order
 
         hessians = agent.loop(self.terms, next_hessian, state.hessians, "hessians")
         averages = (
-            averaged(self.x, state.s, grad_x),
-            averaged(self.h, state.h, grad_y),
-            averaged(self.matrices, state.jacobian, cross),
+            averaged(self.release_x, state.s, grad_x),
+            averaged(self.release_h, state.h, grad_y),
+            averaged(self.release_matrices, state.jacobian, cross),
         )
         hyper = combine(self._hypergradient, *averages, hessians)
-        moved = descend(mix(self.x, state.x), rate_x, _shaped(shape_x, hyper))
+        moved = descend(mix(self.release_x, state.x), rate_x, _shaped(shape_x, hyper))
         return GbState(
-            keeper(self.design)(problem.project_x(reveal(moved))),
-            descend(mix(self.y, state.y), rate_y, slope),
+            hold(self.design)(problem.project_x(reveal(moved))),
+            descend(mix(self.release_y, state.y), rate_y, slope),
             *averages,
             hessians,
         )

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from sottovoce.methods.base import Method
-from sottovoce.methods.dsbo_parts import toward_y
+from sottovoce.methods.bilevel import toward_y
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import Bilevel

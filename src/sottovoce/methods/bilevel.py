@@ -1,0 +1,94 @@
+"""What bilevel methods share: the directions of y, z and x, and problems whose records never meet x.
+
+With f the upper and g the lower loss, z stands for the Hessian-inverse-vector product (hess_yy g)^-1 grad_y f. Each
+direction is the gradient of one scalar per record: the derivative of g along z takes the place of a product of z with a
+second derivative. So each direction can pass the gate, and no matrix is formed. Example: the gradient in y of
+<grad_y g(x, y), z> is hess_yy g(x, y) z.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from sottovoce.methods.design import Design, Reader
+from sottovoce.privacy.release import Release
+from sottovoce.problems import Bilevel, along, public_along, sets
+from sottovoce.trees import Private, Tree, reveal
+
+if TYPE_CHECKING:
+    from sottovoce.runtime.agent import Batch
+
+
+def toward_y(read: Reader, release: Release, problem: Bilevel, x: Tree, y: Tree, batch: "Batch") -> Tree:
+    """Read grad_y g, the direction of y."""
+    return read(
+        release,
+        lower=lambda y, r: problem.lower(x, y, r),
+        at=y,
+        batch=batch,
+        public=lambda y: problem.public_lower(x, y),
+    )
+
+
+def toward_z(read: Reader, release: Release, problem: Bilevel, x: Tree, y: Tree, z: Tree, batch: "Batch") -> Tree:
+    """Read hess_yy g z - grad_y f, the direction of z: the gradient in y of g's derivative along z, minus f."""
+    return read(
+        release,
+        lower=lambda y, r: along(problem.lower, x, y, r, z),
+        upper=lambda y, r: -problem.upper(x, y, r),
+        at=y,
+        batch=batch,
+        public=lambda y: public_along(problem.public_lower, x, y, z) - problem.public_upper(x, y),
+    )
+
+
+def toward_x(read: Reader, release: Release, problem: Bilevel, x: Tree, y: Tree, z: Tree, batch: "Batch") -> Tree:
+    """Read grad_x f - hess_xy g z, the direction of x: the gradient in x of f minus g's derivative along z."""
+    return read(
+        release,
+        upper=lambda x, r: problem.upper(x, y, r),
+        lower=lambda x, r: -along(problem.lower, x, y, r, z),
+        at=x,
+        batch=batch,
+        public=lambda x: public_x(problem, x, y, z),
+    )
+
+
+def public_x(problem: Bilevel, x: Tree, y: Tree, z: Tree) -> jax.Array:
+    """Return what the public terms add to the function whose gradient in x is the hypergradient."""
+    return problem.public_upper(x, y) - public_along(problem.public_lower, x, y, z)
+
+
+def confined(z: Tree, radius: float, design: Design) -> Tree:
+    """Return z in a ball (sound), or in a box inside the L1 ball (printed); an infinite radius changes nothing.
+
+    >>> confined(Private(jax.numpy.array([3.0, -3.0])), 2.0, "printed").value.tolist()
+    [1.0, -1.0]
+    """
+    if math.isinf(radius):
+        return z
+    if design == "sound":
+        return sets.ball(radius)(z)
+    # z is private here: only a coordinate-wise clamp leaves differences in L1 no larger than they are.
+    side = radius / sum(leaf.size for leaf in jax.tree.leaves(z))
+    return Private(sets.box(-side, side)(reveal(z)))
+
+
+def without_x(problem: Bilevel) -> Bilevel:
+    """Return the same problem with x hidden from the records' losses: a loss that reads x fails when it is traced."""
+
+    def blind(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        def unseeing(x: Tree, y: Tree, record: Any) -> jax.Array:
+            try:
+                return loss(None, y, record)
+            except (TypeError, ValueError, AttributeError) as error:
+                raise TypeError(
+                    "release_x=None says that no record's loss reads x, but one does: give x a release of its own"
+                ) from error
+
+        return unseeing
+
+    return dataclasses.replace(problem, upper=blind(problem.upper), lower=blind(problem.lower))
