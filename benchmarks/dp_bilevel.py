@@ -21,6 +21,7 @@ import numpy as np
 import sottovoce as sv
 from sottovoce.estimator import PrivateLogisticRegression
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
+from sottovoce.methods.planning import planned
 from sottovoce.problems import tasks
 from sottovoce.problems.tasks.curator import rates
 from sottovoce.schedules import Constant
@@ -107,7 +108,7 @@ def rate(seeds: int = 6, epsilon: float = 1.0, budget: int = 450) -> None:
         wanted = records["b"].mean(axis=0) - records["a"].mean(axis=0)
         for solve in ("gap", "apart"):
             chosen = plan(facts, n, epsilon, budget=budget, solve=solve)  # type: ignore[arg-type]
-            method = DpBilevel.planned(chosen)
+            method = planned(chosen)
             result = sv.run(
                 problem, [records] * seeds, method, network=sv.networks.isolated(seeds), steps=chosen.steps,
                 every=chosen.steps, chunk=16384,

@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 import sottovoce as sv
 from sottovoce.methods.baselines.private_grid import DpGrid
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
+from sottovoce.methods.planning import planned
 from sottovoce.privacy import sound
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Poisson, WithReplacement
@@ -306,7 +307,7 @@ def test_plans_keep_their_promises(epsilon, n, budget, kappa, solve) -> None:
     made = plan(Facts(dx=10, dy=50, kappa=kappa), n, epsilon, budget=budget, solve=solve)
     assert made.releases <= budget
     assert sum(made.shares.values()) == pytest.approx(1.0)
-    assert sv.account(DpBilevel.planned(made), sizes=[n], steps=made.steps).epsilon == pytest.approx(epsilon, rel=1e-6)
+    assert sv.account(planned(made), sizes=[n], steps=made.steps).epsilon == pytest.approx(epsilon, rel=1e-6)
 
 
 def test_plans_improve_with_what_they_are_given() -> None:

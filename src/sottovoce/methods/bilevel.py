@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
 from sottovoce.methods.design import Design, Reader
 from sottovoce.privacy.release import Release
@@ -65,7 +66,7 @@ def public_x(problem: Bilevel, x: Tree, y: Tree, z: Tree) -> jax.Array:
 def confined(z: Tree, radius: float, design: Design) -> Tree:
     """Return z in a ball (sound), or in a box inside the L1 ball (printed); an infinite radius changes nothing.
 
-    >>> confined(Private(jax.numpy.array([3.0, -3.0])), 2.0, "printed").value.tolist()
+    >>> confined(Private(jnp.array([3.0, -3.0])), 2.0, "printed").value.tolist()
     [1.0, -1.0]
     """
     if math.isinf(radius):
@@ -92,3 +93,29 @@ def without_x(problem: Bilevel) -> Bilevel:
         return unseeing
 
     return dataclasses.replace(problem, upper=blind(problem.upper), lower=blind(problem.lower))
+
+
+@dataclasses.dataclass(frozen=True)
+class SecondDerivatives:
+    """Second derivatives of g as gradients: <M, hess g> is linear in M, and its gradient is the matrix itself.
+
+    `x` and `y` are flat vectors; `shape_x` and `shape_y` give them the shapes of the variables.
+    """
+
+    problem: Bilevel
+    shape_x: Any
+    shape_y: Any
+    x: jax.Array
+    y: jax.Array
+
+    def _lower(self, x: jax.Array, y: jax.Array, *record: Any) -> jax.Array:
+        fn = self.problem.lower if record else self.problem.public_lower
+        return jnp.asarray(fn(self.shape_x(x), self.shape_y(y), *record), float)
+
+    def jacobian(self, matrix: jax.Array, *record: Any) -> jax.Array:
+        """Return <matrix, hess_xy g> of a record, or of the public term when none is given."""
+        return jnp.vdot(matrix, jax.jacfwd(jax.grad(self._lower, 1), 0)(self.x, self.y, *record).T)
+
+    def hessian(self, matrix: jax.Array, *record: Any) -> jax.Array:
+        """Return <matrix, hess_yy g>, likewise."""
+        return jnp.vdot(matrix, jax.hessian(self._lower, 1)(self.x, self.y, *record))

@@ -6,8 +6,9 @@ gradient, keeps its state to itself (`Private`), and sends a copy of the state w
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
+from sottovoce.naming import check_choice
 from sottovoce.privacy.release import Release
 from sottovoce.trees import Private, Tree
 
@@ -24,8 +25,7 @@ def check_design(design: str) -> None:
 
     >>> check_design("sound")
     """
-    if design not in ("sound", "printed"):
-        raise ValueError(f"design is {design!r}: choose 'sound' or 'printed'")
+    check_choice("design", design, get_args(Design))
 
 
 def hold(design: Design) -> Callable[[Tree], Tree]:

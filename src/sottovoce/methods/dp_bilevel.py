@@ -1,8 +1,7 @@
 """DP bilevel optimisation with one curator: any epsilon, gradients only.
 
-Kornowski, "Differentially private bilevel optimization", 2024: Algorithms 1 and 3 here, 2 and 4 in
-`sottovoce.methods.descent`. A penalty takes the place of second derivatives (`sottovoce.methods.penalty`). What the
-paper proves, and a planner, are in `sottovoce.theory.dp_bilevel`.
+Kornowski, "Differentially private bilevel optimization", 2024: Algorithms 1 and 3 here, 2 and 4 in `descent.py`. A
+penalty takes the place of second derivatives (`penalty.py`). What the paper proves is in `theory/dp_bilevel.py`.
 """
 
 import math
@@ -10,19 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 
-import jax
 import jax.numpy as jnp
 
 from sottovoce.methods.base import Method, Setting
-from sottovoce.methods.bilevel import toward_y, without_x
+from sottovoce.methods.bilevel import without_x
 from sottovoce.methods.descent import Descent
-from sottovoce.methods.penalty import beside, gap_slope, hypergradient, penalised_slope
+from sottovoce.methods.penalty import beside, gap_slope, hypergradient, lower_slope, penalised_slope
+from sottovoce.naming import check_choice
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling, WithReplacement
 from sottovoce.problems import Bilevel, sets
-from sottovoce.schedules import Decay, Schedule, schedule
+from sottovoce.schedules import Schedule, schedule
 from sottovoce.theory import dp_bilevel as theory
-from sottovoce.theory.dp_bilevel import BilevelPlan, Conditioning, Facts
 from sottovoce.trees import Tree, combine, descend, norm, zeros_like
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ class BilevelState(NamedTuple):
     at: Tree  # the current x
     near: Tree  # the last yg
     gap: Tree  # the last penalty * (yl - yg)
-    least: jax.Array  # the shortest step of x so far
+    least: Tree  # the shortest step of x so far
 
 
 @dataclass(frozen=True)
@@ -47,27 +45,22 @@ class DpBilevel(Method):
     Guarantee: everything that is computed from records is a release with its own clip and noise, the rest is
     post-processing; so the account needs no Lipschitz constant, no exact inner solution and no convexity.
 
-    ``solve="gap"`` finds w = penalty * (yl - yg) itself: its direction, grad f(yg + w/penalty) + penalty *
-    (grad g(yg + w/penalty) - grad g(yg)), is bounded for any penalty, and so is its noise. ``solve="apart"`` is the
-    paper's: yl by a descent of its own on f/penalty + g; the inner noise then enters x multiplied by the penalty.
-    Over a network each agent also averages with its neighbours; the theory is for one curator.
+    ``solve="gap"`` finds w = penalty * (yl - yg) itself: its direction (`penalty.gap_slope`), and so its noise, is
+    bounded for any penalty. ``solve="apart"`` is the paper's: yl by a descent of its own on f/penalty + g, whose noise
+    enters x multiplied by the penalty. Over a network agents also average with neighbours; the theory is for a curator.
 
     Args:
-        step_x: step size of x.
-        inner: how the inner problems are solved.
-        release_y: clip and noise of the lower level's direction.
-        release_penalised: clip and noise of the direction of w (gap) or of yl (apart).
+        step_x, inner: step size of x; how the inner problems are solved.
+        release_y, release_penalised: clip and noise of the lower level's direction, and that of w (gap) or yl (apart).
         sampling: how every inner step draws its batch, and the step of x unless `sampling_x` is given.
         release_x: clip and noise of the hypergradient. None is for problems whose records never meet x, such as tuned
             regularisers: its direction then follows from yg and yl and costs nothing.
         penalty: a number or a schedule; the bias falls as 1/penalty.
         radius: w is projected on a ball of this radius (L0f/mu is enough for the exact one): free post-processing that
             keeps the hypergradient of one record within L0f (1 + L1g/mu).
-        sampling_x: the batch of the step of x.
         inner_penalised: how the penalised problem is solved, if not as `inner` says. With levels only this one reads
             upper records, which are few: fewer and larger steps may serve them better.
-        solve: "gap" or "apart".
-        output: "last" gives the last x; "smallest step" the x_t with the smallest |x_{t+1} - x_t|, as the paper does.
+        solve, output: as above; "last" outputs the last x, "smallest step" the x_t with the smallest |x_{t+1} - x_t|.
         warm: start inner solves where the last ones ended (it changes nothing in the account).
         conditioning: declare it to have the paper's epsilon shown beside.
 
@@ -91,16 +84,14 @@ class DpBilevel(Method):
     solve: Literal["gap", "apart"] = "gap"
     output: Literal["last", "smallest step"] = "last"
     warm: bool = True
-    conditioning: Conditioning | None = None
+    conditioning: theory.Conditioning | None = None
 
     solves: ClassVar[tuple[type, ...]] = (Bilevel,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.solve not in ("gap", "apart"):
-            raise ValueError(f"solve is {self.solve!r}: choose 'gap' or 'apart'")
-        if self.output not in ("last", "smallest step"):
-            raise ValueError(f"output is {self.output!r}: choose 'last' or 'smallest step'")
+        check_choice("solve", self.solve, ("gap", "apart"))
+        check_choice("output", self.output, ("last", "smallest step"))
         if not self.radius > 0:
             raise ValueError(f"radius is {self.radius}: it must be positive (math.inf leaves w free)")
         if not schedule(self.penalty)(0) > 0:
@@ -109,64 +100,34 @@ class DpBilevel(Method):
     @classmethod
     def paper(
         cls,
-        facts: Facts,
+        facts: theory.Facts,
         *,
         n: int,
         epsilon: float,
         delta: float,
         steps: int | None = None,
         inner_steps: int | None = None,
-        batch: int | None = None,
-        batch_x: int | None = None,
+        batches: tuple[int, int] | None = None,
     ) -> Self:
         """Build the printed algorithm for a target (epsilon, delta) on n records.
 
-        Two solves apart by localised rounds with averages, the printed noise and budget split, the output rule: all
-        numbers are those of Theorems 3.1 and B.1 and Lemma A.1 (`sottovoce.theory.dp_bilevel.paper_numbers`). Without
-        `batch` it is Algorithms 1 and 2; with it Algorithms 3 and 4, whose batches are drawn with replacement. `steps`
-        and `inner_steps` take the place of T and n^2, which are beyond any budget. The printed epsilon is shown beside
-        the account, which tells what the noise really gives.
+        All numbers are those of Theorems 3.1 and B.1 and Lemma A.1, in `theory.dp_bilevel.paper_numbers`: factors that
+        the paper hides are 1. `steps` and `inner_steps` take the place of T and n^2, which are beyond any budget. With
+        `batches`, the inner and the outer size, it is Algorithms 3 and 4. The account tells the true epsilon.
 
-        >>> import sottovoce as sv
-        >>> method = DpBilevel.paper(Facts(dx=5, dy=5), n=1000, epsilon=1.0, delta=1e-5, steps=20, inner_steps=50)
+        >>> import sottovoce as sv; facts = theory.Facts(dx=5, dy=5)
+        >>> method = DpBilevel.paper(facts, n=1000, epsilon=1.0, delta=1e-5, steps=20, inner_steps=50)
         >>> report = sv.account(method, sizes=[1000], steps=20, delta=1e-5)
         >>> round(report.published, 6), round(report.epsilon, 2)
-        (1.0, 1.64)
+        (1.0, 4.09)
         """
-        numbers = theory.paper_numbers(facts, n, epsilon, delta, steps, inner_steps)
-        below, beyond = (
-            Descent(solve.steps, Decay(solve.rate, 1.0), solve.radii) for solve in (numbers.y, numbers.penalised)
-        )
+        paper = theory.paper_numbers(facts, n, epsilon, delta, steps, inner_steps)
+        inner, beyond = (Descent(solve.steps, solve.rate, solve.radii) for solve in (paper.y, paper.penalised))
+        drawn, drawn_x = map(WithReplacement, batches) if batches else (Full(), Full())
         return cls(
-            step_x=numbers.step_x,
-            inner=below,
-            release_y=Release(numbers.y.clip, numbers.y.noise),
-            release_penalised=Release(numbers.penalised.clip, numbers.penalised.noise),
-            sampling=WithReplacement(batch) if batch else Full(),
-            release_x=Release(numbers.clip_x, numbers.noise_x),
-            penalty=numbers.penalty,
-            sampling_x=WithReplacement(batch_x) if batch_x else None,
-            inner_penalised=beyond,
-            solve="apart",
-            output="smallest step",
-            warm=False,
-            conditioning=Conditioning(facts.ell, facts.kappa),
-        )
-
-    @classmethod
-    def planned(cls, plan: BilevelPlan) -> Self:
-        """Build the method of a plan, at the plan's epsilon for `plan.steps` full-batch steps on n records.
-
-        >>> import sottovoce as sv
-        >>> best = theory.plan(Facts(dx=20, dy=100, kappa=2.0), n=100_000, epsilon=1.0, budget=500)
-        >>> round(sv.account(DpBilevel.planned(best), sizes=[100_000], steps=best.steps).epsilon, 6)
-        1.0
-        """
-        message, inner = plan.messages, Descent(plan.inner_steps, plan.inner_rate, averaged=False)
-        y, penalised, x = message["y"], message["penalised"], message["x"]
-        return cls(
-            plan.step_x, inner, y, penalised, Full(), x, plan.penalty, radius=plan.facts.kappa, solve=plan.solve,
-            output="smallest step",
+            paper.step_x, inner, paper.y.release, paper.penalised.release, drawn, paper.release_x, paper.penalty,
+            sampling_x=drawn_x, inner_penalised=beyond, solve="apart", output="smallest step", warm=False,
+            conditioning=theory.Conditioning(facts.ell, facts.kappa),
         )  # fmt: skip
 
     def init(self, problem: Bilevel, agent: "Agent") -> BilevelState:
@@ -179,41 +140,32 @@ class DpBilevel(Method):
         penalty = schedule(self.penalty)(agent.t, agent.index)
         x, problem = state.at, problem if self.release_x is not None else without_x(problem)
         start, gap = (state.near, state.gap) if self.warm else (problem.y0, zeros_like(state.gap))
-
         # Line 3: yg = argmin_y g(x, y), then yl = argmin_y f(x, y) + penalty * g(x, y), each by Algorithm 2 or 4.
-        def lower(y: Tree, agent: "Agent") -> Tree:
-            return toward_y(agent.release, self.release_y, problem, x, y, agent.sample(self.sampling))
-
-        y = self.inner.solve(lower, start, agent, "y")
-        beyond, given = self.inner_penalised or self.inner, (self.release_penalised, self.sampling, problem, x)
+        y = self.inner.solve(lower_slope(self.release_y, self.sampling, problem, x), start, agent, "y")
+        beyond, reads = self.inner_penalised or self.inner, (self.release_penalised, self.sampling, problem, x)
         if self.solve == "gap":
-            gap = beyond.solve(gap_slope(*given, y, penalty), gap, agent, "penalised")
+            gap = beyond.solve(gap_slope(*reads, y, penalty), gap, agent, "penalised")
         else:
-            # From where the last yl ended, not from y: then both lag behind x alike, and the lag cancels.
-            last = beside(start, gap, penalty)
-            yl = beyond.solve(penalised_slope(*given, penalty), last, agent, "penalised")
+            last = beside(start, gap, penalty)  # the last yl, not y: then both lag behind x alike, and the lag cancels
+            yl = beyond.solve(penalised_slope(*reads, penalty), last, agent, "penalised")
             gap = combine(lambda a, b: penalty * (a - b), yl, y)
         if math.isfinite(self.radius):
             gap = sets.ball(self.radius)(gap)  # not in the paper
-
         # Line 4: the noisy hypergradient. Line 5: the prox step, which is a projected gradient step.
-        sampling, yl = self.sampling_x or self.sampling, beside(y, gap, penalty)
-        slope = hypergradient(self.release_x, sampling, problem, x, y, yl, penalty, agent)
+        reads_x = self.release_x, self.sampling_x or self.sampling, problem, x
+        slope = hypergradient(*reads_x, y, beside(y, gap, penalty), penalty, agent)
         moved = problem.project_x(descend(agent.mix(x), schedule(self.step_x)(agent.t, agent.index), slope))
         if self.output == "last":
             return BilevelState(moved, y, moved, y, gap, state.least)
         # Lines 7 and 8: output the x_t with the smallest |x_{t+1} - x_t|.
         length = norm(combine(lambda a, b: a - b, moved, x))
-        shorter = length < state.least
-        best_x, best_y = combine(lambda new, old: jnp.where(shorter, new, old), (x, y), (state.x, state.y))
-        return BilevelState(best_x, best_y, moved, y, gap, jnp.minimum(length, state.least))
+        x, best = combine(lambda new, old: jnp.where(length < state.least, new, old), (x, y), (state.x, state.y))
+        return BilevelState(x, best, moved, y, gap, jnp.minimum(length, state.least))
 
     def published(self, setting: Setting) -> float | None:
         """Return Theorem 3.1 with the constant of its own lemmas; for the paper's two solves and declared constants."""
-        if self.conditioning is None or self.release_x is None or self.solve != "apart" or len(setting.sizes) > 1:
-            return None
-        n, sampling = min(min(sizes) for sizes in setting.sizes.values()), self.sampling_x or self.sampling
-        return theory.printed_epsilon(self.conditioning, self.release_x, sampling, n, setting.steps, setting.delta)
+        given = self.release_x, self.sampling_x or self.sampling, setting.sizes, setting.steps, setting.delta
+        return theory.printed_epsilon(self.conditioning if self.solve == "apart" else None, *given)
 
     def caveats(self, setting: Setting) -> Sequence[str]:
         """List what the account relies on, and what the paper's does not cover."""
@@ -222,7 +174,6 @@ class DpBilevel(Method):
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
         """Both ways to solve; the paper's with rounds, averages and its output rule."""
-        free = Release.open()
+        free, rounds = Release.open(), Descent(4, 0.3, radii=(50.0,))
         gap = cls(0.2, Descent(4, 0.3, averaged=False), free, free, Full(), release_x=free, penalty=100.0, radius=100.0)
-        rounds = Descent(4, 0.3, radii=(50.0,))
         return {"gap": gap, "apart": replace(gap, inner=rounds, solve="apart", output="smallest step")}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from sottovoce.methods.bilevel import toward_y
 from sottovoce.methods.descent import Slope
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
@@ -30,6 +31,11 @@ def beside(y: Tree, gap: Tree, penalty: Any) -> Tree:
     0.25
     """
     return combine(lambda a, w: a + w / penalty, y, gap)
+
+
+def lower_slope(release: Release, sampling: Sampling, problem: Bilevel, x: Tree) -> Slope:
+    """Return the direction of yg: the gradient of g(x, .)."""
+    return lambda y, agent: toward_y(agent.release, release, problem, x, y, agent.sample(sampling))
 
 
 def penalised_slope(release: Release, sampling: Sampling, problem: Bilevel, x: Tree, penalty: Any) -> Slope:

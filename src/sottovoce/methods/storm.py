@@ -14,7 +14,7 @@ from sottovoce.problems import MinMax
 from sottovoce.trees import Tree, add, combine, zeros_like
 
 if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Batch
+    from sottovoce.runtime.agent import Agent, Batch
 
 XY = tuple[Tree, Tree]  # something for x and the same for y
 
@@ -40,6 +40,11 @@ def increments(
         for which, release in enumerate(releases)
     )
     return x, y
+
+
+def noised(agent: "Agent", releases: tuple[Release, Release], estimate: XY) -> XY:
+    """Return both estimates with the noise of their releases: the messages of the printed design."""
+    return agent.tell(releases[0], estimate[0]), agent.tell(releases[1], estimate[1])
 
 
 def storm(now: XY, keep: tuple[float, float], estimate: XY, then: XY) -> XY:

@@ -14,12 +14,12 @@ Three questions, three functions. Example for 10 outer and 10 inner coordinates 
 0.66
 >>> assignment(facts, n=1000, epsilon=1.0).inner_steps       # what does the paper assign?
 1000000
->>> plan(facts, n=1000, epsilon=1.0, budget=500).inner_steps # what is best within 500 passes over the data?
-3
+>>> plan(facts, n=1000, epsilon=1.0, budget=500).steps       # what is best within 500 passes over the data?
+9
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,6 +29,7 @@ from sottovoce.privacy import published
 from sottovoce.privacy.gdp import gdp_epsilon
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling, WithReplacement
+from sottovoce.schedules import Decay
 
 _PENALTIES = [2.0**k for k in range(1, 11)]  # beyond 1024 differences of float32 gradients lose their digits
 _RECORD_GRADIENTS_PER_SECOND = 1e6  # a rough figure for one core, to turn costs into hours
@@ -179,13 +180,12 @@ def _rounds(reach: float) -> int:
 
 @dataclass(frozen=True)
 class InnerNumbers:
-    """One inner solve of the printed algorithm: steps per round, first step size (then 1/(t+1)), radii, clip, noise."""
+    """One inner solve of the printed algorithm: steps per round, step sizes, a radius per round, clip and noise."""
 
     steps: int
-    rate: float
+    rate: Decay
     radii: tuple[float, ...]
-    clip: float
-    noise: float
+    release: Release
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,7 @@ class PaperNumbers:
     steps: int
     penalty: float
     step_x: float
-    clip_x: float
-    noise_x: float
+    release_x: Release
     y: InnerNumbers
     penalised: InnerNumbers
 
@@ -216,15 +215,14 @@ def paper_numbers(
       (epsilon n)^2 with C = 3600 from the paper's own lemmas (sensitivity 10 ell kappa / n, so a clip of 5 ell kappa).
     - Algorithm 1, line 3: each inner solve has the budget epsilon' = epsilon / sqrt(18 T), delta' = delta / (3 T).
     - Theorem B.1 for a problem that is mu-strongly convex and L-Lipschitz: step sizes 1 / (mu (t+1)), n^2 steps
-      per round
-      (`inner_steps`), noise sigma_GD = L / epsilon', shrinking radii. With another number of steps its composition
-      argument gives sigma_GD = L sqrt(steps) / (n epsilon').
+      per round (`inner_steps`), noise sigma_GD = L / epsilon', shrinking radii. With another number of steps its
+      composition argument gives sigma_GD = L sqrt(steps) / (n epsilon').
     - Lemma A.1: L = ell, mu = ell / kappa for g; L = 2 penalty ell, mu = penalty ell / (2 kappa) for f + penalty g.
 
     The factors that the paper hides in O and O~ are 1, except for C.
 
     >>> numbers = paper_numbers(Facts(dx=10, dy=10), n=1000, epsilon=1.0, delta=1e-5, steps=18)
-    >>> numbers.y.noise, numbers.y.steps, numbers.penalised.clip
+    >>> round(numbers.y.release.scale(0), 6), numbers.y.steps, numbers.penalised.release.clip
     (18.0, 1000000, 2.0)
     """
     if not 0 < delta < 1:
@@ -236,24 +234,33 @@ def paper_numbers(
     def inner(L: float, mu: float) -> InnerNumbers:
         reach = L / (mu * share * n)
         radii = shrinking_radii(first_radius, _rounds(reach), reach, facts.dy)
-        return InnerNumbers(T_inner, 1 / mu, radii, L, L * math.sqrt(T_inner) / (n * share))
+        return InnerNumbers(T_inner, Decay(1 / mu, 1.0), radii, Release(L, L * math.sqrt(T_inner) / (n * share)))
 
-    noise_x = published.dp_bilevel(1.0, ell, kappa, T, n, delta, CONSTANT) / epsilon  # linear in 1 / sigma
+    sigma = published.dp_bilevel(1.0, ell, kappa, T, n, delta, CONSTANT) / epsilon  # linear in 1 / sigma
     lower, penalised = inner(ell, facts.mu), inner(2 * ell, facts.mu / 2)
-    return PaperNumbers(T, paper.penalty, paper.step_x, 5 * ell * kappa, noise_x, lower, penalised)
+    return PaperNumbers(T, paper.penalty, paper.step_x, Release(5 * ell * kappa, sigma), lower, penalised)
 
 
 def printed_epsilon(
-    conditioning: Conditioning, release_x: Release, sampling_x: Sampling, n: int, steps: int, delta: float
+    conditioning: Conditioning | None,
+    release_x: Release | None,
+    sampling_x: Sampling,
+    sizes: Mapping[str, Sequence[int]],
+    steps: int,
+    delta: float,
 ) -> float | None:
-    """Return Theorem 3.1's epsilon with the constant of its own lemmas; None without noise or for other batches.
+    """Return Theorem 3.1's epsilon with the constant of its own lemmas, for the smallest data set.
 
-    It is for full batches, or batches with replacement (Theorem 4.1). What it leaves out is said in `caveats`.
+    It is for noise on x, declared constants, one set of records for both levels, and full batches or batches with
+    replacement (Theorem 4.1); None otherwise. What it leaves out is said in `caveats`.
 
-    >>> round(printed_epsilon(Conditioning(1.0, 10.0), Release(1.0, 60.0), Full(), 10_000, 100, 1e-5), 8)
+    >>> sizes = {"records": [10_000]}
+    >>> round(printed_epsilon(Conditioning(1.0, 10.0), Release(1.0, 60.0), Full(), sizes, 100, 1e-5), 8)
     0.04014735
     """
-    sigma = float(release_x.scale(0, 0))
+    if conditioning is None or release_x is None or len(sizes) > 1:
+        return None
+    n, sigma = min(min(numbers) for numbers in sizes.values()), float(release_x.scale(0, 0))
     if not isinstance(sampling_x, (Full, WithReplacement)) or not sigma > 0:
         return None
     return published.dp_bilevel(sigma, conditioning.ell, conditioning.kappa, steps, n, delta, CONSTANT)
@@ -354,7 +361,7 @@ def plan(
     """Choose steps, inner steps, penalty and the split of the noise for n records and `budget` passes over them.
 
     It predicts the size of the projected hypergradient at the output by a sum of five terms, and picks the smallest on
-    a grid. `DpBilevel.planned` makes the method.
+    a grid. `sottovoce.methods.planning.planned` makes the method.
 
     Args:
         facts: the problem's public constants.

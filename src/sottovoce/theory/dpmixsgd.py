@@ -106,7 +106,7 @@ def proved_epsilon(
 
     >>> message = Release(1.0, 1.0)
     >>> round(proved_epsilon([message] * 2, (.1, .1), Full(), Full(), n=100, steps=1, delta=1e-5, agent=0), 4)
-    0.1341
+    0.1254
     """
     gaussian = all(release.mechanism == "gaussian" and release.private for release in releases)
     if (

@@ -123,6 +123,27 @@ class S2:
 PaperScheme = S1 | S2
 
 
+def step_sizes(plan: Rates | PaperScheme) -> tuple[Schedule, Schedule, Schedule]:
+    """Return alpha, beta and gamma as schedules.
+
+    >>> step_sizes(S2(K=100))[0]
+    Constant(value=0.1)
+    """
+    return schedule(plan.alpha), schedule(plan.beta), schedule(plan.gamma)
+
+
+def check_steps(plan: Rates | PaperScheme, steps: int) -> None:
+    """Refuse a run that is longer than the scheme is made for; plain rates are for any number of steps.
+
+    >>> check_steps(S2(K=100), steps=101)
+    """
+    if not isinstance(plan, Rates) and steps > plan.K + 1:
+        raise ValueError(
+            f"the scheme is made for iterations 0 to {plan.K}, the run has {steps} steps: "
+            f"set K={steps - 1}, or run at most {plan.K + 1} steps"
+        )
+
+
 def _require_positive(scheme: Any, *names: str) -> None:
     for name in names:
         if not getattr(scheme, name) > 0:
@@ -406,17 +427,14 @@ class PrintedTracking:
     @property
     def is_bounded(self) -> bool:
         """Whether the bounds apply: Laplace noise, fixed step sizes, and a record counts once in a batch."""
-        steps = (self.rates.alpha, self.rates.beta, self.rates.gamma)
-        fixed = all(isinstance(schedule(rate), Constant) for rate in steps)
+        fixed = all(isinstance(rate, Constant) for rate in step_sizes(self.rates))
         once = isinstance(self.sampling, (Full, Poisson, FixedSize))
         laplace = all(release.private and release.mechanism == "laplace" for release in (self.state, self.gradient))
         return fixed and once and laplace
 
     def constants(self, network: Network, size: int, agent: int) -> tuple[int, dict[str, Any]]:
         """Return the batch of one agent, and what else the recursions take."""
-        alpha, beta, gamma = (
-            float(schedule(rate)(0, agent)) for rate in (self.rates.alpha, self.rates.beta, self.rates.gamma)
-        )
+        alpha, beta, gamma = (float(rate(0, agent)) for rate in step_sizes(self.rates))
         return int(self.sampling.denominator(size, 0)), {
             "a": alpha * float(network.pull[[agent], :].sum()),
             "b": beta * float(network.push[[agent], :].sum()),
@@ -470,7 +488,7 @@ def proved_epsilon(
     >>> cycle, laplace = [(0, 1), (1, 2), (2, 0)], Release(0.5, 1.0, "laplace")
     >>> given = PrintedTracking(Rates(0.5, 0.5, 0.1), laplace, laplace, FixedSize(10), "box", lipschitz=0.0)
     >>> round(proved_epsilon(given, directed(cycle, cycle), {"records": [50] * 3}, steps=11, agent=0), 2)
-    2.2
+    2.16
     """
     if given.lipschitz is None or not given.is_bounded:
         return None

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from sottovoce.methods.base import Method
-from sottovoce.methods.bilevel import toward_y
+from sottovoce.methods.bilevel import SecondDerivatives, toward_y
 from sottovoce.methods.design import Design, channels, check_design, hold
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
@@ -84,7 +84,7 @@ class GbDsbo(Method):
             raise ValueError(f"smoothness is {self.smoothness}: give a positive bound on the lower Hessian")
 
     def init(self, problem: Bilevel, agent: "Agent") -> GbState:
-        """Averages start at zero, Hessians at `smoothness` times I, for which the series is exact."""
+        """Start averages at zero, and Hessians at `smoothness` times I, for which the series is exact."""
         keep = hold(self.design)
         p, q = (ravel_pytree(value)[0].size for value in (problem.x0, problem.y0))
         hessians = jnp.tile(self.smoothness * jnp.eye(q), (self.terms, 1, 1))
@@ -97,11 +97,12 @@ class GbDsbo(Method):
         rate_x, rate_y, beta = (schedule(s)(agent.t, agent.index) for s in (self.step_x, self.step_y, self.average))
         x, y = reveal(state.x), reveal(state.y)
         (flat_x, shape_x), (flat_y, shape_y) = ravel_pytree(x), ravel_pytree(y)
-        second = _Second(problem, shape_x, shape_y, flat_x, flat_y)
+        second = SecondDerivatives(problem, shape_x, shape_y, flat_x, flat_y)
 
         def averaged(release: Release, old: Tree, new: Tree) -> Tree:
             return combine(lambda a, b: (1 - beta) * a + beta * b, mix(release, old), new)
 
+        # s' = (1 - beta) W s + beta grad_x f; h, U and V likewise with grad_y f, hess_xy g and hess_yy g.
         batch = agent.sample(self.sampling)
         grad_x = read(
             self.release_x,
@@ -145,6 +146,7 @@ class GbDsbo(Method):
             averaged(self.release_h, state.h, grad_y),
             averaged(self.release_matrices, state.jacobian, cross),
         )
+        # x' = W x - step_x (s - U Q h), y' = W y - step_y grad_y g.
         hyper = combine(self._hypergradient, *averages, hessians)
         moved = descend(mix(self.release_x, state.x), rate_x, _shaped(shape_x, hyper))
         return GbState(
@@ -155,7 +157,7 @@ class GbDsbo(Method):
         )
 
     def _hypergradient(self, s: jax.Array, h: jax.Array, jacobian: jax.Array, hessians: jax.Array) -> jax.Array:
-        """s - U Q h, from the right: only matrix-vector products."""
+        """Return s - U Q h, computed from the right: only matrix-vector products."""
 
         def term(direction: jax.Array, hessian: jax.Array) -> tuple[jax.Array, None]:
             return h + direction - hessian @ direction / self.smoothness, None
@@ -171,29 +173,6 @@ class GbDsbo(Method):
         return {"sound": sound, "printed": replace(sound, design="printed")}
 
 
-@dataclass(frozen=True)
-class _Second:
-    """Second derivatives as gradients: <M, hess g> is linear in M, and its gradient is the matrix itself."""
-
-    problem: Bilevel
-    shape_x: Any
-    shape_y: Any
-    x: jax.Array
-    y: jax.Array
-
-    def _lower(self, x: jax.Array, y: jax.Array, *record: Any) -> jax.Array:
-        fn = self.problem.lower if record else self.problem.public_lower
-        return jnp.asarray(fn(self.shape_x(x), self.shape_y(y), *record), float)
-
-    def jacobian(self, matrix: jax.Array, *record: Any) -> jax.Array:
-        """<matrix, hess_xy>, of a record, or of the public term when none is given."""
-        return jnp.vdot(matrix, jax.jacfwd(jax.grad(self._lower, 1), 0)(self.x, self.y, *record).T)
-
-    def hessian(self, matrix: jax.Array, *record: Any) -> jax.Array:
-        """<matrix, hess_yy>, likewise."""
-        return jnp.vdot(matrix, jax.hessian(self._lower, 1)(self.x, self.y, *record))
-
-
 def _shaped(shape: Any, flat: Tree) -> Tree:
-    """A flat vector, private or not, in the shape of the variable."""
+    """Return a flat vector, private or not, in the shape of the variable."""
     return Private(shape(flat.value)) if isinstance(flat, Private) else shape(flat)
