@@ -13,7 +13,7 @@ from sottovoce.experiments.calibrated import written
 from sottovoce.experiments.comparison import Comparison, Outcome, Row
 from sottovoce.experiments.demo import DEMO, demo
 from sottovoce.experiments.report import findings, render, write_report
-from sottovoce.experiments.runfile import Printed, RunFile
+from sottovoce.experiments.runfile import PaperFigure, RunFile
 
 COMPARED = '[compare]\nalone = true\npooled = true\n[[printed]]\nwhat = "theirs"\nvalue = 0.123\nsource = "Table <2>"\n'
 
@@ -198,7 +198,7 @@ def test_several_epsilons_make_a_curve(done):
         )
         return Row(f"epsilon {epsilon}", "together", runs)
 
-    several = Comparison("several", (at(1.0), at(2.0), at(4.0)), (Printed(what="x", value=0.5, epsilon=2.0),))
+    several = Comparison("several", (at(1.0), at(2.0), at(4.0)), (PaperFigure(what="x", value=0.5, epsilon=2.0),))
     page = render(several)
     assert "epsilon of a party" in page
     assert "printed in the paper" in page

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sottovoce.experiments.runfile import Printed
+from sottovoce.experiments.runfile import PaperFigure
 from sottovoce.privacy.report import PrivacyReport, rounded_up
 from sottovoce.runtime import checkpoint
 
@@ -97,7 +97,7 @@ class Comparison:
 
     title: str
     rows: tuple[Row, ...]
-    printed: tuple[Printed, ...] = ()
+    printed: tuple[PaperFigure, ...] = ()
     text: str = ""
 
     @property
@@ -166,11 +166,13 @@ def _load_comparison(folder: Path) -> Comparison:
             rows.append(Row(entry["name"], entry["kind"], tuple(map(Outcome.load, done)), entry["metric"]))
     if not rows:
         raise ValueError(f"no run in {folder} is finished: go on with `sottovoce run ... --resume`")
-    printed = tuple(Printed.model_validate(entry) for entry in facts["printed"])
+    printed = tuple(PaperFigure.model_validate(entry) for entry in facts["printed"])
     return Comparison(facts["title"], tuple(rows), printed, (folder / "run.toml").read_text())
 
 
-def save_plan(folder: Path, title: str, text: str, printed: Sequence[Printed], rows: Sequence[dict[str, Any]]) -> None:
+def save_plan(
+    folder: Path, title: str, text: str, printed: Sequence[PaperFigure], rows: Sequence[dict[str, Any]]
+) -> None:
     """Write what is going to be run, so that a stopped experiment can be looked at, too."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"title": title, "printed": [entry.model_dump() for entry in printed], "rows": list(rows)}

@@ -193,7 +193,7 @@ class Case(_Closed):
     compare: Compare = Compare()
 
 
-class Printed(_Closed):
+class PaperFigure(_Closed):
     """A figure of a paper."""
 
     what: str
@@ -212,7 +212,7 @@ class RunFile:
 
     title: str
     cases: Mapping[str, Case]
-    printed: tuple[Printed, ...]
+    printed: tuple[PaperFigure, ...]
     text: str
 
     @classmethod
@@ -262,7 +262,7 @@ class RunFile:
         return cls(
             title=str(document.get("title", default_title)),
             cases=_cases(base, variants),
-            printed=tuple(_checked(Printed, entry, "[[printed]]") for entry in document.get("printed", [])),
+            printed=tuple(_checked(PaperFigure, entry, "[[printed]]") for entry in document.get("printed", [])),
             text=text,
         )
 

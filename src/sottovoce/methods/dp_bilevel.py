@@ -173,7 +173,7 @@ class DpBilevel(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Both ways to solve; the paper's with rounds, averages and its output rule."""
+        """Return both ways to solve; the paper's with rounds, averages and its output rule."""
         free, rounds = Release.open(), Descent(4, 0.3, radii=(50.0,))
         gap = cls(0.2, Descent(4, 0.3, averaged=False), free, free, Full(), release_x=free, penalty=100.0, radius=100.0)
         return {"gap": gap, "apart": replace(gap, inner=rounds, solve="apart", output="smallest step")}

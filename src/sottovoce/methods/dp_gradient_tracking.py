@@ -172,7 +172,7 @@ class DpGradientTracking(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """The sound design, and both forms of the printed one."""
+        """Return the sound design, and both forms of the printed one."""
         common: dict[str, Any] = {"scheme": Rates(0.4, 0.4, 0.1), "gradient": Release.open(), "sampling": Full()}
         printed = {form: cls(**common, design="printed", form=form) for form in get_args(Form)}
         return {"sound": cls(**common), "rounds": cls(**common, rounds=3), **printed}

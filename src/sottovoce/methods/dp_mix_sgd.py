@@ -173,7 +173,7 @@ class DpMixSgd(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Full batches, both designs."""
+        """Return full batches, both designs."""
         free = Release.open()
         made = [cls(0.1, 0.1, Full(), free, free, 0.5, 0.3, design=design) for design in get_args(Design)]
         return {method.design: method for method in made}

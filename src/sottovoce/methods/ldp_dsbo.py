@@ -172,7 +172,7 @@ class LdpDsbo(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Both designs without noise; the sound one with z confined as well."""
+        """Return both designs without noise; the sound one with z confined as well."""
         free = Release.open()
         sound = cls(0.1, 0.2, 0.2, free, free, Full(), release_x=free, z_radius=100.0)
         return {"sound": sound, "printed": replace(sound, z_radius=math.inf, design="printed")}

@@ -20,7 +20,7 @@ _GROWING = Decay(10.0, -1 / 3)
 
 @dataclass(frozen=True)
 class F2sa(DpBilevel):
-    """What `DpBilevel` clips and adds noise to: yg and yl by steps of their own, with a penalty that grows.
+    """F2SA: `DpBilevel` without clipping and noise, with yg and yl by steps of their own and a penalty that grows.
 
     >>> F2sa(step_x=0.1).design_name
     'non-private'
@@ -36,5 +36,5 @@ class F2sa(DpBilevel):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """The defaults: after 600 steps the penalty is 84."""
+        """Return the defaults: after 600 steps the penalty is 84."""
         return {"growing penalty": cls(step_x=0.2)}

@@ -167,7 +167,7 @@ class GbDsbo(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Both designs on three unknowns."""
+        """Return both designs on three unknowns."""
         free = Release.open()
         sound = cls(0.1, 0.2, 0.4, free, free, free, free, Full(), smoothness=1.25, terms=6)
         return {"sound": sound, "printed": replace(sound, design="printed")}

@@ -126,7 +126,7 @@ class MaDsbo(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Short inner loops, both designs."""
+        """Return short inner loops, both designs."""
         free = Release.open()
         sound = cls(0.2, 0.15, 0.15, free, free, free, Full(), inner_y=4, inner_z=40)
         return {"sound": sound, "printed": replace(sound, design="printed")}

@@ -97,7 +97,7 @@ class DpSgda(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Full batches."""
+        """Return full batches."""
         return {
             "full": cls(0.1, 0.1, Full(), release_x=Release.open(), release_y=Release.open()),
             "momentum": cls(0.05, 0.05, Full(), release_x=Release.open(), release_y=Release.open(), momentum=0.5),

@@ -103,7 +103,7 @@ class VrDsbo(Method):
         )
 
         def inverse(point: tuple[Tree, Tree]) -> Tree:
-            """The agent's own Hessian-inverse-vector product: `terms` steps of size 1 / smoothness on its residual."""
+            """Return the agent's own Hessian-inverse-vector product, by `terms` steps of size 1 / smoothness."""
 
             def turn(z: Tree, agent: "Agent") -> Tree:
                 own, _ = channels(agent, self.design)
@@ -161,7 +161,7 @@ class VrDsbo(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Both designs with a short series."""
+        """Return both designs with a short series."""
         free = Release.open()
         sound = cls(0.5, free, free, free, Full(), beta_x=0.2, beta_y=0.4, smoothness=1.25, terms=6)
         return {"sound": sound, "printed": replace(sound, design="printed")}
