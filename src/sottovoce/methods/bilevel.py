@@ -2,8 +2,19 @@
 
 With f the upper and g the lower loss, z stands for the Hessian-inverse-vector product (hess_yy g)^-1 grad_y f. Each
 direction is the gradient of one scalar per record: the derivative of g along z takes the place of a product of z with a
-second derivative. So each direction can pass the gate, and no matrix is formed. Example: the gradient in y of
-<grad_y g(x, y), z> is hess_yy g(x, y) z.
+second derivative. So each direction can pass the gate, and no matrix is formed.
+
+Example with f = x y and g = (y - x)^2 at x = 1, y = 3, z = 5, and a stand-in for the gate that reads one record:
+
+>>> def read(release, at, upper=lambda v, r: 0.0, lower=lambda v, r: 0.0, **rest):
+...     return float(jax.grad(lambda v: upper(v, None) + lower(v, None))(at))
+>>> problem = Bilevel(lambda x, y, r: x * y, lambda x, y, r: (y - x) ** 2, x0=1.0, y0=3.0)
+>>> toward_y(read, None, problem, 1.0, 3.0, None)       # grad_y g = 2 (y - x)
+4.0
+>>> toward_z(read, None, problem, 1.0, 3.0, 5.0, None)  # hess_yy g z - grad_y f = 2 z - x
+9.0
+>>> toward_x(read, None, problem, 1.0, 3.0, 5.0, None)  # grad_x f - hess_xy g z = y + 2 z
+13.0
 """
 
 import dataclasses

@@ -109,11 +109,11 @@ class DpBilevel(Method):
         inner_steps: int | None = None,
         batches: tuple[int, int] | None = None,
     ) -> Self:
-        """Build the printed algorithm for a target (epsilon, delta) on n records.
+        """Build Algorithms 1 and 2 as printed for a target (epsilon, delta) on n records; 3 and 4 with `batches`.
 
-        All numbers are those of Theorems 3.1 and B.1 and Lemma A.1, in `theory.dp_bilevel.paper_numbers`: factors that
-        the paper hides are 1. `steps` and `inner_steps` take the place of T and n^2, which are beyond any budget. With
-        `batches`, the inner and the outer size, it is Algorithms 3 and 4. The account tells the true epsilon.
+        All numbers are those of Theorems 3.1 and B.1 and Lemma A.1, in `theory.dp_bilevel.paper_numbers`, which says
+        how factors are read that the paper hides. `steps` and `inner_steps` take the place of T and n^2, which are
+        beyond any budget; `batches` are the inner and the outer batch size. The account tells the true epsilon.
 
         >>> import sottovoce as sv; facts = theory.Facts(dx=5, dy=5)
         >>> method = DpBilevel.paper(facts, n=1000, epsilon=1.0, delta=1e-5, steps=20, inner_steps=50)
@@ -159,8 +159,8 @@ class DpBilevel(Method):
             return BilevelState(moved, y, moved, y, gap, state.least)
         # Lines 7 and 8: output the x_t with the smallest |x_{t+1} - x_t|.
         length = norm(combine(lambda a, b: a - b, moved, x))
-        x, best = combine(lambda new, old: jnp.where(length < state.least, new, old), (x, y), (state.x, state.y))
-        return BilevelState(x, best, moved, y, gap, jnp.minimum(length, state.least))
+        best_x, best_y = combine(lambda n, o: jnp.where(length < state.least, n, o), (x, y), (state.x, state.y))
+        return BilevelState(best_x, best_y, moved, y, gap, jnp.minimum(length, state.least))
 
     def published(self, setting: Setting) -> float | None:
         """Return Theorem 3.1 with the constant of its own lemmas; for the paper's two solves and declared constants."""

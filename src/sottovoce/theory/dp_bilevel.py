@@ -251,14 +251,14 @@ def printed_epsilon(
 ) -> float | None:
     """Return Theorem 3.1's epsilon with the constant of its own lemmas, for the smallest data set.
 
-    It is for noise on x, declared constants, one set of records for both levels, and full batches or batches with
-    replacement (Theorem 4.1); None otherwise. What it leaves out is said in `caveats`.
+    It is for noise on x, declared constants, one set of records for both levels, delta > 0, and full batches or batches
+    with replacement (Theorem 4.1); None otherwise. What it leaves out is said in `caveats`.
 
     >>> sizes = {"records": [10_000]}
     >>> round(printed_epsilon(Conditioning(1.0, 10.0), Release(1.0, 60.0), Full(), sizes, 100, 1e-5), 8)
     0.04014735
     """
-    if conditioning is None or release_x is None or len(sizes) > 1:
+    if conditioning is None or release_x is None or len(sizes) > 1 or not delta > 0:
         return None
     n, sigma = min(min(numbers) for numbers in sizes.values()), float(release_x.scale(0, 0))
     if not isinstance(sampling_x, (Full, WithReplacement)) or not sigma > 0:
