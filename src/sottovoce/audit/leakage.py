@@ -63,8 +63,8 @@ def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float
         for p, l in zip(pictures, labels, strict=True)
     ]
     network = networks.single() if len(parts) == 1 else networks.ring(len(parts))
-    told = program(_problem(pictures.shape[2:]), method, lay_out(parts), network, 1, seed, 1024).init().told
-    return Message(told[0], told[1], clip)
+    sent = program(_problem(pictures.shape[2:]), method, lay_out(parts), network, 1, seed, 1024).init().sent
+    return Message(sent[0], sent[1], clip)
 
 
 def noise_for(epsilon: float, clip: float, records: int = 1, delta: float = DELTA) -> float:
