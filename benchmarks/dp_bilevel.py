@@ -21,11 +21,11 @@ import numpy as np
 import sottovoce as sv
 from sottovoce.estimators import PrivateLogisticRegression
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
-from sottovoce.methods.dp_bilevel_plan import plan
-from sottovoce.methods.dp_bilevel_theory import Facts
+from sottovoce.methods.planning import planned
 from sottovoce.problems import tasks
 from sottovoce.problems.tasks.reweighting import rates
 from sottovoce.schedules import Constant
+from sottovoce.theory.dp_bilevel import Facts, plan
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 OPEN = sv.Release.open()
@@ -108,11 +108,8 @@ def rate(seeds: int = 6, epsilon: float = 1.0, budget: int = 450) -> None:
         wanted = records["b"].mean(axis=0) - records["a"].mean(axis=0)
         for solve in ("gap", "apart"):
             chosen = plan(facts, n, epsilon, budget=budget, solve=solve)  # type: ignore[arg-type]
-            method = chosen.method()
-            result = sv.run(
-                problem, [records] * seeds, method, network=sv.networks.isolated(seeds), steps=chosen.steps,
-                every=chosen.steps, chunk=16384,
-            )  # fmt: skip
+            method = planned(chosen)
+            result = sv.run(problem, [records] * seeds, method, network=sv.networks.isolated(seeds), steps=chosen.steps, every=chosen.steps, performance=sv.Performance(chunk=16384))  # fmt: skip
             error = np.linalg.norm(2 * np.asarray(result.agents.x) - wanted, axis=1)
             errors[solve].append(float(error.mean()))
             print(

@@ -19,7 +19,7 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.methods.dp_gradient_tracking import DpGradientTracking
-from sottovoce.methods.gradient_tracking_schemes import S1, S2, Rates
+from sottovoce.theory.gradient_tracking import S1, S2, Rates
 from sottovoce.trees import combine
 
 PULL = [(0, 1), (1, 0), (1, 2), (0, 3), (3, 4)]  # agents 2, 3, 4 only listen

@@ -21,8 +21,8 @@ from sottovoce.runtime.vectorised import program
 
 import sottovoce as sv
 from sottovoce.methods import DpSgd, LdpDsbo
-from sottovoce.methods.ldp_dsbo_theory import predict
 from sottovoce.problems import tasks
+from sottovoce.theory.ldp_dsbo import predict
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 RING = sv.networks.ring(10, weight=0.3)
@@ -42,7 +42,10 @@ def repeat(
 ) -> Curves:
     """The agents' average evaluated along the run, for several seeds."""
     options = {"network": network, "steps": steps, "evaluate": evaluate, "every": every, "chunk": chunk}
-    found = [sv.run(problem, parts, method, seed=seed, progress=False, **options).history for seed in seeds]
+    found = [
+        sv.run(problem, parts, method, seed=seed, **options, performance=sv.Performance(progress=False)).history
+        for seed in seeds
+    ]
     return {name: np.stack([one[name] for one in found]) for name in found[0]}
 
 
@@ -81,7 +84,7 @@ def bias() -> None:
     print("step size   |x - x*|")
     for size in sizes:
         free = sv.Release.open()
-        method = LdpDsbo(size, size, size, free, free, sv.Full(), x=free)
+        method = LdpDsbo(size, size, size, free, free, sv.Full(), release_x=free)
         steps = round(150 / size)
         got = repeat(problem, parts, method, RING, steps, [0], lambda x, y: {"x": x}, steps)["x"][0, -1]
         off.append(float(np.linalg.norm(got - best)))
@@ -100,7 +103,7 @@ def rate() -> None:
         method = LdpDsbo.paper(
             step=(0.5, 0.5, 0.5), v=(0.66, 0.64, 0.43), sigma=1.0, s=(0.65, 0.63, 0.42), clip=50.0, design=design
         )
-        predicted = predict(method, RING, "strongly convex").rate
+        predicted = predict(method.dynamics, RING, "strongly convex").rate
         error = repeat(
             problem, parts, method, RING, steps, seeds, lambda x, y: {"e": jnp.sum((x - best) ** 2)}, every, chunk=steps
         )["e"].mean(axis=0)
@@ -139,7 +142,7 @@ def cost() -> None:
     deep = sv.Bilevel(loss, loss, body, head, public_lower=lambda x, y: 0.01 * jnp.sum(y**2))
     flat = sv.Minimize(lambda w, r: loss(*w, r), (body, head))
     tuned, plain = tasks.get("tuned-softmax")(shape).problem, tasks.get("softmax")(shape).problem
-    both = {"z_radius": 10.0, "x": noisy}
+    both = {"z_radius": 10.0, "release_x": noisy}
     for title, contenders in {
         "tuning": {
             "one noisy gradient (DP-SGD)": (plain, DpSgd(0.1, noisy, drawn)),

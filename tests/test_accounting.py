@@ -412,13 +412,9 @@ def test_records_given_for_sizes_tell_who_is_shared():
 
 def test_units_with_several_parties_are_said_and_repeated_rows_refused():
     pool, ring = np.ones((40, 2), np.float32), sv.networks.ring(2)
-    shared = sv.account(
-        sgd(), [Part(pool, np.arange(25)), Part(pool, np.arange(15, 40))], steps=1, network=ring
-    )
+    shared = sv.account(sgd(), [Part(pool, np.arange(25)), Part(pool, np.arange(15, 40))], steps=1, network=ring)
     assert any("several parties" in caveat for caveat in shared.caveats)
-    apart = sv.account(
-        sgd(), [Part(pool, np.arange(20)), Part(pool, np.arange(20, 40))], steps=1, network=ring
-    )
+    apart = sv.account(sgd(), [Part(pool, np.arange(20)), Part(pool, np.arange(20, 40))], steps=1, network=ring)
     assert not any("several parties" in caveat for caveat in apart.caveats)
     with pytest.raises(ValueError, match="lists a row twice"):
         sv.account(sgd(), [Part(pool, np.zeros(5, int))], steps=1)
@@ -428,7 +424,7 @@ def test_units_with_several_parties_are_said_and_repeated_rows_refused():
 def test_noise_that_reaches_zero_is_infinite_in_every_design(stop):
     fading = sv.Release(1.0, Linear(1.0, stop, 4))
     for design in ("sound", "printed"):
-        method = sv.methods.DpMixSgd(0.1, 0.1, Full(), x=fading, y=fading, design=design)
+        method = sv.methods.DpMixSgd(0.1, 0.1, Full(), release_x=fading, release_y=fading, design=design)
         report = sv.account(method, sv.Population([50]), steps=6)
         assert report.epsilon == np.inf
         assert report.published is None

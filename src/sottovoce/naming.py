@@ -32,3 +32,16 @@ def check_count(name: str, value: Any) -> None:
     """
     if not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name} is {value!r}: it must be a whole number of at least 1")
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Refuse what is not one of the choices.
+
+    >>> check_choice("solve", "both", ("gap", "apart"))
+    Traceback (most recent call last):
+    ...
+    ValueError: solve is 'both': choose 'gap' or 'apart'
+    """
+    known = tuple(choices)
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}: choose {' or '.join(map(repr, known))}")

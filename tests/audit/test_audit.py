@@ -134,7 +134,7 @@ def observed(method, instance, data, t=0, seed=5):
 
 def test_watching_changes_no_bit():
     release = sv.Release(1.0, 0.5)
-    method = sv.methods.DpBilevel(0.1, Descent(3, 0.5), release, release, Poisson(3), x=release)
+    method = sv.methods.DpBilevel(0.1, Descent(3, 0.5), release, release, Poisson(3), release_x=release)
     instance = adversaries.worst_case(method, SIZES, Target(), "zero-out")
     (watched, plain), _ = observed(method, instance, instance.under_d)
     for a, b in zip(jax.tree.leaves(watched), jax.tree.leaves(plain), strict=True):
@@ -161,7 +161,7 @@ def test_the_ratio_is_the_one_of_the_densities(mechanism, sampling):
 
 def test_releases_that_share_a_batch_share_its_coin():
     """x and y of one batch: the mixture is over both together, not over each."""
-    method = sv.methods.DpSgda(0.1, 0.1, Poisson(3), x=sv.Release(1.0, 0.2), y=sv.Release(1.0, 0.2))
+    method = sv.methods.DpSgda(0.1, 0.1, Poisson(3), release_x=sv.Release(1.0, 0.2), release_y=sv.Release(1.0, 0.2))
     instance = adversaries.worst_case(method, SIZES, Target(), "zero-out")
     draws = np.asarray(
         adversaries.scores(instance, method, sv.networks.single(), 1)(jnp.arange(4000), instance.under_d)
@@ -249,8 +249,10 @@ def test_noise_that_is_too_low_is_found_out(monkeypatch):
 def test_noise_that_is_missing_is_found_out(monkeypatch):
     """One of two variables goes out bare: the likelihood under the stated noise hardly notices, the distance does."""
     honest = gate.noised
-    monkeypatch.setattr(gate, "noised", lambda mean, r, *rest: mean if r.name == "y" else honest(mean, r, *rest))
-    method = sv.methods.DpSgda(0.1, 0.1, Poisson(4), x=sv.Release(1.0, 1.0), y=sv.Release(1.0, 1.0))
+    monkeypatch.setattr(
+        gate, "noised", lambda mean, r, *rest: mean if r.name == "release_y" else honest(mean, r, *rest)
+    )
+    method = sv.methods.DpSgda(0.1, 0.1, Poisson(4), release_x=sv.Release(1.0, 1.0), release_y=sv.Release(1.0, 1.0))
     finding = audit(sv.calibrate(method, epsilon=3.0, **SGD), trials=8000, **SGD)
     assert finding.lower > 5
 
@@ -387,7 +389,8 @@ def test_what_cannot_be_audited_is_refused():
     with pytest.raises(ValueError, match="replacement="):
         adversaries.neighbours(None, layout, Target(), "replace-one")
     printed = dataclasses.replace(
-        sv.methods.DpMixSgd(0.1, 0.1, Full(), x=sv.Release(1.0, 1.0), y=sv.Release(1.0, 1.0)), design="printed"
+        sv.methods.DpMixSgd(0.1, 0.1, Full(), release_x=sv.Release(1.0, 1.0), release_y=sv.Release(1.0, 1.0)),
+        design="printed",
     )
     with pytest.raises(ValueError, match="private state"):
         audit(printed, **SGD)

@@ -16,13 +16,14 @@ from sottovoce.runtime.stages import run_in_stages
 from sottovoce.runtime.vertical import account_vertical, run_vertical
 
 from sottovoce.data.columns import Columns, split_columns
-from sottovoce.methods.bambi import Bambi, smoothing_in_theory
+from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation, probabilities
 from sottovoce.problems.vertical import Vertical
 from sottovoce.rates import Adam
 from sottovoce.schedules import Decay, Linear
+from sottovoce.theory import bambi as theory
 
 ROWS, CLASSES, BATCH = 40, 3, 10
 METHOD = Bambi(inner_steps=3, batch=BATCH, rate_x=0.1, rate_y=0.3, labels=Memoised(2.0), directions=2)
@@ -402,7 +403,7 @@ def test_reports_say_what_is_not_covered() -> None:
 
 
 def test_smoothing_in_theory() -> None:
-    assert smoothing_in_theory(directions=4, q=2, p=2, steps=4) == pytest.approx(0.25)
+    assert theory.smoothing(directions=4, q=2, p=2, steps=4) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(

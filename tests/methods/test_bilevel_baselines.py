@@ -18,7 +18,7 @@ BATCH = sv.Poisson(10)
 
 
 def epsilon(method: sv.methods.Method, steps: int = 5) -> float:
-    return sv.account(method, sizes=[100] * 4, steps=steps, network=RING).epsilon
+    return sv.account(method, sv.Population([100] * 4), steps=steps, network=RING).epsilon
 
 
 def released(times: int, noise: float = 0.1) -> float:
@@ -33,7 +33,7 @@ def test_ma_dsbo_pays_for_every_turn_of_its_loops() -> None:
 
 def test_gb_dsbo_pays_for_every_matrix() -> None:
     method = GbDsbo(0.1, 0.1, 0.5, PRIVATE, PRIVATE, PRIVATE, PRIVATE, BATCH, terms=6)
-    one_step = sv.account(method, sizes=[100] * 4, steps=1, network=RING)
+    one_step = sv.account(method, sv.Population([100] * 4), steps=1, network=RING)
     assert [event.rsplit(" ", 2)[1] for event in one_step.events] == ["1", "1", "1", "1", "6"]
     without_series = released(5, noise=0.1 / 2)  # four releases share the first batch
     assert released(5 * 6) < epsilon(method) < released(5 * 6) + without_series
@@ -47,7 +47,7 @@ def test_vr_dsbo_pays_for_its_series_out_of_one_batch() -> None:
 @pytest.mark.parametrize("cls", [MaDsbo, GbDsbo, VrDsbo])
 def test_printed_designs_prove_nothing(cls: type[sv.methods.Method]) -> None:
     printed = cls.examples()["printed"].map_releases(lambda r: PRIVATE)
-    report = sv.account(printed, sizes=[100] * 4, steps=2, network=RING)
+    report = sv.account(printed, sv.Population([100] * 4), steps=2, network=RING)
     assert report.epsilon == np.inf
     assert report.design == "printed"
 
@@ -81,7 +81,7 @@ def test_vr_dsbo_needs_lower_levels_that_are_alike() -> None:
     assert reached(own, alike, 3000) < 1e-3
     stuck = reached(own, different, 3000)
     assert stuck > 0.05
-    single_loop = LdpDsbo(0.01, 0.01, 0.01, OPEN, OPEN, Full(), x=OPEN)
+    single_loop = LdpDsbo(0.01, 0.01, 0.01, OPEN, OPEN, Full(), release_x=OPEN)
     assert reached(single_loop, different, 6000) < stuck / 2
 
 

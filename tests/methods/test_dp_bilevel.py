@@ -13,15 +13,15 @@ from scipy.optimize import minimize
 
 import sottovoce as sv
 from sottovoce.methods.baselines.private_grid import DpGrid
-from sottovoce.methods.dp_bilevel import Descent, DpBilevel, Smoothness
-from sottovoce.methods.dp_bilevel_plan import plan
-from sottovoce.methods.dp_bilevel_theory import Facts, assignment, rate, shrinking_radii
+from sottovoce.methods.dp_bilevel import Descent, DpBilevel
+from sottovoce.methods.planning import planned
 from sottovoce.privacy import sound
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Poisson, WithReplacement
 from sottovoce.problems import sets, tasks
 from sottovoce.problems.tasks.reweighting import rates
 from sottovoce.schedules import Constant, Decay
+from sottovoce.theory.dp_bilevel import Conditioning, Facts, assignment, plan, rate, shrinking_radii
 
 OPEN = Release.open()
 SOLVES = ("gap", "apart")
@@ -30,12 +30,12 @@ FEATURES = 4
 # Privacy.
 
 INNER, OUTER = Release(clip=1.0, noise=0.05), Release(clip=2.0, noise=0.02)
-WORKED = DpBilevel(0.1, Descent(30, 0.5), INNER, INNER, Full(), x=OUTER)
+WORKED = DpBilevel(0.1, Descent(30, 0.5), INNER, INNER, Full(), release_x=OUTER)
 
 
 @pytest.mark.parametrize("solve", SOLVES)
 def test_worked_value(solve) -> None:
-    report = sv.account(dataclasses.replace(WORKED, solve=solve), sizes=[5000], steps=50)
+    report = sv.account(dataclasses.replace(WORKED, solve=solve), sv.Population([5000]), steps=50)
     assert report.epsilon == pytest.approx(2.08927027, abs=1e-8)
     assert (report.adjacency, report.design, report.published) == ("replace-one", "sound", None)
 
@@ -46,10 +46,10 @@ def test_worked_value(solve) -> None:
 def test_account_is_the_bound(sampling, name) -> None:
     inner = [(1.0, 0.05, 6), (0.5, 0.04, 6)]
     y, penalised = (Release(clip, noise) for clip, noise, _ in inner)
-    method = DpBilevel(0.1, Descent(3, 0.5, radii=(1.0, 0.5)), y, penalised, sampling, x=OUTER)
+    method = DpBilevel(0.1, Descent(3, 0.5, radii=(1.0, 0.5)), y, penalised, sampling, release_x=OUTER)
     batch = None if name == "full" else 100
     bound = sound.dp_bilevel(5, 2000, 2.0, 0.02, inner, 1e-5, name, batch)
-    report = sv.account(method, sizes=[2000], steps=5)
+    report = sv.account(method, sv.Population([2000]), steps=5)
     assert report.epsilon == pytest.approx(float(bound), rel=1e-4)
     assert report.adjacency == bound.adjacency
 
@@ -57,12 +57,14 @@ def test_account_is_the_bound(sampling, name) -> None:
 def test_batches_are_not_shared() -> None:
     """One batch for a whole outer step would be one mechanism, and dearer."""
     method = dataclasses.replace(WORKED, sampling=Poisson(100))
-    rows = sv.account(method, sizes=[5000], steps=50).events
+    rows = sv.account(method, sv.Population([5000]), steps=50).events
     assert [row.rsplit(", ", 1)[1] for row in rows] == ["1500 times", "1500 times", "50 times"]
 
 
 def test_levels_pay_for_what_they_read() -> None:
-    report = sv.account(dataclasses.replace(WORKED, x=None), sizes=[sv.data.Levels(1000, 4000)], steps=10)
+    report = sv.account(
+        dataclasses.replace(WORKED, release_x=None), sv.Population([sv.data.Levels(1000, 4000)]), steps=10
+    )
     upper = sound.dp_bilevel(10, 1000, 1e-9, 1.0, [(1.0, 0.05, 30)], 1e-5)
     lower = sound.dp_bilevel(10, 4000, 1e-9, 1.0, [(1.0, 0.05, 30)] * 2, 1e-5)
     assert report.per_level["upper"] == pytest.approx(float(upper), rel=1e-6)
@@ -70,8 +72,8 @@ def test_levels_pay_for_what_they_read() -> None:
 
 
 def test_published_stands_beside() -> None:
-    paper = dataclasses.replace(WORKED, solve="apart", smoothness=Smoothness(ell=1.0, kappa=10.0))
-    report = sv.account(paper, sizes=[5000], steps=50)
+    paper = dataclasses.replace(WORKED, solve="apart", conditioning=Conditioning(ell=1.0, kappa=10.0))
+    report = sv.account(paper, sv.Population([5000]), steps=50)
     assert report.published == pytest.approx(sv.privacy.published.dp_bilevel(0.02, 1.0, 10.0, 50, 5000, 1e-5, 3600.0))
     assert any("Theorem 3.1" in caveat for caveat in report.caveats)
 
@@ -153,8 +155,8 @@ def test_noise_free_run_reaches_the_optimum(bounds) -> None:
 
 
 def test_records_that_never_meet_x_cost_nothing_for_it() -> None:
-    method = DpBilevel(1.0, Descent(5, 0.8), OPEN, OPEN, Full(), x=OPEN)
-    free = dataclasses.replace(method, x=None)
+    method = DpBilevel(1.0, Descent(5, 0.8), OPEN, OPEN, Full(), release_x=OPEN)
+    free = dataclasses.replace(method, release_x=None)
     released, computed = (sv.run(RIDGE, PART, m, steps=3).x for m in (method, free))
     np.testing.assert_allclose(released, computed, atol=1e-6)
     meets = dataclasses.replace(RIDGE, lower=lambda x, y, r: jnp.sum(x * y) * r["label"])
@@ -245,7 +247,7 @@ def test_weights_find_the_clean_sources(weights) -> None:
     parts = [sv.data.Levels({k: v[:300] for k, v in train.items()}, {k: v[300:] for k, v in spoilt.items()})]
     task = tasks.get("reweighting")(tasks.Shape((2,), classes=2, agents=1), weights=weights, penalty=0.1)
     rate_x = 2.0 if weights == "sigmoid" else 0.1
-    method = DpBilevel(rate_x, Descent(5, 0.5, averaged=False), OPEN, OPEN, Full(), x=OPEN, radius=20.0)
+    method = DpBilevel(rate_x, Descent(5, 0.5, averaged=False), OPEN, OPEN, Full(), release_x=OPEN, radius=20.0)
     result = sv.run(task.problem, parts, method, steps=40)
     assert result.x[0] > max(result.x[1:]) + 0.3
     assert task.metrics({k: v[:300] for k, v in train.items()})(result.x, result.y)["accuracy"] > 0.9
@@ -259,9 +261,9 @@ def test_grid_chooses_and_is_charged_for_it() -> None:
     result = sv.run(RIDGE, PART, grid, steps=30)
     assert float(result.x[0]) == -4.0  # exp(1) keeps the weights near zero
     one = DpGrid(((-4.0, 0.5),), Release(1.0, 0.01), Full())
-    dear, cheap = (sv.account(m, sizes=[sv.data.Levels(40, 40)], steps=30) for m in (grid, one))
+    dear, cheap = (sv.account(m, sv.Population([sv.data.Levels(40, 40)]), steps=30) for m in (grid, one))
     assert dear.per_level["lower"] == pytest.approx(
-        float(sv.account(one, sizes=[sv.data.Levels(40, 40)], steps=60).per_level["lower"]), rel=1e-9
+        float(sv.account(one, sv.Population([sv.data.Levels(40, 40)]), steps=60).per_level["lower"]), rel=1e-9
     )
     assert cheap.per_level["upper"] == 0.0 < dear.per_level["upper"]
 
@@ -307,7 +309,7 @@ def test_plans_keep_their_promises(epsilon, n, budget, kappa, solve) -> None:
     made = plan(Facts(dx=10, dy=50, kappa=kappa), n, epsilon, budget=budget, solve=solve)
     assert made.releases <= budget
     assert sum(made.shares.values()) == pytest.approx(1.0)
-    assert sv.account(made.method(), sizes=[n], steps=made.steps).epsilon == pytest.approx(epsilon, rel=1e-6)
+    assert sv.account(planned(made), sv.Population([n]), steps=made.steps).epsilon == pytest.approx(epsilon, rel=1e-6)
 
 
 def test_plans_improve_with_what_they_are_given() -> None:

@@ -12,10 +12,11 @@ from sottovoce.experiments.reproduce import find
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.methods.baselines.dm_hsgd import DmHsgd
 from sottovoce.methods.baselines.sgda import DpSgda, Sgda
-from sottovoce.methods.dp_mix_sgd import DpMixSgd, participations
+from sottovoce.methods.dp_mix_sgd import DpMixSgd
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, WithReplacement
 from sottovoce.problems import sets
+from sottovoce.theory.dpmixsgd import participations
 
 NETWORK = sv.networks.ring(4)
 
@@ -43,7 +44,7 @@ def solution(parts):
 
 
 def private(**changes) -> DpMixSgd:
-    method = DpMixSgd(0.1, 0.1, Poisson(20), x=sv.Release(1.0, 0.2), y=sv.Release(1.0, 0.2))
+    method = DpMixSgd(0.1, 0.1, Poisson(20), release_x=sv.Release(1.0, 0.2), release_y=sv.Release(1.0, 0.2))
     return dataclasses.replace(method, **changes)
 
 
@@ -76,20 +77,29 @@ class TestAlgorithm:
     def test_is_the_papers_without_noise(self, design):
         parts = records(4)
         method = DmHsgd(0.1, 0.1, OnePass(3), beta_x=0.3, beta_y=0.3, design=design)
-        result = sv.run(saddle(), parts, method, network=NETWORK, steps=5, progress=False)
+        result = sv.run(saddle(), parts, method, network=NETWORK, steps=5, performance=sv.Performance(progress=False))
         x, y = algorithm_1(parts, NETWORK.matrix("mix").toarray(), 0.1, 0.3, iterations=6, batch=3)
         np.testing.assert_allclose(result.agents.x, x, atol=1e-5)
         np.testing.assert_allclose(result.agents.y, y, atol=1e-5)
 
-    def test_tracks_the_average_of_what_was_told(self):
+    def test_tracks_the_average_of_what_was_sent(self):
         method = private(sampling=Poisson(8), first=Full())
-        result = sv.run(saddle(), records(4), method, network=NETWORK, steps=7, progress=False)
-        for told, tracked in zip(result.agents.told, result.agents.tracked):
-            np.testing.assert_allclose(np.mean(tracked, axis=0), np.mean(told, axis=0), atol=1e-5)
+        result = sv.run(
+            saddle(), records(4), method, network=NETWORK, steps=7, performance=sv.Performance(progress=False)
+        )
+        for sent, tracked in zip(result.agents.sent, result.agents.tracked):
+            np.testing.assert_allclose(np.mean(tracked, axis=0), np.mean(sent, axis=0), atol=1e-5)
 
     def test_keeps_y_on_its_set(self):
         method = private(sampling=Poisson(8))
-        result = sv.run(saddle(sets.simplex()), records(4), method, network=NETWORK, steps=5, progress=False)
+        result = sv.run(
+            saddle(sets.simplex()),
+            records(4),
+            method,
+            network=NETWORK,
+            steps=5,
+            performance=sv.Performance(progress=False),
+        )
         np.testing.assert_allclose(np.sum(result.agents.y, axis=1), 1.0, atol=1e-5)
         assert np.min(result.agents.y) >= 0
 
@@ -97,7 +107,7 @@ class TestAlgorithm:
     def test_finds_the_saddle_with_small_steps(self, method):
         parts = records(4)
         method = dataclasses.replace(method, rate_x=sv.Decay(0.5, 0.7), rate_y=sv.Decay(0.5, 0.7))
-        result = sv.run(saddle(), parts, method, network=NETWORK, steps=800, progress=False)
+        result = sv.run(saddle(), parts, method, network=NETWORK, steps=800, performance=sv.Performance(progress=False))
         x, y = solution(parts)
         np.testing.assert_allclose(result.x, x, atol=0.05)
         np.testing.assert_allclose(result.y, y, atol=0.05)
@@ -107,15 +117,12 @@ class TestAlgorithm:
         """Linear speed-up: noise of the average over m agents has variance 1/m; the agents stay close to each other."""
 
         def variance(agents: int) -> tuple[float, float]:
-            method = private(sampling=Full(), x=sv.Release(50.0, 0.5), y=sv.Release(50.0, 0.5))
+            method = private(sampling=Full(), release_x=sv.Release(50.0, 0.5), release_y=sv.Release(50.0, 0.5))
             one = records(1)
             x, y = solution(one)
             errors, apart = [], []
             for seed in range(3):
-                result = sv.run(
-                    saddle(), one * agents, method, network=sv.networks.complete(agents), steps=200, every=4, seed=seed,
-                    evaluate=lambda a, b: {"error": jnp.sum((a - x) ** 2) + jnp.sum((b - y) ** 2)}, progress=False,
-                )  # fmt: skip
+                result = sv.run(saddle(), one * agents, method, network=sv.networks.complete(agents), steps=200, every=4, seed=seed, evaluate=lambda a, b: {"error": jnp.sum((a - x) ** 2) + jnp.sum((b - y) ** 2)}, performance=sv.Performance(progress=False))  # fmt: skip
                 errors.append(result.history["error"][10:])
                 apart.append(result.history["consensus"][10:])
             return float(np.mean(errors)), float(np.mean(apart))
@@ -128,7 +135,7 @@ class TestAlgorithm:
 class TestAccount:
     def test_sound_is_storm_released(self):
         method = private(first=Poisson(10_000, cut=True))
-        report = sv.account(method, sizes=[2000] * 4, steps=999, network=NETWORK, delta=1e-5)
+        report = sv.account(method, sv.Population([2000] * 4), steps=999, network=NETWORK, delta=1e-5)
         assert report.epsilon == pytest.approx(0.927323, abs=2e-3)
         bound = sound.storm_released(1000, 0.1, 0.1, 1.0, 20, 10_000, 2000, 0.2, 0.2, 1e-5)
         assert report.epsilon == pytest.approx(float(bound), rel=1e-3)
@@ -137,7 +144,7 @@ class TestAccount:
 
     def test_a_smaller_increment_costs_less(self):
         whole, small = (
-            sv.account(private(increment=increment), sizes=[500] * 4, steps=50, network=NETWORK).epsilon
+            sv.account(private(increment=increment), sv.Population([500] * 4), steps=50, network=NETWORK).epsilon
             for increment in (None, 0.2)
         )
         fields = {"batch": 20, "b0": 20, "n": 500, "sigma_x": 0.2, "sigma_y": 0.2, "gamma": 1e-5}
@@ -145,11 +152,18 @@ class TestAccount:
         assert small < whole / 3
 
     def test_increments_are_clipped(self):
-        """One record far away may add no more than the increment's clip to what is told."""
+        """One record far away may add no more than the increment's clip to what is sent."""
         parts = [{"a": np.full((1, 2), 1e3, np.float32), "b": np.zeros((1, 2), np.float32)}]
-        method = private(sampling=Full(), x=sv.Release(1.0, 1e-6), y=sv.Release(1.0, 1e-6), increment=0.25, beta_x=0.5)
+        method = private(
+            sampling=Full(),
+            release_x=sv.Release(1.0, 1e-6),
+            release_y=sv.Release(1.0, 1e-6),
+            increment=0.25,
+            beta_x=0.5,
+        )
         first, second = (
-            sv.run(saddle(), parts, method, steps=steps, progress=False).agents.told[0][0] for steps in (1, 2)
+            sv.run(saddle(), parts, method, steps=steps, performance=sv.Performance(progress=False)).agents.sent[0][0]
+            for steps in (1, 2)
         )
         assert np.linalg.norm(second - 0.5 * first) == pytest.approx(0.25, rel=1e-3)
 
@@ -157,7 +171,7 @@ class TestAccount:
     def test_printed_is_storm_printed_for_the_worst_record(self, sampling, worst):
         method = private(design="printed", sampling=sampling)
         n = 620
-        report = sv.account(method, sizes=[n] * 4, steps=30, network=NETWORK, delta=1e-5)
+        report = sv.account(method, sv.Population([n] * 4), steps=30, network=NETWORK, delta=1e-5)
         batch = n if isinstance(sampling, Full) else 20
         bounds = [sound.storm_printed(31, 0.1, 0.1, 1.0, batch, batch, 0.2, 0.2, steps, 1e-5) for steps in worst]
         assert report.epsilon == pytest.approx(max(map(float, bounds)))
@@ -167,25 +181,27 @@ class TestAccount:
     @pytest.mark.parametrize("sampling", [Poisson(20), FixedSize(20)])
     def test_printed_with_a_random_schedule_pays_for_the_worst_one(self, sampling):
         method = private(design="printed", sampling=sampling)
-        report = sv.account(method, sizes=[600] * 4, steps=30, network=NETWORK, delta=1e-5)
+        report = sv.account(method, sv.Population([600] * 4), steps=30, network=NETWORK, delta=1e-5)
         anyone = sound.storm_printed(31, 0.1, 0.1, 1.0, 20, 20, 0.2, 0.2, None, 1e-5)
         assert report.epsilon == pytest.approx(float(anyone))
 
     def test_printed_with_replacement_is_unproved(self):
         method = private(design="printed", sampling=WithReplacement(20))
-        assert sv.account(method, sizes=[600] * 4, steps=30, network=NETWORK).epsilon == np.inf
+        assert sv.account(method, sv.Population([600] * 4), steps=30, network=NETWORK).epsilon == np.inf
 
     def test_clips_of_x_and_y_may_differ(self):
-        method = private(design="printed", sampling=Full(), x=sv.Release(2.0, 0.4), y=sv.Release(0.5, 0.1))
+        method = private(
+            design="printed", sampling=Full(), release_x=sv.Release(2.0, 0.4), release_y=sv.Release(0.5, 0.1)
+        )
         same = private(design="printed", sampling=Full())
         setting = {"sizes": [600] * 4, "steps": 30, "network": NETWORK}
         assert sv.account(method, **setting).epsilon == pytest.approx(sv.account(same, **setting).epsilon)
 
     def test_one_batch_for_both_variables_is_one_mechanism(self):
-        method = DpSgda(0.1, 0.1, Poisson(20), x=sv.Release(1.0, 0.1), y=sv.Release(1.0, 0.1))
-        both = sv.account(method, sizes=[500], steps=50).epsilon
-        joint = dataclasses.replace(method, y=sv.Release(1.0, 1e6), x=sv.Release(2**0.5, 0.1))
-        assert both == pytest.approx(sv.account(joint, sizes=[500], steps=50).epsilon, rel=1e-3)
+        method = DpSgda(0.1, 0.1, Poisson(20), release_x=sv.Release(1.0, 0.1), release_y=sv.Release(1.0, 0.1))
+        both = sv.account(method, sv.Population([500]), steps=50).epsilon
+        joint = dataclasses.replace(method, release_y=sv.Release(1.0, 1e6), release_x=sv.Release(2**0.5, 0.1))
+        assert both == pytest.approx(sv.account(joint, sv.Population([500]), steps=50).epsilon, rel=1e-3)
 
 
 def test_participations():

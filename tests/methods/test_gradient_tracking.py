@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sottovoce as sv
-from sottovoce.methods import gradient_tracking_theory as theory
 from sottovoce.methods.baselines.ternary_sgd import ternary
 from sottovoce.methods.dp_gradient_tracking import DpGradientTracking, TrackingState
-from sottovoce.methods.gradient_tracking_schemes import S1, S2, Rates
 from sottovoce.privacy import published, sound
+from sottovoce.theory import gradient_tracking as theory
+from sottovoce.theory.gradient_tracking import S1, S2, Rates
 from sottovoce.trees import combine
 
 # Agents 2, 3 and 4 only listen along pull and only speak along push: spanning trees, common roots 0 and 1.
@@ -62,17 +62,19 @@ def run(method: Any, steps: int, every: int = 10, network: Any = NETWORK) -> Any
 )
 def test_sound_account_is_the_gradient_release(sampling: Any, kind: Any, wanted: float) -> None:
     method = tracking(gradient=sv.Release(1.0, 0.1), sampling=sampling)
-    report = sv.account(method, sizes=[1000] * 5, steps=501, network=NETWORK, delta=1e-5)
+    report = sv.account(method, sv.Population([1000] * 5), steps=501, network=NETWORK, delta=1e-5)
     assert report.design == "sound"
     assert report.epsilon == pytest.approx(wanted, rel=2e-5)
     assert report.epsilon == pytest.approx(sound.gradient_release(500, 100, 1000, 1.0, 0.1, 1e-5, kind), rel=1e-6)
 
 
 def test_without_amplification_and_with_laplace() -> None:
-    full = sv.account(tracking(gradient=sv.Release(1.0, 0.1)), sizes=[100] * 5, steps=20, network=NETWORK)
+    full = sv.account(tracking(gradient=sv.Release(1.0, 0.1)), sv.Population([100] * 5), steps=20, network=NETWORK)
     assert full.epsilon == pytest.approx(sound.gdp_epsilon(np.sqrt(20) * 2 / 100 / 0.1, 1e-5), rel=1e-6)
     laplace = tracking(gradient=sv.Release(1.0, 0.1, mechanism="laplace"))
-    assert sv.account(laplace, sizes=[100] * 5, steps=20, network=NETWORK, delta=0.0).epsilon == pytest.approx(4.0)
+    assert sv.account(laplace, sv.Population([100] * 5), steps=20, network=NETWORK, delta=0.0).epsilon == pytest.approx(
+        4.0
+    )
 
 
 @pytest.mark.parametrize(("form", "wanted"), [("box", 2.160332), ("compact", 1.65)])
@@ -85,9 +87,9 @@ def test_printed_account_has_the_worked_values(form: Any, wanted: float) -> None
         design="printed",
         form=form,
     )
-    unproved = sv.account(method, sizes=[100] * 2, steps=11, network=pair)
+    unproved = sv.account(method, sv.Population([100] * 2), steps=11, network=pair)
     assert (unproved.epsilon, unproved.design) == (np.inf, "printed")
-    report = sv.account(dataclasses.replace(method, lipschitz=0.0), sizes=[100] * 2, steps=11, network=pair)
+    report = sv.account(dataclasses.replace(method, lipschitz=0.0), sv.Population([100] * 2), steps=11, network=pair)
     assert report.epsilon == pytest.approx(wanted, rel=1e-6)
     assert report.published == pytest.approx(4.40107422)
 
@@ -97,7 +99,7 @@ def test_printed_epsilon_is_each_agents_own() -> None:
     release = sv.Release(1.0, 2.0, mechanism="laplace")
     method = tracking(gradient=release, sampling=sv.Poisson(10), design="printed", lipschitz=0.1)
     chain = sv.networks.directed([(0, 1, 0.5), (1, 2, 0.9)], [(1, 0, 0.5), (2, 1, 0.9)])
-    report = sv.account(method, sizes=[100] * 3, steps=30, network=chain)
+    report = sv.account(method, sv.Population([100] * 3), steps=30, network=chain)
     assert len(set(report.per_agent)) == 3
     for agent, (a, b) in enumerate([(0.0, 0.5), (0.5, 0.9), (0.9, 0.0)]):
         exact = sound.gradient_tracking_printed(
@@ -143,7 +145,7 @@ def test_refusals() -> None:
         (DpGradientTracking(S2(K=10, p_m=1.1), private), "made for iterations 0 to 10"),
     ]:
         with pytest.raises(ValueError, match=reason):
-            sv.account(method, sizes=[100] * 5, steps=50, network=NETWORK)
+            sv.account(method, sv.Population([100] * 5), steps=50, network=NETWORK)
     with pytest.raises(ValueError, match="has no `mix`: it is directed"):
         run(sv.methods.DpSgd(0.1, sv.Release.open(), sv.Full()), 5)
     for wrong in ({"sampling": None}, {"form": "round"}, {"design": "best"}, {"lipschitz": 1.0}, {"rounds": 0}):
@@ -329,12 +331,12 @@ def test_online_learning_is_charged_like_its_releases() -> None:
     rate = sv.Decay(0.5, 0.6)
     release = sv.methods.LdpOnline.laplace(clip=1.0, sigma=3.0, s=0.4, rate=rate)
     method = sv.methods.LdpOnline(rate=rate, gradient=release)
-    report = sv.account(method, sizes=[30] * 4, steps=20, network=sv.networks.ring(4), delta=0.0)
+    report = sv.account(method, sv.Population([30] * 4), steps=20, network=sv.networks.ring(4), delta=0.0)
     t = np.arange(20)
     exact = np.sum(2 * 0.5 / (t + 1) ** 0.6 / (t + 1) * np.sqrt(2) * (t + 2) ** 0.4 / 3.0)
     assert report.epsilon == pytest.approx(exact)
     printed = dataclasses.replace(method, design="printed")
-    assert sv.account(printed, sizes=[30] * 4, steps=20, network=sv.networks.ring(4)).epsilon == np.inf
+    assert sv.account(printed, sv.Population([30] * 4), steps=20, network=sv.networks.ring(4)).epsilon == np.inf
 
 
 def test_ternary_messages_are_unbiased_and_infinitely_loud() -> None:

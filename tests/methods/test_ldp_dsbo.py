@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sottovoce as sv
-from sottovoce.methods.ldp_dsbo import LdpDsbo, Smoothness
-from sottovoce.methods.ldp_dsbo_theory import conditions, predict, rate
+from sottovoce.methods.ldp_dsbo import LdpDsbo
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Stream
 from sottovoce.schedules import Decay
+from sottovoce.theory.ldp_dsbo import L1Constants, conditions, predict, rate
 
 from . import contract
 
@@ -40,16 +40,18 @@ def test_worked_values() -> None:
 
 
 def test_printed_needs_declared_constants() -> None:
-    linear = Smoothness(c_h=1.0, c_l=1.0, L_h1=0.0, L_l1=0.0, L_l2=0.0, H1=0.0)
-    printed = LdpDsbo.paper(**WORKED, design="printed", z_radius=1.0, smoothness=linear)
+    linear = L1Constants(c_h=1.0, c_l=1.0, L_h1=0.0, L_l1=0.0, L_l2=0.0, H1=0.0)
+    printed = LdpDsbo.paper(**WORKED, design="printed", z_radius=1.0, constants=linear)
     report = account(printed)
     assert report.epsilon == pytest.approx(2.73467150, abs=1e-8)
     assert report.published == pytest.approx(132.57462913, abs=1e-8)
     assert report.design == "printed"
     for unproved in (
-        dataclasses.replace(printed, smoothness=None),
+        dataclasses.replace(printed, constants=None),
         dataclasses.replace(printed, z_radius=math.inf),
-        dataclasses.replace(printed, y=dataclasses.replace(printed.y, clip=0.5)),  # the clip would act: no proof
+        dataclasses.replace(
+            printed, release_y=dataclasses.replace(printed.release_y, clip=0.5)
+        ),  # the clip would act: no proof
         dataclasses.replace(printed, sampling=Full()),
     ):
         assert account(unproved).epsilon == math.inf
@@ -85,8 +87,8 @@ def test_agents_with_noise_of_their_own() -> None:
 
 
 def test_batches_share_one_mechanism_and_levels_pay_apart() -> None:
-    method = LdpDsbo(0.1, 0.1, 0.1, Release(1.0, 0.1), Release(1.0, 0.1), sv.Poisson(10), x=Release(1.0, 0.1))
-    quiet_x = dataclasses.replace(method, x=None)
+    method = LdpDsbo(0.1, 0.1, 0.1, Release(1.0, 0.1), Release(1.0, 0.1), sv.Poisson(10), release_x=Release(1.0, 0.1))
+    quiet_x = dataclasses.replace(method, release_x=None)
     both = account(method, 1e-5, sizes=[100] * 10)
     assert both.adjacency == "zero-out"
     assert account(quiet_x, 1e-5, sizes=[100] * 10).epsilon < both.epsilon
@@ -116,7 +118,9 @@ def test_noise_drawn_is_noise_charged() -> None:
 
 @pytest.mark.parametrize("design", ["sound", "printed"])
 def test_reaches_the_hypergradient_root_with_decaying_steps(design: str) -> None:
-    method = LdpDsbo(Decay(0.8, 0.3), Decay(0.8, 0.2), Decay(0.8, 0.1), OPEN, OPEN, Full(), x=OPEN, design=design)
+    method = LdpDsbo(
+        Decay(0.8, 0.3), Decay(0.8, 0.2), Decay(0.8, 0.1), OPEN, OPEN, Full(), release_x=OPEN, design=design
+    )
     case = contract.bilevel()
     result = contract.run(method, case, 800)
     for got, wanted in zip(jax.tree.leaves((result.x, result.y)), jax.tree.leaves(case.solution), strict=True):
@@ -125,7 +129,7 @@ def test_reaches_the_hypergradient_root_with_decaying_steps(design: str) -> None
 
 def test_designs_coincide_without_noise() -> None:
     case = contract.bilevel(levels=True)
-    sound = LdpDsbo(0.1, 0.2, 0.2, OPEN, OPEN, Full(), x=OPEN)
+    sound = LdpDsbo(0.1, 0.2, 0.2, OPEN, OPEN, Full(), release_x=OPEN)
     one, other = (contract.run(dataclasses.replace(sound, design=d), case, 20) for d in ("sound", "printed"))
     for a, b in zip(jax.tree.leaves((one.x, one.y)), jax.tree.leaves((other.x, other.y)), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
@@ -151,7 +155,7 @@ def test_bias_falls_with_the_step_size() -> None:
     problem, parts, wanted = uneven()
     off = []
     for size in (0.1, 0.0125):
-        method = LdpDsbo(size, size, size, OPEN, OPEN, Full(), x=OPEN)
+        method = LdpDsbo(size, size, size, OPEN, OPEN, Full(), release_x=OPEN)
         result = sv.run(problem, parts, method, network=sv.networks.ring(4), steps=round(120 / size), every=20_000)
         off.append(abs(float(result.x) - wanted))
     assert off[0] > 1e-3, "without a bias there is nothing to test"
@@ -177,14 +181,15 @@ def regression(agents: int = 4) -> list[dict[str, np.ndarray]]:
 
 
 def test_public_x_is_the_same_direction_for_free() -> None:
-    charged = LdpDsbo(0.3, 0.2, 0.2, OPEN, OPEN, Full(), x=OPEN)
-    free = dataclasses.replace(charged, x=None)
+    charged = LdpDsbo(0.3, 0.2, 0.2, OPEN, OPEN, Full(), release_x=OPEN)
+    free = dataclasses.replace(charged, release_x=None)
     runs = [sv.run(ridge(), regression(), m, network=sv.networks.ring(4), steps=30) for m in (charged, free)]
     np.testing.assert_allclose(runs[0].x, runs[1].x, atol=1e-6)
     assert not np.allclose(runs[0].x, 0.0, atol=1e-3)
     private = free.map_releases(lambda r: Release(1.0, 0.1))
     assert not any(
-        e.startswith("x:") for e in sv.account(private, sizes=[30] * 4, steps=3, network=sv.networks.ring(4)).events
+        e.startswith("release_x:")
+        for e in sv.account(private, sv.Population([30] * 4), steps=3, network=sv.networks.ring(4)).events
     )
     with pytest.raises(TypeError, match="give x a release"):
         sv.run(ridge(reads_x=True), regression(), free, network=sv.networks.ring(4), steps=2)
@@ -237,7 +242,7 @@ def test_corollary_settings_meet_the_theorem(case, v, s, wanted) -> None:
     assert rate(v, s, case) == pytest.approx(wanted)
     ring = sv.networks.ring(10, weight=0.3)
     for design in ("sound", "printed"):
-        prediction = predict(LdpDsbo.paper(step=1.0, v=v, sigma=1.0, s=s, design=design), ring, case)
+        prediction = predict(LdpDsbo.paper(step=1.0, v=v, sigma=1.0, s=s, design=design).dynamics, ring, case)
         assert prediction.rate == pytest.approx(wanted)
         assert [f.name for f in prediction.failed] == [
             "stricter reading: eigenvalues of -W below 1"
@@ -249,11 +254,11 @@ def test_experiment_settings_do_not() -> None:
     agents = range(1, 11)
     decays = tuple(tuple(base + 0.01 * i for i in agents) for base in (0.8, 0.76, 0.6))
     mnist = LdpDsbo.paper(step=1.2, v=(0.95, 0.87, 0.75), sigma=1.0, s=decays, design="printed")
-    failed = {f.name: f.detail for f in predict(mnist, ring).failed}
+    failed = {f.name: f.detail for f in predict(mnist.dynamics, ring).failed}
     assert failed["2 s_y > v_z + v_y"] == "1.54 against 1.62"
     decays = tuple(tuple(base + 0.01 * i for i in agents) for base in (0.42, 0.41, 0.40))
     cifar = LdpDsbo.paper(step=1.0, v=(0.53, 0.52, 0.50), sigma=math.sqrt(2), s=decays, design="printed")
-    prediction = predict(cifar, ring)
+    prediction = predict(cifar.dynamics, ring)
     assert prediction.rate is None
     assert "s_x > 1/2" in {f.name for f in prediction.failed}
     assert "no rate" in str(prediction)
@@ -261,9 +266,9 @@ def test_experiment_settings_do_not() -> None:
 
 def test_noise_that_follows_the_step_fails_assumption_three() -> None:
     method = LdpDsbo(
-        Decay(1, 0.9), Decay(1, 0.8), Decay(1, 0.7), *[Release(1.0, 0.1)] * 2, Stream(), x=Release(1.0, 0.1)
+        Decay(1, 0.9), Decay(1, 0.8), Decay(1, 0.7), *[Release(1.0, 0.1)] * 2, Stream(), release_x=Release(1.0, 0.1)
     )
-    failed = {f.name for f in predict(method, sv.networks.ring(4)).failed}
+    failed = {f.name for f in predict(method.dynamics, sv.networks.ring(4)).failed}
     assert {"s_x < v_x", "s_y < v_y", "s_z < v_z"} <= failed
 
 

@@ -62,7 +62,7 @@ MUTATIONS = [
         "no noise on one variable",
         gate.noised,
         "if isinstance(scale, float) and scale == 0.0:",
-        'if release.name == "y":',
+        'if release.name == "release_y":',
         "audit/test_audit.py",
         "test_sound_designs_hold_and_their_accounts_are_tight",
         ("DpMixSgd", Poisson(4)),

@@ -14,8 +14,8 @@ def row(name, kind="together", epsilon=None, accuracy=0.8, seeds=2):
     """A configuration with a short history; without epsilon it has no guarantee."""
     method = PRIVATE if epsilon else PRIVATE.without_privacy()
     if epsilon:
-        method = sv.calibrate(method, epsilon=epsilon, sizes=[5], steps=1)
-    privacy = sv.account(method, sizes=[5], steps=1)
+        method = sv.calibrate(method, sv.Population([5]), epsilon=epsilon, steps=1)
+    privacy = sv.account(method, sv.Population([5]), steps=1)
     runs = []
     for seed in range(seeds):
         over_time = accuracy + np.array([-0.2, 0.01 * seed])
@@ -72,5 +72,5 @@ def test_findings_speak_of_what_was_compared(compared):
 def test_a_worst_agent_has_the_lowest_accuracy_and_the_largest_loss():
     assert row("a", accuracy=0.8, seeds=1).worst("accuracy") == pytest.approx(0.7)
     history = {"loss": np.array([1.0]), "loss/agents": np.array([[0.5, 2.0]]), "seconds": np.array([0.0])}
-    privacy = sv.account(PRIVATE, sizes=[5], steps=1)
+    privacy = sv.account(PRIVATE, sv.Population([5]), steps=1)
     assert Row("a", "together", (Outcome(history, privacy, True),)).worst("loss") == 2.0

@@ -276,7 +276,7 @@ def test_a_run_without_privacy_leaves_nothing_of_a_budget():
 def test_what_init_releases_is_charged_before_it_is_made(tmp_path, monkeypatch):
     problem = sv.MinMax(lambda x, y, r: x @ r + x @ y, jnp.zeros(2), jnp.zeros(2))
     release = sv.Release(1.0, 0.1)
-    method = sv.methods.DpMixSgd(0.1, 0.1, sv.Full(), x=release, y=release)
+    method = sv.methods.DpMixSgd(0.1, 0.1, sv.Full(), release_x=release, release_y=release)
     assert any(note.phase == "init" for note in charges(method, {"records": [30] * 4}, 3, RING, problem))
 
     def stopped(self, entry):

@@ -52,7 +52,7 @@ def test_what_is_released_has_the_stated_noise_and_lies_on_the_grid(mechanism):
     "method",
     [
         sgd(sampling=sv.Full(), gradient=sv.Release(16.0, 1e-9)),
-        sv.methods.DpMixSgd(0.1, 0.1, sv.Full(), x=sv.Release(16.0, 1e-9), y=sv.Release(16.0, 1e-9)),
+        sv.methods.DpMixSgd(0.1, 0.1, sv.Full(), release_x=sv.Release(16.0, 1e-9), release_y=sv.Release(16.0, 1e-9)),
     ],
     ids=lambda method: type(method).__name__,
 )
@@ -238,7 +238,8 @@ def test_coins_are_the_operating_systems(monkeypatch):
 
 def test_what_cannot_be_made_exact_is_refused_before_anything_runs():
     printed = dataclasses.replace(
-        sv.methods.DpMixSgd(0.1, 0.1, sv.Full(), x=sv.Release(1.0, 1.0), y=sv.Release(1.0, 1.0)), design="printed"
+        sv.methods.DpMixSgd(0.1, 0.1, sv.Full(), release_x=sv.Release(1.0, 1.0), release_y=sv.Release(1.0, 1.0)),
+        design="printed",
     )
     problem = sv.MinMax(lambda x, y, r: x @ r + x @ y, jnp.zeros(3), jnp.zeros(3))
     with pytest.raises(ValueError, match="private state"):

@@ -1,4 +1,9 @@
-"""Who attacks, and on what: instances, and runs of a method under D and under D' weighed by an `Observer`."""
+"""Build what an audit attacks: a worst-case problem, neighbouring data sets D and D', and runs under each of them.
+
+Example: agent 0 has ten records, and D' is D without its record 0. `worst_case` makes both data sets and a problem in
+which that record is as visible as it can be. `scores` runs the method on one of them and returns, for each run, how
+much more likely its messages are under D than under D' (see `Observer`).
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,7 +37,7 @@ Records = Mapping[str, Sealed]  # all agents' records by level
 
 @dataclass(frozen=True)
 class Target:
-    """One record: whose, in which set, where."""
+    """The attacked record: the agent that holds it, its record set, and its row there."""
 
     agent: int = 0
     level: str = "records"
@@ -59,17 +64,18 @@ class Instance:
 
 
 def canaries(method: Method, sizes: Mapping[str, np.ndarray], target: Target, width: int = 1) -> tuple[Any, Layout]:
-    """The worst case for a sound design: canary k's gradient is the whole clip, in a coordinate nobody else uses.
+    """Build the worst case for a sound design: canary k's gradient is the whole clip, in a coordinate of its own.
 
-    Losses are so steep that every release of a canary is clipped. The target's agent has canaries in its first `width`
-    rows (one alone: in the target's row); all other records are zero and contribute nothing.
+    A canary is a record that is made to be as visible as possible. Losses are so steep that every release of a canary
+    is clipped. The target's agent has canaries in its first `width` rows (a single canary: in the target's row); all
+    other records are zero and contribute nothing.
     """
     steep = 1e3 * max([release.clip for release in method.releases() if np.isfinite(release.clip)], default=1.0)
     zero = jnp.zeros(width)
     problems: dict[type, Callable[[], Any]] = {
         Minimize: lambda: Minimize(lambda x, r: steep * jnp.sum(r * x), zero),
         MinMax: lambda: MinMax(lambda x, y, r: steep * jnp.sum(r * (x + y)), zero, zero),
-        # The quadratic terms let a record of the lower level alone be heard in second derivatives.
+        # The quadratic terms make a record of the lower level visible in second derivatives too.
         Bilevel: lambda: Bilevel(
             upper=lambda x, y, r: steep * jnp.sum(r * (x + y)),
             lower=lambda x, y, r: steep * jnp.sum(r * (y + y**2 / 2 + x * y)),
@@ -99,10 +105,10 @@ def canaries(method: Method, sizes: Mapping[str, np.ndarray], target: Target, wi
 def neighbours(
     problem: Any, layout: Layout, target: Target, adjacency: Adjacency, replacement: Tree | None = None
 ) -> Instance:
-    """D as laid out, and D' with the target's record replaced, or removed.
+    """Return D as laid out, and D' with the target's record replaced or removed.
 
-    A removed record is one that is not finite: the gate lets it contribute exactly zero. That keeps every shape and
-    every coin, which is what zero-out means.
+    A removed record is marked by values that are not finite: the gate lets it contribute exactly zero. Every shape and
+    every sampling coin stays the same, as zero-out adjacency demands.
     """
     records, counts = dict(layout.sealed), layout.population.counts
     if target.level not in records:
@@ -135,7 +141,7 @@ def _floating(leaf: jax.Array) -> bool:
 
 
 def worst_case(method: Method, sizes: Mapping[str, np.ndarray], target: Target, adjacency: Adjacency) -> Instance:
-    """One canary, present or absent, or pulling one way or the other."""
+    """Build the worst case with one canary: present or absent (zero-out), or with opposite signs (replace-one)."""
     problem, layout = canaries(method, sizes, target)
     opposite = -jnp.ones(1) if adjacency == "replace-one" else None
     return neighbours(problem, layout, target, adjacency, opposite)
@@ -190,7 +196,7 @@ def thread_scores(
 ) -> Callable[[jax.Array, Records], np.ndarray]:  # fmt: skip
     """Return the scores of runs in which every agent lives on a thread: one after the other, slowly.
 
-    With discrete noise a seed fixes nothing: coins and noise are the operating system's.
+    With discrete noise a seed fixes nothing: coins and noise come from the operating system.
     """
     target, counts = instance.target, instance.layout.population.counts
     traced = trace(method, instance.problem, instance.known(network, steps))

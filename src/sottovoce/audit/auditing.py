@@ -1,4 +1,4 @@
-"""`audit`: run a method many times under D and under D', and see how well the two can be told apart."""
+"""Run a method many times under D and under D', and measure how well the two can be told apart."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ Adversary = Literal["canary", "replay", "one-run"]
 Runtime = Literal["vectorised", "threads"]
 Score = Callable[[jax.Array, Records], Any]  # for each seed the scores of a run on the data
 
-_LOOKS = (0.125, 0.25, 0.5, 1.0)  # when it is asked whether the verdict is certain; they share the risk
+_LOOKS = (0.125, 0.25, 0.5, 1.0)  # shares of the trials after which the verdict is checked; the checks share the risk
 _DIGITS = 3  # scores are float32: finer differences are rounding, and the audit is of the ideal mechanism
 _ROOM = 4_000_000  # records held at once by trials that run side by side
 
@@ -57,30 +57,31 @@ def audit(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Finding:
-    """A measured lower bound on the epsilon of one agent's messages, beside the claimed one.
+    """Measure a lower bound on the epsilon of one agent's messages, and compare it with the claimed epsilon.
 
     The adversary sees everything that the agent releases and knows all data but one record. Its score is the exact
-    log-likelihood ratio of the transcript under the stated noise, so if that is the noise drawn, no other attack on
-    this instance does better; a second score does not trust it, and a pilot says which to use. What is found is limited
-    by the instance and by the number of trials (never more than about ln(trials / 3.7)).
+    log-likelihood ratio of the transcript under the stated noise. If the noise drawn is the noise stated, no other
+    attack on this instance does better; a second score does not rely on the stated noise, and a pilot decides which
+    score to use. What is found is limited by the instance and by the number of trials (never more than about
+    ln(trials / 3.7)).
 
     - "canary": the worst-case instance for the method, network, sampling and sizes at hand: a record whose gradient is
       the whole clip in a coordinate nobody else uses. A sound and tight account is nearly reached.
     - "replay": your own `problem` and parts; the record at (`agent`, `level`, `row`) is removed, or replaced by
-      `replacement`. Shows what a usual record risks.
-    - "one-run": one run in which every record of the agent is a canary with a coordinate of its own, put in by a fair
-      coin; zero-out only. Cheap, and weaker.
+      `replacement`. It shows the risk of a usual record.
+    - "one-run": one run in which every record of the agent is a canary with its own coordinate, put in by a fair
+      coin; zero-out only. It is cheaper and weaker.
 
     Args:
         data: the parties' parts, or a `Population`; or a `Table`, whose label gate is audited: the adversary then sees
             every weight that the gate makes of one label, which is at least as much as any party sees.
-        runtime: "vectorised", or "threads": every agent on a thread of its own, one run after the other. Slow: a few
-            hundred trials take minutes.
+        runtime: "vectorised", or "threads": one thread per agent, one run after the other. It is slow: a few hundred
+            trials take minutes.
         noise: "simulated", or, on threads, "discrete": exact, as deployed.
         claimed: what to compare with; by default what `account` says of the agent.
-        trials: runs counted under each hypothesis, besides a pilot of a quarter on which the event is chosen. A claim
-            that is found false early ends the audit; looking several times is paid for in confidence.
-        repeat: so many audits, of which the largest bound counts; they share the risk, 1 - confidence, equally.
+        trials: runs counted under each hypothesis. A pilot of a quarter as many, on which the event is chosen, comes in
+            addition. A claim that is found false early ends the audit; the early checks are paid for in confidence.
+        repeat: number of audits, of which the largest bound counts; they share the risk, 1 - confidence, equally.
 
     >>> import sottovoce as sv
     >>> method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(clip=1.0, noise=0.2), sampling=sv.Full())
@@ -167,7 +168,7 @@ def _many_runs(
     what: str,
     seed: int,
 ) -> tuple[float, int]:
-    """Pilot, then trials in stretches, with a look at the verdict after some of them."""
+    """Run a pilot, then the trials in stretches, and check the verdict after some of them."""
     held = sum(int(counts.sum()) for counts in instance.layout.population.counts.values())
     block = max(1, min(4096, _ROOM // held, math.ceil(trials / 8)))
     first = int(np.random.default_rng([seed, 2]).integers(2**30))  # no two trials share a seed
@@ -207,7 +208,7 @@ def _many_runs(
 
 
 def _best(under_d: np.ndarray, under_other: np.ndarray, delta: float, confidence: float) -> tuple[int, bounds.Event]:
-    """Which of the scores (columns) to use, and the event."""
+    """Choose which of the scores (columns) to use, and the event."""
     events = [bounds.choose(under_d[:, k], under_other[:, k], delta, confidence) for k in range(under_d.shape[1])]
     found = [
         bounds.measure(event, under_d[:, k], under_other[:, k], delta, confidence) for k, event in enumerate(events)
@@ -224,7 +225,7 @@ def _one_run(
     confidence: float,
     seed: int,
 ) -> tuple[float, int]:
-    """All of an agent's records are canaries; which of them are there is tossed, and guessed from one run."""
+    """Make all of an agent's records canaries, put each in by a coin, and guess the coins from one run."""
     count = int(sizes[target.level][target.agent])
     if count < 2:
         raise ValueError(f"a one-run audit needs many canaries; agent {target.agent} has {count} record")

@@ -1,4 +1,4 @@
-"""What a passive party can tell of labels from the gradients it receives.
+"""Infer labels from the gradients that a passive party receives.
 
 The party sees, for each record of a batch (whose rows it knows), the gradient at its head outputs, in Q + 1 copies. For
 a softmax loss with an open label b that is p - e_b. Three ways to read it, after Li et al., "Label leakage and
@@ -6,12 +6,12 @@ protection in two-party split learning" (ICLR 2022), and one made for the printe
 
 - "direction": the class whose entry is the most negative. Exact for open labels.
 - "norm": two classes of unequal size; the rarer one has the larger gradients.
-- "lines": the printed noise moves a gradient along one line a class, parallel to Cp - 1. Two copies of a use differ
+- "lines": the printed noise moves a gradient along one line per class, parallel to Cp - 1. Two copies of a use differ
   along that line, which gives its direction without knowing p; the right class is the one whose line goes through the
-  observed gradient. Read in the first inner step, where the copies' heads are still the same.
+  observed gradient. This works in the first inner step, where the copies' heads are still the same.
 
-Readings of one record add up over all its messages, so noise that is drawn afresh averages out, and noise that was
-drawn once does not.
+Evidence about one record is added up over all its messages, so noise that is drawn anew each time averages out, and
+noise that was drawn once does not.
 """
 
 import math
@@ -27,7 +27,7 @@ Way = Literal["direction", "norm", "lines"]
 
 
 def infer(messages: Iterable[Message], party: int, labels: int, classes: int, way: Way = "direction") -> np.ndarray:
-    """The party's guess of each of so many labels; -1 for rows it received nothing about.
+    """Guess the labels of the rows 0 to `labels` - 1; -1 for rows about which the party received nothing.
 
     >>> rows, gradients = np.array([4, 2]), np.array([[0.2, 0.3, -0.5], [-0.8, 0.3, 0.5]])
     >>> seen = Message(0, 0, 1, False, "gradients", "lower", rows, gradients)
@@ -53,11 +53,11 @@ def infer(messages: Iterable[Message], party: int, labels: int, classes: int, wa
 def measured(
     guesses: np.ndarray, labels: Any, classes: int, claimed: float, what: str, confidence: float = 0.95
 ) -> Finding:
-    """A lower bound on the labels' epsilon from how many guesses are right, for labels drawn uniformly.
+    """Return a lower bound on the labels' epsilon from how many guesses are right, for labels drawn uniformly.
 
     Under pure epsilon label privacy such a label, given everything else, is guessed right with probability at most
-    e^eps / (e^eps + C - 1), whatever was guessed before: the number of right ones is below a binomial one. Labels must
-    have been drawn at random for the audit: on real ones a good model guesses well and betrays nobody.
+    e^eps / (e^eps + C - 1), whatever was guessed before: the number of right guesses is bounded by a binomial one.
+    Labels must have been drawn at random for the audit: real labels can be guessed by a good model, without any leak.
 
     >>> measured(np.zeros(1000, int), np.zeros(1000, int), classes=10, claimed=1.0, what="all right").passed
     False
@@ -70,7 +70,7 @@ def measured(
 
 
 def _direction(copies: np.ndarray, classes: int) -> np.ndarray:
-    """Minus the gradient, summed over copies; with a single score, its sign tells two classes apart."""
+    """Return minus the gradient, summed over copies; with a single score, its sign tells two classes apart."""
     gradient = copies.sum(axis=0)
     return -gradient if gradient.shape[1] == classes else np.concatenate([gradient, -gradient], axis=1)
 
@@ -83,7 +83,7 @@ def _norm(copies: np.ndarray, classes: int) -> np.ndarray:
 
 
 def _lines(copies: np.ndarray, classes: int) -> np.ndarray:
-    """How close each class's line is, on a logarithmic scale; its direction is the widest difference of two copies."""
+    """Return how close each class's line is, as a logarithm; its direction is the widest difference of two copies."""
     others = copies[1:] - copies[:1]
     widest = np.take_along_axis(others, np.linalg.norm(others, axis=2).argmax(axis=0)[None, :, None], axis=0)[0]
     length = np.linalg.norm(widest, axis=1, keepdims=True)
@@ -99,7 +99,9 @@ _WAYS = {"direction": _direction, "norm": _norm, "lines": _lines}
 def demonstrate(
     rows: int = 2000, classes: int = 10, epsilon: float = 1.0, seed: int = 0
 ) -> Sequence[tuple[str, float, Finding]]:
-    """Random labels, two parties, one pass over the rows: each gate, the share of right guesses, and the finding.
+    """Attack each label gate on random labels with two parties and one pass over the rows.
+
+    Returned for each gate: its name, the share of right guesses, and the finding.
 
     ``python -m sottovoce.audit.label_inference`` prints it.
     """

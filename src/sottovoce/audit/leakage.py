@@ -1,10 +1,10 @@
-"""What a neighbour can see of a picture: gradient inversion against the messages that an agent really sends.
+"""Reconstruct pictures from the messages that an agent really sends (gradient inversion).
 
 Two attacks. DLG (Zhu, Liu and Han, "Deep leakage from gradients", NeurIPS 2019): L-BFGS on a dummy picture and a dummy
 label until their gradient matches the message. And a stronger one (Geiping et al., "Inverting gradients", NeurIPS
-2020): the label is read off first, then the picture's gradient is turned into the direction of the message, with a
-price on total variation. Both know the model and the clip; the message is that of `DpMixSgd`, taken from the method
-itself. An attack that fails proves nothing, epsilon does: the attack shows what an epsilon means.
+2020): the label is found first, then the picture's gradient is turned into the direction of the message, with a
+penalty on total variation. Both know the model and the clip; the message is that of `DpMixSgd`, taken from the method
+itself. An attack that fails proves nothing; epsilon does. The attack shows what an epsilon means in practice.
 """
 
 import math
@@ -41,16 +41,16 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class Message:
-    """What the neighbours of some agents see in the first round: one (g*, h*) an agent, stacked."""
+class FirstMessages:
+    """What the neighbours of some agents see in the first round: one pair (g*, h*) per agent, stacked."""
 
     g: Tree
     h: jax.Array
     clip: float
 
 
-def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float, seed: int = 0) -> Message:
-    """The first messages of `DpMixSgd` by agents that hold ``pictures[i]`` (records, height, width) each.
+def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float, seed: int = 0) -> FirstMessages:
+    """Return the first messages of `DpMixSgd`; agent i holds ``pictures[i]`` (records, height, width).
 
     The model is a perceptron for ten classes under the worst weighting of classes.
 
@@ -59,7 +59,7 @@ def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float
     (2, 10)
     """
     release = Release(clip, noise)
-    method = DpMixSgd(0.1, 0.1, Full(), x=release, y=release)
+    method = DpMixSgd(0.1, 0.1, Full(), release_x=release, release_y=release)
     parts = [
         {"features": p.reshape(len(p), -1).astype(np.float32), "label": np.asarray(l, np.int32)}
         for p, l in zip(pictures, labels, strict=True)
@@ -67,12 +67,14 @@ def messages(pictures: np.ndarray, labels: np.ndarray, clip: float, noise: float
     network = networks.single() if len(parts) == 1 else networks.ring(len(parts))
     problem = _problem(pictures.shape[2:])
     trace = account_of(method, parts, 1, network, problem=problem).trace
-    told = trace.state(ArrayPlace(trace, problem, lay_out(parts), root_key(seed), 1024).begin()).told
-    return Message(told[0], told[1], clip)
+    sent = trace.state(ArrayPlace(trace, problem, lay_out(parts), root_key(seed), 1024).begin()).sent
+    return FirstMessages(sent[0], sent[1], clip)
 
 
 def noise_for(epsilon: float, clip: float, records: int = 1, delta: float = DELTA) -> float:
-    """The noise that makes one such message of both gradients (epsilon, delta)-private, unsampled, replace-one.
+    """Return the noise that makes one such message of both gradients (epsilon, delta)-private.
+
+    The batch is not sampled, and adjacency is replace-one.
 
     >>> sigma = noise_for(8.0, clip=1.0)
     >>> round(float(sound.storm_printed(1, 1.0, 1.0, 1.0, 1, 1, sigma, sigma, {0}, DELTA)), 4)
@@ -82,24 +84,29 @@ def noise_for(epsilon: float, clip: float, records: int = 1, delta: float = DELT
 
 
 def epsilon_of(noise: float, clip: float, records: int = 1, delta: float = DELTA) -> float:
-    """The inverse of `noise_for`; infinite without clip or noise."""
+    """Return the epsilon of a noise, the inverse of `noise_for`; infinite without clip or noise.
+
+    >>> round(epsilon_of(noise_for(8.0, clip=1.0), clip=1.0), 4), epsilon_of(0.0, clip=1.0)
+    (8.0, inf)
+    """
     if noise == 0 or not math.isfinite(clip):
         return math.inf
     return float(sound.storm_printed(1, 1.0, 1.0, clip, records, records, noise, noise, {0}, delta))
 
 
-def infer_labels(seen: Message) -> np.ndarray:
-    """The label of each agent's one record, read off the message.
+def infer_labels(seen: FirstMessages) -> np.ndarray:
+    """Infer the label of each agent's one record from the message.
 
-    The gradient of the cross entropy in the last bias is negative in one place only: at the label. The adversary's
-    gradient h is the loss in the label's place and zero elsewhere. Both are used, each over its noise.
+    The gradient of the cross entropy in the last bias is negative in one entry only: that of the label. The gradient h
+    of the maximising variable is the loss in the label's entry and zero elsewhere. Both are used, each divided by its
+    noise.
     """
     bias = seen.g[-1]["bias"]
     return np.asarray(jnp.argmax(seen.h / _spread(seen.h) - bias / _spread(bias), axis=-1))
 
 
-def dlg(seen: Message, shape: tuple[int, ...], records: int = 1, steps: int = 200, seed: int = 0) -> np.ndarray:
-    """Deep leakage from gradients: pictures (agents, records, height, width) whose gradients match the messages."""
+def dlg(seen: FirstMessages, shape: tuple[int, ...], records: int = 1, steps: int = 200, seed: int = 0) -> np.ndarray:
+    """Find pictures (agents, records, height, width) whose gradients match the messages (deep leakage)."""
     pixels = math.prod(shape)
 
     def attack(agent: int) -> np.ndarray:
@@ -121,14 +128,17 @@ def dlg(seen: Message, shape: tuple[int, ...], records: int = 1, steps: int = 20
 @partial(jax.jit, static_argnames=("clip", "shape", "records"))
 @partial(jax.value_and_grad, argnums=0)
 def _distance(dummy: jax.Array, target: Tree, clip: float, shape: tuple[int, ...], records: int) -> jax.Array:
-    """How far the gradient of dummy pictures and labels is from the message, in squares, relative to the message."""
+    """Return the squared distance from the gradient of dummy pictures and labels to the message, relative to it."""
     pictures, labels = jnp.split(dummy.reshape(records, -1), [math.prod(shape)], axis=1)
     gap = jax.tree.map(jnp.subtract, _clipped_mean(shape, clip, pictures, jax.nn.softmax(labels)), target)
     return inner(gap, gap) / (inner(target, target) + _TINY)
 
 
-def cosine(seen: Message, shape: tuple[int, ...], steps: int = 600, seed: int = 0) -> np.ndarray:
-    """Cosine matching with total variation, for agents with one record each; all of them attacked at once."""
+def cosine(seen: FirstMessages, shape: tuple[int, ...], steps: int = 600, seed: int = 0) -> np.ndarray:
+    """Match the direction of the message, with a penalty on total variation; each agent has one record.
+
+    All agents are attacked at once.
+    """
     labels = jax.nn.one_hot(infer_labels(seen), 10)
     start = np.random.default_rng(seed).uniform(size=(len(seen.h), *shape))
     return np.asarray(_turn(jnp.asarray(start, jnp.float32), labels, seen.g, seen.clip, steps))[:, None]
@@ -136,7 +146,7 @@ def cosine(seen: Message, shape: tuple[int, ...], steps: int = 600, seed: int = 
 
 @partial(jax.jit, static_argnames=("clip", "steps"))
 def _turn(start: jax.Array, labels: jax.Array, targets: Tree, clip: float, steps: int) -> jax.Array:
-    """Adam on all pictures at once, step sizes falling to zero, pixels kept in [0, 1]."""
+    """Run Adam on all pictures at once, with step sizes that fall to zero and pixels kept in [0, 1]."""
     rate, variation = 0.05, 1e-2
 
     def mismatch(picture: jax.Array, label: jax.Array, target: Tree) -> jax.Array:
@@ -158,8 +168,8 @@ def _turn(start: jax.Array, labels: jax.Array, targets: Tree, clip: float, steps
 
 
 @dataclass(frozen=True)
-class Case:
-    """One way of sending, attacked: figures over all pictures, and the pictures themselves."""
+class Reconstruction:
+    """The result of attacking one setting of the noise: figures over all pictures, and the pictures themselves."""
 
     name: str
     epsilon: float
@@ -170,7 +180,7 @@ class Case:
 
 def attack(
     name: str, truth: np.ndarray, labels: np.ndarray, clip: float, noise: float, steps: int = 200, seed: int = 0
-) -> Case:
+) -> Reconstruction:
     """Send the pictures ``truth`` (agents, records, height, width) and attack what was sent."""
     records, shape = truth.shape[1], truth.shape[2:]
     seen = messages(truth, labels, clip, noise, seed)
@@ -181,7 +191,7 @@ def attack(
         right = float(np.mean(infer_labels(seen) == labels[:, 0]))
     ordered = {kind: np.stack([matched(t, g) for t, g in zip(truth, guess)]) for kind, guess in guesses.items()}
     figures = {kind: scores(truth, guess) for kind, guess in ordered.items()}
-    return Case(name, epsilon_of(noise, clip, records), figures, right, ordered)
+    return Reconstruction(name, epsilon_of(noise, clip, records), figures, right, ordered)
 
 
 def main(
@@ -193,11 +203,11 @@ def main(
     batch: int = 128,
     steps: int = 200,
     seed: int = 0,
-) -> list[Case]:
+) -> list[Reconstruction]:
     """Attack `count` pictures of a data set under growing noise, print the table, write the pictures to `out`.
 
-    Batches of one record, the worst case, and one batch of `batch` records with noise 1, the setting of the DPMixSGD
-    paper (0 leaves it out).
+    The attack is made on batches of one record, which is the worst case, and on one batch of `batch` records with
+    noise 1, which is the setting of the DPMixSGD paper (`batch=0` leaves it out).
     """
     train, test = data.load(dataset)
     side = math.isqrt(train["features"].shape[1])
@@ -227,7 +237,7 @@ def main(
     return cases
 
 
-def _table(cases: Sequence[Case], blind: tuple[float, float], dataset: str, count: int) -> Table:
+def _table(cases: Sequence[Reconstruction], blind: tuple[float, float], dataset: str, count: int) -> Table:
     table = Table(title=f"Gradient inversion, {count} pictures of {dataset}: median SSIM / PSNR")
     for column in ("sent", "epsilon of the message", "DLG", "cosine + TV", "labels read"):
         table.add_column(column)
@@ -243,8 +253,8 @@ def _pair(score: tuple[float, float]) -> str:
     return f"{score[0]:.3f} / {score[1]:.1f} dB"
 
 
-def draw(cases: Sequence[Case], truth: np.ndarray, blind: np.ndarray, path: Path, columns: int = 8) -> None:
-    """Rows of pictures: the truth, then what each attack made of each message of one record, then the blind guess."""
+def draw(cases: Sequence[Reconstruction], truth: np.ndarray, blind: np.ndarray, path: Path, columns: int = 8) -> None:
+    """Draw rows of pictures: the truth, what each attack made of each message of one record, and the blind guess."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -272,7 +282,10 @@ def _problem(shape: tuple[int, ...]) -> Any:
 
 
 def _clipped_mean(shape: tuple[int, ...], clip: float, pictures: jax.Array, labels: jax.Array) -> Tree:
-    """The gate without its noise, as the attacker plays it: labels are distributions, pictures rows of pixels."""
+    """Compute what the gate computes, without noise, on the attacker's guess.
+
+    Labels are distributions, pictures are rows of pixels.
+    """
     problem = _problem(shape)
 
     def loss(x: Tree, picture: jax.Array, label: jax.Array) -> jax.Array:

@@ -169,8 +169,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return DpBilevel(
             step_x=self.tuning_rate / self.penalty,
             inner=Descent(self.inner_steps, self._rate(), averaged=False, momentum=_MOMENTUM),
-            y=gradient,
-            penalised=gradient.louder(ratio),
+            release_y=gradient,
+            release_penalised=gradient.louder(ratio),
             sampling=Full(),
             penalty=10.0,
             radius=10.0,

@@ -1,4 +1,11 @@
-"""How: one file a method, its paper cited on top. Every module here is found by itself; nothing is listed twice."""
+"""Methods: how one agent moves in one step. One file per method, with its paper cited on top.
+
+Every module in this folder is discovered, so a new method needs no entry anywhere. What the papers prove about the
+methods is in `sottovoce.theory`.
+
+>>> available["DpSgd"].__name__
+'DpSgd'
+"""
 
 import importlib
 import pkgutil

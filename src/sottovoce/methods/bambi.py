@@ -47,7 +47,7 @@ class Bambi(Method):
             party applies to its own blocks.
         labels: the label gate: `Memoised(epsilon)`, `Fresh(scale)`, `Printed(scale)` or `Open()`.
         directions: Q. The estimate's variance falls as 1/Q and grows with the number of parameters.
-        smoothing: mu. `smoothing_in_theory` is what the convergence proof asks for; in float32 it must not vanish.
+        smoothing: mu. `theory.bambi.smoothing` is what the convergence proof asks for; in float32 it must not vanish.
         cross_terms: sum s_j over all parties, for which one number per direction crosses the boundary. False is
             equation (5) as printed: each party takes its own term only, which leaves out how its embedding moves the
             other parties' heads, a bias that no Q removes.
@@ -141,15 +141,6 @@ class Bambi(Method):
     def examples(cls) -> Mapping[str, Method]:
         """Two directions with true labels: what the contract suite runs."""
         return {"open": cls(4, 12, 0.1, 0.4, Open(), directions=2)}
-
-
-def smoothing_in_theory(directions: int, q: int, p: int, steps: int) -> float:
-    """The mu of the convergence theorem, sqrt(Q) / sqrt(q p^3 K), for p parameters in x and q in y.
-
-    >>> smoothing_in_theory(directions=1, q=4, p=4, steps=100)
-    0.00625
-    """
-    return float((directions / (q * p**3 * steps)) ** 0.5)
 
 
 def _repeated(tree: Tree, times: int) -> Tree:

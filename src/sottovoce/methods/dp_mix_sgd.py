@@ -1,40 +1,38 @@
 """DPMixSGD: private decentralised min-max with variance-reduced, tracked gradients.
 
 Quan, Wang, Zhai, Fang and Liu, "Enhancing privacy in decentralized min-max optimization: a differentially private
-approach": the hybrid estimator of STORM (Cutkosky and Orabona, NeurIPS 2019) and the gradient tracking of DM-HSGD (Xian
-et al., NeurIPS 2021), with Gaussian noise on what neighbours see.
+approach", Algorithm 1: the hybrid estimator of STORM (Cutkosky and Orabona, NeurIPS 2019) and the gradient tracking of
+DM-HSGD (Xian et al., NeurIPS 2021), with Gaussian noise on what neighbours see. Its theory: `theory/dpmixsgd.py`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_args
 
 from sottovoce.methods.base import Method, Setting
-from sottovoce.privacy import published, sound
+from sottovoce.methods.design import Design, check_design
+from sottovoce.methods.storm import XY, gradients, increments, noised, storm
+from sottovoce.privacy import published
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Sampling
+from sottovoce.privacy.sampling import FixedSize, Full, Poisson, Sampling
 from sottovoce.problems import MinMax
 from sottovoce.schedules import Schedule, schedule
-from sottovoce.trees import Tree, add, combine, descend, zeros_like
+from sottovoce.theory import dpmixsgd as theory
+from sottovoce.trees import combine, descend, zeros_like
 
 if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent, Batch
-
-Pair = tuple[Tree, Tree]  # something for x and the same for y
-Design = Literal["sound", "printed"]
+    from sottovoce.runtime.agent import Agent
 
 
 class MixState(NamedTuple):
-    """Public by induction, but for `estimate` in the printed design."""
+    """Public by induction, except for `estimate` in the printed design."""
 
-    x: Tree
-    y: Tree
-    before: Pair  # x and y of the step before
-    estimate: Pair  # the estimators g and h that the next ones are built on
-    told: Pair  # g* and h*: what was released of them
-    tracked: Pair  # v and u: their averages over the network, as far as known
+    x: Any
+    y: Any
+    before: XY  # x and y of the step before
+    estimate: XY  # the estimators g and h that the next ones are built on
+    sent: XY  # g* and h*: what was released of them
+    tracked: XY  # v and u: their averages over the network, as far as known
 
 
 @dataclass(frozen=True)
@@ -59,13 +57,10 @@ class DpMixSgd(Method):
     no schedule in advance: it is charged for the worst one, without amplification. With replacement nothing is proved.
 
     Args:
-        rate_x: step size of x.
-        rate_y: step size of y.
+        rate_x, rate_y: step sizes of x and y.
         sampling: how batches are drawn.
-        x: clip of one record's gradient in x, and noise of the released estimator.
-        y: the same for y.
-        beta_x: weight of the new in the estimator; 1 forgets the past.
-        beta_y: the same for y.
+        release_x, release_y: clip of one record's gradient in x or y, and noise of the released estimator.
+        beta_x, beta_y: weight of the new gradient in each estimator; 1 forgets the past.
         first: the first batch, usually larger; ``Poisson(b0, cut=True)`` takes min(b0, n). As `sampling` if not given.
         increment: sound design: clip of what one record adds to an estimator after the first, as a multiple of `clip`.
             By default ``2 - beta``, which two gradients within `clip` never exceed. A record adds
@@ -75,16 +70,16 @@ class DpMixSgd(Method):
 
     >>> import sottovoce as sv
     >>> message, first = sv.Release(clip=1.0, noise=0.2), Poisson(10_000, cut=True)
-    >>> method = DpMixSgd(rate_x=0.1, rate_y=0.1, sampling=Poisson(20), x=message, y=message, first=first)
-    >>> round(sv.account(method, sizes=[2000] * 4, steps=999, network=sv.networks.ring(4)).epsilon, 2)
+    >>> method = DpMixSgd(0.1, 0.1, sampling=Poisson(20), release_x=message, release_y=message, first=first)
+    >>> round(sv.account(method, sv.Population([2000] * 4), steps=999, network=sv.networks.ring(4)).epsilon, 2)
     0.93
     """
 
     rate_x: Schedule | float
     rate_y: Schedule | float
     sampling: Sampling
-    x: Release
-    y: Release
+    release_x: Release
+    release_y: Release
     beta_x: float = 0.1
     beta_y: float = 0.1
     first: Sampling | None = None
@@ -98,186 +93,87 @@ class DpMixSgd(Method):
         for name in ("beta_x", "beta_y"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must lie in (0, 1]")
-        if self.design not in ("sound", "printed"):
-            raise ValueError(f"design is {self.design!r}: choose 'sound' or 'printed'")
+        check_design(self.design)
         if self.increment is not None and (self.design == "printed" or not self.increment > 0):
             raise ValueError(f"increment is {self.increment}: give a positive number, and only to the sound design")
 
+    @classmethod
+    def paper(
+        cls, *, theta: float, gamma: float, steps: int, agents: int, clip: float, rate: float = 0.1, beta: float = 0.1
+    ) -> Self:
+        """Build Algorithm 1 as printed, with the noise of Theorem 2, (18), for its privacy (theta, gamma).
+
+        The constant that (18) hides is 1. The clip is L_g of Assumption 7, so that it never acts where the assumption
+        holds. Batches of 20 and b_0 = 10 000 (cut to the data) are those of Table 2, whose rates and betas come from
+        sets; `theory.dpmixsgd.theorem_1` has those of the convergence theorem. The account tells the true epsilon,
+        which covers each agent and both variables.
+
+        >>> method = DpMixSgd.paper(theta=1.0, gamma=1e-5, steps=9, agents=5, clip=1.0)
+        >>> round(method.release_x.scale(0), 6), method.design
+        (59.741166, 'printed')
+        """
+        message = Release(clip, published.dpmixsgd_sigma(theta, steps + 1, agents, clip, gamma))
+        return cls(rate, rate, FixedSize(20), message, message, beta, beta, Poisson(10_000, cut=True), design="printed")
+
     def init(self, problem: MinMax, agent: "Agent") -> MixState:
-        """The first iteration, from a batch of its own."""
+        """Run iteration 0: g_0 and h_0 from a batch of b_0 records (Initialize), then lines 5 to 13."""
         batch = agent.sample(self.first or self.sampling, "first")
-        here = (problem.x0, problem.y0)
+        here, messages = (problem.x0, problem.y0), (self.release_x, self.release_y)
         if self.design == "printed":
-            estimate = self._means(problem, here, batch, agent)
-            told = self._tell(estimate, agent)
+            estimate = gradients(agent.mean, messages, problem, here, batch)
+            sent = noised(agent, messages, estimate)
         else:
-            told = estimate = (
-                agent.release(self.x, **_slope(problem, here, 0), batch=batch),
-                agent.release(self.y, **_slope(problem, here, 1), batch=batch),
-            )
+            sent = estimate = gradients(agent.release, messages, problem, here, batch)
         nothing = (zeros_like(problem.x0), zeros_like(problem.y0))
-        return self._move(problem, MixState(*here, here, nothing, nothing, nothing), estimate, told, 0, agent)
+        return self._move(problem, MixState(*here, here, nothing, nothing, nothing), estimate, sent, 0, agent)
 
     def step(self, problem: MinMax, state: MixState, agent: "Agent") -> MixState:
         """Estimate, release, track; then one step down in x and up in y."""
-        batch = agent.sample(self.sampling)
-        here, before = (state.x, state.y), state.before
-        (g, h), (keep_x, keep_y) = state.estimate, (1 - self.beta_x, 1 - self.beta_y)
+        batch, messages = agent.sample(self.sampling), (self.release_x, self.release_y)
+        here, before, keep = (state.x, state.y), state.before, (1 - self.beta_x, 1 - self.beta_y)
         if self.design == "printed":
-            now, then = self._means(problem, here, batch, agent), self._means(problem, before, batch, agent)
-            estimate = (_storm(now[0], keep_x, g, then[0]), _storm(now[1], keep_y, h, then[1]))
-            told = self._tell(estimate, agent)
-        else:
-            more_x = agent.release(
-                self._added(self.x, keep_x), **_change(problem, here, before, 0, keep_x), batch=batch
-            )
-            more_y = agent.release(
-                self._added(self.y, keep_y), **_change(problem, here, before, 1, keep_y), batch=batch
-            )
-            told = estimate = (descend(more_x, -keep_x, g), descend(more_y, -keep_y, h))
-        return self._move(problem, state, estimate, told, agent.t + 1, agent)
+            now, then = (gradients(agent.mean, messages, problem, at, batch) for at in (here, before))
+            estimate = storm(now, keep, state.estimate, then)  # lines 2 and 3
+            sent = noised(agent, messages, estimate)  # lines 5 to 7
+        else:  # lines 2 to 7 in one: the estimators continue from what was released
+            added = self._added(self.release_x, keep[0]), self._added(self.release_y, keep[1])
+            g, h = increments(agent.release, added, problem, here, before, keep, batch)
+            sent = estimate = descend(g, -keep[0], state.estimate[0]), descend(h, -keep[1], state.estimate[1])
+        return self._move(problem, state, estimate, sent, agent.t + 1, agent)
 
-    def _move(
-        self, problem: MinMax, state: MixState, estimate: Pair, told: Pair, iteration: Any, agent: "Agent"
-    ) -> MixState:
-        """Track the network's average of what was told, and follow it."""
-        v, u = (
+    def _move(self, problem: MinMax, state: MixState, estimate: XY, sent: XY, k: Any, agent: "Agent") -> MixState:
+        """Track the network's average of what was sent, and follow it, in iteration k."""
+        v, u = (  # lines 9 and 10
             agent.mix(combine(lambda mine, new, old: mine + new - old, mine, new, old))
-            for mine, new, old in zip(state.tracked, told, state.told)
+            for mine, new, old in zip(state.tracked, sent, state.sent)
         )
-        down = schedule(self.rate_x)(iteration, agent.index)
-        up = schedule(self.rate_y)(iteration, agent.index)
-        x = problem.project_x(agent.mix(descend(state.x, down, v)))
-        y = problem.project_y(agent.mix(descend(state.y, -up, u)))
-        return MixState(x, y, (state.x, state.y), estimate, told, (v, u))
+        down = schedule(self.rate_x)(k, agent.index)
+        up = schedule(self.rate_y)(k, agent.index)
+        x = problem.project_x(agent.mix(descend(state.x, down, v)))  # line 12
+        y = problem.project_y(agent.mix(descend(state.y, -up, u)))  # line 13
+        return MixState(x, y, (state.x, state.y), estimate, sent, (v, u))
 
     def _added(self, release: Release, keep: float) -> Release:
-        """The release of an estimator's increment: the same noise, a clip of its own."""
+        """Return the release of an estimator's increment: the same noise, a clip of its own."""
         return replace(release, clip=release.clip * (1 + keep if self.increment is None else self.increment))
 
-    def _means(self, problem: MinMax, at: Pair, batch: "Batch", agent: "Agent") -> Pair:
-        return (
-            agent.mean(self.x, **_slope(problem, at, 0), batch=batch),
-            agent.mean(self.y, **_slope(problem, at, 1), batch=batch),
-        )
-
-    def _tell(self, estimate: Pair, agent: "Agent") -> Pair:
-        return agent.tell(self.x, estimate[0]), agent.tell(self.y, estimate[1])
-
-    # The account.
-
     def published(self, setting: Setting) -> float | None:
-        """Theorem 2 of the paper with its unspecified constant set to 1 and the clip for its Lipschitz constant."""
-        lowest = self._relative_noise(setting, 0)
-        if self.design_name == "non-private" or setting.delta <= 0 or not min(lowest) > 0:
-            return None
-        ratio = max(1 / noise for noise in lowest)
-        return published.dpmixsgd(1.0, setting.steps + 1, setting.network.size, ratio, setting.delta)
+        """Return Theorem 2 with its unspecified constant set to 1 and the clip for its Lipschitz constant."""
+        return theory.printed_epsilon(self.releases(), setting.steps, setting.network.size, setting.delta)
 
     def proved(self, setting: Setting, agent: int) -> float | None:
-        """`sound.storm_printed` for the record that takes part in the worst steps."""
-        gaussian = all(release.mechanism == "gaussian" for release in (self.x, self.y))
-        if self.design_name == "non-private" or not gaussian or setting.delta <= 0:
-            return None
-        first, later, n = self.first or self.sampling, self.sampling, int(setting.sizes["records"][agent])
-        if not all(isinstance(s, (Full, Poisson, FixedSize, OnePass)) for s in (first, later)):
-            return None
-        total = setting.steps + 1
-        sigma_x, sigma_y = self._relative_noise(setting, agent)
-        if not min(sigma_x, sigma_y) > 0:
-            return None  # some step has no noise
-        batch, b0 = int(later.denominator(n, 0)), int(first.denominator(n, 0))
-        return max(
-            sound.storm_printed(total, self.beta_x, self.beta_y, 1.0, batch, b0, sigma_x, sigma_y, steps, setting.delta)
-            for steps in participations(first, later, n, total)
-        )
+        """Return `sound.storm_printed` for the record that takes part in the worst steps."""
+        draws = self.first or self.sampling, self.sampling
+        n, betas = int(setting.sizes["records"][agent]), (self.beta_x, self.beta_y)
+        return theory.proved_epsilon(self.releases(), betas, *draws, n, setting.steps, setting.delta, agent)
 
     def caveats(self, setting: Setting) -> Sequence[str]:
-        """Where the first batch is cut; what the published figure leaves out."""
-        notes = [
-            "the published figure is for the network's average and one variable: a neighbour sees each agent, and both"
-        ]
-        wanted = getattr(self.first, "batch", 0)
-        short = [i for i, n in enumerate(setting.sizes["records"]) if n < wanted]
-        if short:
-            notes.append(f"the first batch of {wanted} is cut to the records there are, for {len(short)} agents")
-        return notes
-
-    def _relative_noise(self, setting: Setting, agent: int) -> tuple[float, float]:
-        """The lowest noise of each estimator over its clip."""
-        t = np.arange(setting.steps)
-        x, y = (float(np.min(release.scale(t, agent))) / release.clip for release in (self.x, self.y))
-        return x, y
+        """List where the first batch is cut, and what the published figure leaves out."""
+        return theory.caveats(self.first, setting.sizes["records"])
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Full batches, both designs."""
-        made = [
-            cls(0.1, 0.1, Full(), x=Release.open(), y=Release.open(), beta_x=0.5, beta_y=0.3, design=design)
-            for design in get_args(Design)
-        ]
+        """Return full batches, both designs."""
+        free = Release.open()
+        made = [cls(0.1, 0.1, Full(), free, free, 0.5, 0.3, design=design) for design in get_args(Design)]
         return {method.design: method for method in made}
-
-
-def participations(first: Sampling, later: Sampling, n: int, total: int) -> list[Iterable[int] | None]:
-    """Every set of iterations that some record takes part in; ``[None]`` (any set) if the draw is random.
-
-    Iteration 0 draws from `first`, iteration k from `later` at its step k - 1.
-
-    >>> participations(OnePass(2), OnePass(2), n=6, total=4)
-    [[0, 1], [2], [3]]
-    """
-    if not (_is_planned(first, n) and _is_planned(later, n)):
-        return [None]
-    table = np.stack([_batch(first, n, 0), *(_batch(later, n, t) for t in range(total - 1))], axis=1)
-    sets = {tuple(np.flatnonzero(row).tolist()) for row in np.unique(table, axis=0)}
-    return [list(steps) for steps in sorted(sets)]
-
-
-def _is_planned(sampling: Sampling, n: int) -> bool:
-    """Whether it is known in advance who takes part."""
-    return isinstance(sampling, (Full, OnePass)) or (isinstance(sampling, Poisson) and sampling.batch >= n)
-
-
-def _batch(sampling: Sampling, n: int, t: int) -> np.ndarray:
-    """Which rows are in the planned batch of step t."""
-    return np.arange(n) // sampling.batch == t if isinstance(sampling, OnePass) else np.ones(n, bool)
-
-
-def _toward(fn: Callable[..., Any], at: Pair, which: int) -> Callable[..., Any]:
-    """`fn(x, y, ...)` as a function of one of the two, the other held at `at`."""
-    return lambda own, *record: fn(own, at[1], *record) if which == 0 else fn(at[0], own, *record)
-
-
-def _slope(problem: MinMax, at: Pair, which: int) -> dict[str, Any]:
-    """What to read for the gradient in x (0) or y (1)."""
-    return {
-        "records": _toward(problem.loss, at, which),
-        "public": _toward(problem.public, at, which),
-        "at": at[which],
-    }
-
-
-def _change(problem: MinMax, here: Pair, before: Pair, which: int, keep: float) -> dict[str, Any]:
-    """What to read for the gradient here minus `keep` times the one before: as one function, so with one clip.
-
-    It is the derivative by a common shift of both points, at zero.
-    """
-    if keep == 0:
-        return _slope(problem, here, which)
-
-    def difference(fn: Callable[..., Any]) -> Callable[..., Any]:
-        now, then = _toward(fn, here, which), _toward(fn, before, which)
-        return lambda shift, *record: (
-            now(add(here[which], shift), *record) - keep * then(add(before[which], shift), *record)
-        )
-
-    return {
-        "records": difference(problem.loss),
-        "public": difference(problem.public),
-        "at": zeros_like(here[which]),
-    }
-
-
-def _storm(now: Tree, keep: float, estimate: Tree, then: Tree) -> Tree:
-    return combine(lambda a, g, b: a + keep * (g - b), now, estimate, then)

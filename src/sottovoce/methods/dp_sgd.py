@@ -58,8 +58,9 @@ class DpSgd(Method):
         return SgdState(problem.x0, zeros_like(problem.x0))
 
     def step(self, problem: Minimize, state: SgdState, agent: "Agent") -> SgdState:
-        """Release a gradient, descend, then average with the neighbours, which also calms the noise."""
+        """Release a gradient, descend, then average with the neighbours, which also reduces the noise."""
         batch = agent.sample(self.sampling)
+        # Clip each record's gradient, average, add noise (Abadi et al., Algorithm 1), then x' = W (x - rate velocity).
         slope = agent.release(self.gradient, problem.loss, at=state.x, batch=batch, public=problem.public)
         velocity = combine(lambda v, g: self.momentum * v + g, state.velocity, slope)
         x = descend(state.x, schedule(self.rate)(agent.t, agent.index), velocity)
@@ -67,7 +68,7 @@ class DpSgd(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Full batches, and Poisson ones with momentum."""
+        """Return full batches, without and with momentum."""
         return {
             "full": cls(rate=0.2, gradient=Release.open(), sampling=Full()),
             "momentum": cls(rate=0.05, gradient=Release.open(), sampling=Full(), momentum=0.8),

@@ -15,12 +15,12 @@ from sottovoce.methods.base import Method
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
 from sottovoce.methods.dp_gradient_tracking import DpGradientTracking
 from sottovoce.methods.dp_mix_sgd import DpMixSgd
-from sottovoce.methods.gradient_tracking_schemes import Rates
 from sottovoce.methods.ldp_dsbo import LdpDsbo
 from sottovoce.networks import Network, directed, ring
 from sottovoce.privacy.labels import Memoised
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Poisson, Sampling
+from sottovoce.theory.gradient_tracking import Rates
 
 EPSILON, DELTA = 3.0, 1e-2  # a large delta, so that some thousand trials have power
 SIZES, STEPS = (8, 8), 3
@@ -36,13 +36,13 @@ def designs(sampling: Sampling) -> dict[str, tuple[Method, Network]]:
     one, both = Release(1.0, 1.0), ring(2)
     edges = [(0, 1), (1, 0)]
     return {
-        "LdpDsbo": (LdpDsbo(0.1, 0.1, 0.1, one, one, sampling, x=one, z_radius=10.0), both),
+        "LdpDsbo": (LdpDsbo(0.1, 0.1, 0.1, one, one, sampling, release_x=one, z_radius=10.0), both),
         "DpGradientTracking": (
             DpGradientTracking(Rates(0.4, 0.4, 0.1), one, sampling),
             directed(pull=edges, push=edges),
         ),
-        "DpMixSgd": (DpMixSgd(0.1, 0.1, sampling, x=one, y=one), both),
-        "DpBilevel": (DpBilevel(0.1, Descent(2, 0.5), one, one, sampling, x=one), both),
+        "DpMixSgd": (DpMixSgd(0.1, 0.1, sampling, release_x=one, release_y=one), both),
+        "DpBilevel": (DpBilevel(0.1, Descent(2, 0.5), one, one, sampling, release_x=one), both),
     }
 
 

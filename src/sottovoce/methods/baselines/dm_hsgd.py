@@ -11,12 +11,12 @@ from sottovoce.privacy.release import Release
 
 @dataclass(frozen=True)
 class DmHsgd(DpMixSgd):
-    """What `DpMixSgd` adds noise to: STORM estimators and gradient tracking, with open releases.
+    """DM-HSGD: `DpMixSgd` without clipping and noise, that is STORM estimators and gradient tracking.
 
     >>> from sottovoce.privacy.sampling import Poisson
     >>> DmHsgd(0.1, 0.01, Poisson(20), first=Poisson(10_000, cut=True)).design_name
     'non-private'
     """
 
-    x: Release = field(default_factory=Release.open)
-    y: Release = field(default_factory=Release.open)
+    release_x: Release = field(default_factory=Release.open)
+    release_y: Release = field(default_factory=Release.open)

@@ -20,21 +20,21 @@ _GROWING = Decay(10.0, -1 / 3)
 
 @dataclass(frozen=True)
 class F2sa(DpBilevel):
-    """What `DpBilevel` clips and adds noise to: yg and yl by steps of their own, with a penalty that grows.
+    """F2SA: `DpBilevel` without clipping and noise, with yg and yl by steps of their own and a penalty that grows.
 
     >>> F2sa(step_x=0.1).design_name
     'non-private'
     """
 
     inner: Descent = _FIVE_STEPS
-    y: Release = _OPEN
-    penalised: Release = _OPEN
+    release_y: Release = _OPEN
+    release_penalised: Release = _OPEN
     sampling: Sampling = _FULL
-    x: Release | None = _OPEN
+    release_x: Release | None = _OPEN
     penalty: Schedule | float = _GROWING
     solve: Literal["gap", "apart"] = "apart"
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """The defaults: after 600 steps the penalty is 84."""
+        """Return the defaults: after 600 steps the penalty is 84."""
         return {"growing penalty": cls(step_x=0.2)}

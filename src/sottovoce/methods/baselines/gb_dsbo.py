@@ -2,7 +2,7 @@
 
 Yang, Zhang and Wang, "Decentralized gossip-based stochastic bilevel optimization over communication networks",
 NeurIPS 2022. Agents gossip moving averages of gradients and of whole Hessian and Jacobian matrices: q x q and p x q
-numbers a message, which is what LDP-DSBO does without.
+numbers per message, which LDP-DSBO does without.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from sottovoce.methods.base import Method
-from sottovoce.methods.dsbo_parts import Design, check_design, keeper, toward_y, voice
+from sottovoce.methods.bilevel import SecondDerivatives, toward_y
+from sottovoce.methods.design import Design, channels, check_design, hold
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Bilevel
@@ -47,9 +48,10 @@ class GbDsbo(Method):
     Args:
         step_x, step_y: step sizes.
         average: weight of the newest value in the moving averages, in (0, 1].
-        x, h: clip and noise of the upper gradient in x and in y (printed: noise of the messages x, s and h).
-        y: clip and noise of the lower gradient (printed: noise of the message y).
-        matrices: the same for Jacobian and Hessians; the clip acts on all entries of a matrix together.
+        release_x, release_h: clip and noise of the upper gradient in x and in y (printed: noise of the messages x, s
+            and h).
+        release_y: clip and noise of the lower gradient (printed: noise of the message y).
+        release_matrices: the same for Jacobian and Hessians; the clip acts on all entries of a matrix together.
         sampling: how each batch is drawn.
         smoothness: an upper bound on the lower Hessian; below it the series diverges.
         terms: the length of the series.
@@ -57,17 +59,17 @@ class GbDsbo(Method):
 
     >>> import sottovoce as sv
     >>> method = GbDsbo(0.1, 0.1, 0.5, *[Release(1.0, 0.1)] * 4, sampling=Full(), terms=7)
-    >>> [event.split()[-2] for event in sv.account(method, sizes=[50] * 4, steps=1, network=sv.networks.ring(4)).events]
+    >>> [event.split()[-2] for event in sv.account(method, sv.Population([50] * 4), steps=1, network=sv.networks.ring(4)).events]
     ['1', '1', '1', '1', '7']
     """
 
     step_x: Schedule | float
     step_y: Schedule | float
     average: Schedule | float
-    x: Release
-    h: Release
-    y: Release
-    matrices: Release
+    release_x: Release
+    release_h: Release
+    release_y: Release
+    release_matrices: Release
     sampling: Sampling
     smoothness: float = 1.0
     terms: int = 10
@@ -82,8 +84,8 @@ class GbDsbo(Method):
             raise ValueError(f"smoothness is {self.smoothness}: give a positive bound on the lower Hessian")
 
     def init(self, problem: Bilevel, agent: "Agent") -> GbState:
-        """Averages start at zero, Hessians at `smoothness` times I, for which the series is exact."""
-        keep = keeper(self.design)
+        """Start averages at zero, and Hessians at `smoothness` times I, for which the series is exact."""
+        keep = hold(self.design)
         p, q = (ravel_pytree(value)[0].size for value in (problem.x0, problem.y0))
         hessians = jnp.tile(self.smoothness * jnp.eye(q), (self.terms, 1, 1))
         averages = (jnp.zeros(p), jnp.zeros(q), jnp.zeros((p, q)), hessians)
@@ -91,33 +93,34 @@ class GbDsbo(Method):
 
     def step(self, problem: Bilevel, state: GbState, agent: "Agent") -> GbState:
         """Read gradients and matrices, gossip the averages, move along the assembled hypergradient."""
-        read, mix = voice(agent, self.design)
+        read, mix = channels(agent, self.design)
         rate_x, rate_y, beta = (schedule(s)(agent.t, agent.index) for s in (self.step_x, self.step_y, self.average))
         x, y = reveal(state.x), reveal(state.y)
         (flat_x, shape_x), (flat_y, shape_y) = ravel_pytree(x), ravel_pytree(y)
-        second = _Second(problem, shape_x, shape_y, flat_x, flat_y)
+        second = SecondDerivatives(problem, shape_x, shape_y, flat_x, flat_y)
 
         def averaged(release: Release, old: Tree, new: Tree) -> Tree:
             return combine(lambda a, b: (1 - beta) * a + beta * b, mix(release, old), new)
 
+        # s' = (1 - beta) W s + beta grad_x f; h, U and V likewise with grad_y f, hess_xy g and hess_yy g.
         batch = agent.sample(self.sampling)
         grad_x = read(
-            self.x,
+            self.release_x,
             upper=lambda x, r: problem.upper(shape_x(x), y, r),
             at=flat_x,
             batch=batch,
             public=lambda x: problem.public_upper(shape_x(x), y),
         )
         grad_y = read(
-            self.h,
+            self.release_h,
             upper=lambda y, r: problem.upper(x, shape_y(y), r),
             at=flat_y,
             batch=batch,
             public=lambda y: problem.public_upper(x, shape_y(y)),
         )
-        slope = toward_y(read, self.y, problem, x, y, batch)
+        slope = toward_y(read, self.release_y, problem, x, y, batch)
         cross = read(
-            self.matrices,
+            self.release_matrices,
             lower=second.jacobian,
             at=zeros_like(reveal(state.jacobian)),
             batch=batch,
@@ -125,35 +128,36 @@ class GbDsbo(Method):
         )
 
         def next_hessian(stack: Tree, agent: "Agent") -> Tree:
-            read, mix = voice(agent, self.design)
+            read, mix = channels(agent, self.design)
             first = combine(lambda v: v[0], stack)
             new = read(
-                self.matrices,
+                self.release_matrices,
                 lower=second.hessian,
                 at=zeros_like(reveal(first)),
                 batch=agent.sample(self.sampling),
                 public=second.hessian,
             )
-            fresh = combine(lambda a, b: (1 - beta) * a + beta * b, mix(self.matrices, first), new)
+            fresh = combine(lambda a, b: (1 - beta) * a + beta * b, mix(self.release_matrices, first), new)
             return combine(lambda v, f: jnp.concatenate([v[1:], f[None]]), stack, fresh)  # a full round keeps the order
 
         hessians = agent.loop(self.terms, next_hessian, state.hessians, "hessians")
         averages = (
-            averaged(self.x, state.s, grad_x),
-            averaged(self.h, state.h, grad_y),
-            averaged(self.matrices, state.jacobian, cross),
+            averaged(self.release_x, state.s, grad_x),
+            averaged(self.release_h, state.h, grad_y),
+            averaged(self.release_matrices, state.jacobian, cross),
         )
+        # x' = W x - step_x (s - U Q h), y' = W y - step_y grad_y g.
         hyper = combine(self._hypergradient, *averages, hessians)
-        moved = descend(mix(self.x, state.x), rate_x, _shaped(shape_x, hyper))
+        moved = descend(mix(self.release_x, state.x), rate_x, _shaped(shape_x, hyper))
         return GbState(
-            keeper(self.design)(problem.project_x(reveal(moved))),
-            descend(mix(self.y, state.y), rate_y, slope),
+            hold(self.design)(problem.project_x(reveal(moved))),
+            descend(mix(self.release_y, state.y), rate_y, slope),
             *averages,
             hessians,
         )
 
     def _hypergradient(self, s: jax.Array, h: jax.Array, jacobian: jax.Array, hessians: jax.Array) -> jax.Array:
-        """s - U Q h, from the right: only matrix-vector products."""
+        """Return s - U Q h, computed from the right: only matrix-vector products."""
 
         def term(direction: jax.Array, hessian: jax.Array) -> tuple[jax.Array, None]:
             return h + direction - hessian @ direction / self.smoothness, None
@@ -163,35 +167,12 @@ class GbDsbo(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Both designs on three unknowns."""
+        """Return both designs on three unknowns."""
         free = Release.open()
         sound = cls(0.1, 0.2, 0.4, free, free, free, free, Full(), smoothness=1.25, terms=6)
         return {"sound": sound, "printed": replace(sound, design="printed")}
 
 
-@dataclass(frozen=True)
-class _Second:
-    """Second derivatives as gradients: <M, hess g> is linear in M, and its gradient is the matrix itself."""
-
-    problem: Bilevel
-    shape_x: Any
-    shape_y: Any
-    x: jax.Array
-    y: jax.Array
-
-    def _lower(self, x: jax.Array, y: jax.Array, *record: Any) -> jax.Array:
-        fn = self.problem.lower if record else self.problem.public_lower
-        return jnp.asarray(fn(self.shape_x(x), self.shape_y(y), *record), float)
-
-    def jacobian(self, matrix: jax.Array, *record: Any) -> jax.Array:
-        """<matrix, hess_xy>, of a record, or of the public term when none is given."""
-        return jnp.vdot(matrix, jax.jacfwd(jax.grad(self._lower, 1), 0)(self.x, self.y, *record).T)
-
-    def hessian(self, matrix: jax.Array, *record: Any) -> jax.Array:
-        """<matrix, hess_yy>, likewise."""
-        return jnp.vdot(matrix, jax.hessian(self._lower, 1)(self.x, self.y, *record))
-
-
 def _shaped(shape: Any, flat: Tree) -> Tree:
-    """A flat vector, private or not, in the shape of the variable."""
+    """Return a flat vector, private or not, in the shape of the variable."""
     return Private(shape(flat.value)) if isinstance(flat, Private) else shape(flat)

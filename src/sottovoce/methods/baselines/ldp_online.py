@@ -6,14 +6,15 @@ averages with its neighbours' noisy states and descends along the running averag
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from sottovoce.methods.base import Method, Setting
+from sottovoce.methods.design import Design, channels, check_design, hold
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling, Stream
 from sottovoce.problems import Minimize
 from sottovoce.schedules import Decay, Ratio, Schedule, schedule
-from sottovoce.trees import Private, Tree, descend
+from sottovoce.trees import Tree, descend, reveal
 
 if TYPE_CHECKING:
     from sottovoce.runtime.agent import Agent
@@ -43,45 +44,41 @@ class LdpOnline(Method):
     rate: Schedule | float
     gradient: Release
     sampling: Sampling = field(default_factory=Stream)
-    design: Literal["sound", "printed"] = "sound"
+    design: Design = "sound"
 
     solves: ClassVar[tuple[type, ...]] = (Minimize,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.design not in ("sound", "printed"):
-            raise ValueError(f"design is {self.design!r}: choose 'sound' or 'printed'")
+        check_design(self.design)
 
     @staticmethod
     def laplace(clip: float, sigma: float, s: float, rate: Schedule | float) -> Release:
-        """The release after which the message of step t carries Laplace noise of variance sigma^2 / (t+2)^2s."""
+        """Return the release after which the message of step t carries Laplace noise of variance sigma^2 / (t+2)^2s."""
         message = Decay(sigma / 2**0.5, s, offset=2.0)
         return Release(clip, Ratio(message, schedule(rate)), mechanism="laplace")
 
     def init(self, problem: Minimize, agent: "Agent") -> OnlineState:
         """Start at x0."""
-        return OnlineState(problem.x0 if self.design == "sound" else Private(problem.x0))
+        return OnlineState(hold(self.design)(problem.x0))
 
     def step(self, problem: Minimize, state: OnlineState, agent: "Agent") -> OnlineState:
         """Average with the neighbours, descend."""
+        read, average = channels(agent, self.design)
         batch = agent.sample(self.sampling)
-        rate = schedule(self.rate)(agent.t, agent.index)
-        given = {"at": state.x, "batch": batch, "public": problem.public}
-        if self.design == "sound":
-            slope = agent.release(self.gradient, problem.loss, **given)
-            return OnlineState(problem.project_x(descend(agent.mix(state.x), rate, slope)))
-        heard = agent.mix(agent.tell(self.gradient, state.x), own=state.x)
-        moved = descend(heard, rate, agent.mean(self.gradient, problem.loss, **given))
-        return OnlineState(Private(problem.project_x(moved.value)))
+        # x' = project(x + sum_j w_ij (sent_j - x) - rate * mean gradient of all records so far)
+        slope = read(self.gradient, problem.loss, at=state.x, batch=batch, public=problem.public)
+        x = descend(average(self.gradient, state.x), schedule(self.rate)(agent.t, agent.index), slope)
+        return OnlineState(hold(self.design)(problem.project_x(reveal(x))))
 
     def caveats(self, setting: Setting) -> Sequence[str]:
-        """What the printed design leaves open."""
+        """List what the printed design leaves open."""
         if self.design == "sound":
             return ()
         return ("gradients are taken at private states, which drift apart: no epsilon is proved for the messages",)
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Both designs on full batches."""
+        """Return both designs on full batches."""
         common = {"rate": 0.2, "gradient": Release.open(), "sampling": Full()}
         return {"sound": cls(**common), "printed": cls(**common, design="printed")}  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""DP-SGD with a grid: what one would do without bilevel optimisation, every trial and the selection charged.
+"""DP-SGD with a grid: tuning without bilevel optimisation, with every trial and the selection charged.
 
 Each candidate is trained by DP-SGD (Abadi et al., CCS 2016) on the lower level; the validation loss of all of them is
 released with noise, and the smallest wins (the Gaussian form of report-noisy-max).
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from sottovoce.methods.base import Method
-from sottovoce.methods.dsbo_parts import toward_y
+from sottovoce.methods.bilevel import toward_y
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import Bilevel
@@ -48,7 +48,7 @@ class DpGrid(Method):
 
     >>> import sottovoce as sv
     >>> method = DpGrid(((0.0, 0.5), (2.0, 0.5)), Release(1.0, 0.1), sv.Full(), Release(2.0, 0.1))
-    >>> for event in sv.account(method, sizes=[sv.data.Levels(100, 900)], steps=10).events: print(event)
+    >>> for event in sv.account(method, sv.Population([sv.data.Levels(100, 900)]), steps=10).events: print(event)
     gradient: ... 10 times
     gradient: ... 10 times
     validation: ... 10 times
@@ -78,15 +78,17 @@ class DpGrid(Method):
         return GridState(self._x(problem, 0), problem.y0, models, jnp.zeros(len(self.grid)))
 
     def step(self, problem: Bilevel, state: GridState, agent: "Agent") -> GridState:
-        """Train every candidate on one batch, then see who leads."""
+        """Train every candidate on one batch, then choose the one with the smallest validation loss."""
         batch = agent.sample(self.sampling)
         models = []
         for number, ((_, rate), y) in enumerate(zip(self.grid, state.models)):
+            # One step of DP-SGD on the lower level: y' = W y - rate (clipped mean of grad_y g + noise).
             slope = toward_y(agent.release, self.gradient, problem, self._x(problem, number), y, batch)
             models.append(descend(agent.mix(y), rate, slope))
         if self.validation is None:
             return GridState(state.x, models[0], (models[0],), state.losses)
 
+        # Report-noisy-max: all losses in one release, then the smallest running average.
         def all_losses(weights: jax.Array, record: Any) -> jax.Array:
             losses = [problem.upper(self._x(problem, number), y, record) for number, y in enumerate(models)]
             return weights @ jnp.stack(losses)
@@ -108,5 +110,5 @@ class DpGrid(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """None: a grid does not reach an optimum that lies between its points, so the contract is not for it."""
+        """Return none: a grid does not reach an optimum between its points, so the contract is not for it."""
         return {}

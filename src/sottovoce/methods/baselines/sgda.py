@@ -39,21 +39,21 @@ class DpSgda(Method):
         rate_x: step size of x.
         rate_y: step size of y.
         sampling: how batches are drawn.
-        x: clip and noise of the gradient in x.
-        y: clip and noise of the gradient in y.
+        release_x: clip and noise of the gradient in x.
+        release_y: clip and noise of the gradient in y.
         momentum: weight of the past in both directions (post-processing: it costs no privacy).
 
     >>> from sottovoce.privacy.release import Release
     >>> from sottovoce.privacy.sampling import Poisson
-    >>> DpSgda(0.1, 0.01, Poisson(20), x=Release(1.0, 0.1), y=Release(1.0, 0.1)).design_name
+    >>> DpSgda(0.1, 0.01, Poisson(20), release_x=Release(1.0, 0.1), release_y=Release(1.0, 0.1)).design_name
     'sound'
     """
 
     rate_x: Schedule | float
     rate_y: Schedule | float
     sampling: Sampling
-    x: Release
-    y: Release
+    release_x: Release
+    release_y: Release
     momentum: float = 0.0
 
     solves: ClassVar[tuple[type, ...]] = (MinMax,)
@@ -70,20 +70,22 @@ class DpSgda(Method):
     def step(self, problem: MinMax, state: SgdaState, agent: "Agent") -> SgdaState:
         """Release both gradients, average with the neighbours, go down in x and up in y."""
         x, y, batch = state.x, state.y, agent.sample(self.sampling)
+        # g = grad_x F(x, y; batch) + noise, h = grad_y F(x, y; batch) + noise.
         g = agent.release(
-            self.x,
+            self.release_x,
             lambda x, r: problem.loss(x, y, r),
             at=x,
             batch=batch,
             public=lambda x: problem.public(x, y),
         )
         h = agent.release(
-            self.y,
+            self.release_y,
             lambda y, r: problem.loss(x, y, r),
             at=y,
             batch=batch,
             public=lambda y: problem.public(x, y),
         )
+        # velocity' = momentum velocity + gradient, then x' = project(W x - rate_x velocity'), y' = project(W y + ...).
         down = combine(lambda v, new: self.momentum * v + new, state.velocity_x, g)
         up = combine(lambda v, new: self.momentum * v + new, state.velocity_y, h)
         return SgdaState(
@@ -95,10 +97,10 @@ class DpSgda(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Full batches."""
+        """Return full batches."""
         return {
-            "full": cls(0.1, 0.1, Full(), x=Release.open(), y=Release.open()),
-            "momentum": cls(0.05, 0.05, Full(), x=Release.open(), y=Release.open(), momentum=0.5),
+            "full": cls(0.1, 0.1, Full(), release_x=Release.open(), release_y=Release.open()),
+            "momentum": cls(0.05, 0.05, Full(), release_x=Release.open(), release_y=Release.open(), momentum=0.5),
         }
 
 
@@ -111,5 +113,5 @@ class Sgda(DpSgda):
     'non-private'
     """
 
-    x: Release = field(default_factory=Release.open)
-    y: Release = field(default_factory=Release.open)
+    release_x: Release = field(default_factory=Release.open)
+    release_y: Release = field(default_factory=Release.open)

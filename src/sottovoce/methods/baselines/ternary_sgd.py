@@ -66,30 +66,31 @@ class TernarySgd(Method):
         return TernaryState(Private(problem.x0))
 
     def step(self, problem: Minimize, state: TernaryState, agent: "Agent") -> TernaryState:
-        """Tell the quantised state, move toward what is heard, descend."""
-        told = agent.tell(self.message, state.x)
+        """Send the quantised state, move toward what is heard, descend."""
+        sent = agent.tell(self.message, state.x)
         if self.threshold is not None:
-            told = ternary(agent.key("quantiser"), told, self.threshold)
+            sent = ternary(agent.key("quantiser"), sent, self.threshold)
         slope = agent.mean(
             self.message, problem.loss, at=state.x, batch=agent.sample(self.sampling), public=problem.public
         )
         weight = schedule(self.weight)(agent.t, agent.index)
-        x = combine(lambda x, heard, q: x + weight * (heard - q), state.x, agent.mix(told), told)
+        # x' = project(x + weight * (sum_j w_ij q_j - q) - rate * gradient), with q the quantised state
+        x = combine(lambda x, heard, q: x + weight * (heard - q), state.x, agent.mix(sent), sent)
         x = descend(x, schedule(self.rate)(agent.t, agent.index), slope)
         return TernaryState(Private(problem.project_x(x.value)))
 
     def caveats(self, setting: Setting) -> Sequence[str]:
-        """Why there is no epsilon."""
+        """Say why there is no epsilon."""
         return ("ternary messages have no finite epsilon: at the threshold a coordinate is sent without noise",)
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Without the quantiser, whose noise is the method's own."""
+        """Return it without the quantiser, whose noise is the method's own."""
         return {"unquantised": cls(rate=0.2, message=Release.open(), sampling=Full(), threshold=None)}
 
 
 def ternary(key: jax.Array, tree: Tree, threshold: float) -> Tree:
-    """Each value cut to [-threshold, threshold] and sent as -threshold, 0 or threshold, with the cut value as mean.
+    """Cut each value to [-threshold, threshold] and return -threshold, 0 or threshold, with the cut value as mean.
 
     >>> sent = ternary(jax.random.key(0), jnp.full(1000, 0.25), 1.0)
     >>> sorted(set(sent.tolist())), bool(abs(sent.mean() - 0.25) < 0.05)

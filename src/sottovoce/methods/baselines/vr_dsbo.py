@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import jax.numpy as jnp
 
 from sottovoce.methods.base import Method
-from sottovoce.methods.dsbo_parts import Design, check_design, keeper, toward_z, voice
+from sottovoce.methods.bilevel import toward_z
+from sottovoce.methods.design import Design, channels, check_design, hold
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Bilevel, along, public_along
@@ -49,8 +50,8 @@ class VrDsbo(Method):
         rate: eta, the step size of both levels.
         alpha_x, alpha_y: weights of the estimators, times rate squared.
         beta_x, beta_y: how far x and y follow their trackers.
-        x, y: clip and noise of the estimators' increments (printed: noise of the messages).
-        z: clip and noise of a term of the Neumann series (printed: its clip; nothing of it is told).
+        release_x, release_y: clip and noise of the estimators' increments (printed: noise of the messages).
+        release_z: clip and noise of a term of the Neumann series (printed: its clip; nothing of it is sent).
         sampling: how a batch is drawn.
         smoothness: an upper bound on the lower Hessian; below it the series diverges.
         terms: the length of the series.
@@ -58,14 +59,14 @@ class VrDsbo(Method):
 
     >>> import sottovoce as sv
     >>> method = VrDsbo(0.5, *[Release(1.0, 0.1)] * 3, sampling=Full(), terms=5)
-    >>> [event.split()[-2] for event in sv.account(method, sizes=[50] * 4, steps=1, network=sv.networks.ring(4)).events]
+    >>> [event.split()[-2] for event in sv.account(method, sv.Population([50] * 4), steps=1, network=sv.networks.ring(4)).events]
     ['5', '5', '1', '1']
     """
 
     rate: Schedule | float
-    x: Release
-    y: Release
-    z: Release
+    release_x: Release
+    release_y: Release
+    release_z: Release
     sampling: Sampling
     alpha_x: float = 3.0
     alpha_y: float = 3.0
@@ -85,14 +86,14 @@ class VrDsbo(Method):
 
     def init(self, problem: Bilevel, agent: "Agent") -> VrState:
         """Start at x0 and y0 with empty estimators."""
-        keep = keeper(self.design)
+        keep = hold(self.design)
         x, y = keep(problem.x0), keep(problem.y0)
         zero_x, zero_y = keep(zeros_like(problem.x0)), keep(zeros_like(problem.y0))
         return VrState(x, y, zero_x, zero_y, zero_x, zero_y, x, y)
 
     def step(self, problem: Bilevel, state: VrState, agent: "Agent") -> VrState:
         """Renew both estimators from one batch, track them, move both levels."""
-        read, mix = voice(agent, self.design)
+        read, average = channels(agent, self.design)
         rate = schedule(self.rate)(agent.t, agent.index)
         batch = agent.sample(self.sampling)
         now, last = (tuple(map(reveal, pair)) for pair in ((state.x, state.y), (state.last_x, state.last_y)))
@@ -102,18 +103,19 @@ class VrDsbo(Method):
         )
 
         def inverse(point: tuple[Tree, Tree]) -> Tree:
-            """The agent's own Hessian-inverse-vector product: `terms` steps of size 1 / smoothness on its residual."""
+            """Return the agent's own Hessian-inverse-vector product, by `terms` steps of size 1 / smoothness."""
 
             def turn(z: Tree, agent: "Agent") -> Tree:
-                own, _ = voice(agent, self.design)
-                return descend(z, 1 / self.smoothness, toward_z(own, self.z, problem, *point, reveal(z), batch))
+                own, _ = channels(agent, self.design)
+                return descend(z, 1 / self.smoothness, toward_z(own, self.release_z, problem, *point, reveal(z), batch))
 
-            return reveal(agent.loop(self.terms, turn, keeper(self.design)(zeros_like(problem.y0)), "inverse"))
+            return reveal(agent.loop(self.terms, turn, hold(self.design)(zeros_like(problem.y0)), "inverse"))
 
         z_now, z_last = inverse(now), inverse(last)
         # Both points move by the same offset, so that the gradient at offset 0 is the increment of the estimator.
+        # u' - (1 - a) u = d(t) - (1 - a) d(t-1), with d = grad_x f - hess_xy g z the local hypergradient.
         increment_u = read(
-            self.x,
+            self.release_x,
             upper=lambda o, r: (
                 problem.upper(add(now[0], o), now[1], r) - keep_u * problem.upper(add(last[0], o), last[1], r)
             ),
@@ -130,8 +132,9 @@ class VrDsbo(Method):
                 + keep_u * public_along(problem.public_lower, add(last[0], o), last[1], z_last)
             ),
         )
+        # v' - (1 - a) v = grad_y g(t) - (1 - a) grad_y g(t-1).
         increment_v = read(
-            self.y,
+            self.release_y,
             lower=lambda o, r: (
                 problem.lower(now[0], add(now[1], o), r) - keep_v * problem.lower(last[0], add(last[1], o), r)
             ),
@@ -143,20 +146,22 @@ class VrDsbo(Method):
         )
         u = combine(lambda new, old: new + keep_u * old, increment_u, state.u)
         v = combine(lambda new, old: new + keep_v * old, increment_v, state.v)
-        track_u = combine(lambda t, new, old: t + new - old, mix(self.x, state.track_u), u, state.u)
-        track_v = combine(lambda t, new, old: t + new - old, mix(self.y, state.track_v), v, state.v)
+        # track' = W track + u' - u.
+        track_u = combine(lambda t, new, old: t + new - old, average(self.release_x, state.track_u), u, state.u)
+        track_v = combine(lambda t, new, old: t + new - old, average(self.release_y, state.track_v), v, state.v)
 
+        # x' = x + rate (W x - beta track' - x), and y likewise.
         def moved(release: Release, value: Tree, beta: float, track: Tree) -> Tree:
-            return combine(lambda a, heard, t: a + rate * (heard - beta * t - a), value, mix(release, value), track)
+            return combine(lambda a, heard, t: a + rate * (heard - beta * t - a), value, average(release, value), track)
 
-        x = moved(self.x, state.x, self.beta_x, track_u)
-        y = moved(self.y, state.y, self.beta_y, track_v)
-        x = keeper(self.design)(problem.project_x(reveal(x)))
+        x = moved(self.release_x, state.x, self.beta_x, track_u)
+        y = moved(self.release_y, state.y, self.beta_y, track_v)
+        x = hold(self.design)(problem.project_x(reveal(x)))
         return VrState(x, y, u, v, track_u, track_v, state.x, state.y)
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Both designs with a short series."""
+        """Return both designs with a short series."""
         free = Release.open()
         sound = cls(0.5, free, free, free, Full(), beta_x=0.2, beta_y=0.4, smoothness=1.25, terms=6)
         return {"sound": sound, "printed": replace(sound, design="printed")}
