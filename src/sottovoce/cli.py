@@ -191,9 +191,7 @@ def list_() -> None:
         return "" if name not in data.names() or data.available(name) else "to be downloaded"
 
     groups: dict[str, dict[str, str]] = {
-        "Methods": {
-            name: methods.summary(cls) for name, cls in sorted({**methods.available, "Bambi": methods.Bambi}.items())
-        },
+        "Methods": {name: methods.summary(cls) for name, cls in methods.available.items()},
         "Tasks": {name: (inspect.getdoc(builder) or "").split("\n")[0] for name, builder in tasks.available.items()},
         "Data": {name: here(name) for name in build.data_names()},
         "Experiments": {name: RunFile.load(reproduce.find(name)).title for name in reproduce.experiments()},

@@ -77,7 +77,7 @@ class TestAlgorithm:
     def test_is_the_papers_without_noise(self, design):
         parts = records(4)
         method = DmHsgd(0.1, 0.1, OnePass(3), beta_x=0.3, beta_y=0.3, design=design)
-        result = sv.run(saddle(), parts, method, network=NETWORK, steps=5, performance=sv.Performance(progress=False))
+        result = sv.run(saddle(), parts, method, network=NETWORK, steps=5)
         x, y = algorithm_1(parts, NETWORK.matrix("mix").toarray(), 0.1, 0.3, iterations=6, batch=3)
         np.testing.assert_allclose(result.agents.x, x, atol=1e-5)
         np.testing.assert_allclose(result.agents.y, y, atol=1e-5)
@@ -85,7 +85,7 @@ class TestAlgorithm:
     def test_tracks_the_average_of_what_was_sent(self):
         method = private(sampling=Poisson(8), first=Full())
         result = sv.run(
-            saddle(), records(4), method, network=NETWORK, steps=7, performance=sv.Performance(progress=False)
+            saddle(), records(4), method, network=NETWORK, steps=7
         )
         for sent, tracked in zip(result.agents.sent, result.agents.tracked):
             np.testing.assert_allclose(np.mean(tracked, axis=0), np.mean(sent, axis=0), atol=1e-5)
@@ -107,7 +107,7 @@ class TestAlgorithm:
     def test_finds_the_saddle_with_small_steps(self, method):
         parts = records(4)
         method = dataclasses.replace(method, rate_x=sv.Decay(0.5, 0.7), rate_y=sv.Decay(0.5, 0.7))
-        result = sv.run(saddle(), parts, method, network=NETWORK, steps=800, performance=sv.Performance(progress=False))
+        result = sv.run(saddle(), parts, method, network=NETWORK, steps=800)
         x, y = solution(parts)
         np.testing.assert_allclose(result.x, x, atol=0.05)
         np.testing.assert_allclose(result.y, y, atol=0.05)
@@ -122,7 +122,7 @@ class TestAlgorithm:
             x, y = solution(one)
             errors, apart = [], []
             for seed in range(3):
-                result = sv.run(saddle(), one * agents, method, network=sv.networks.complete(agents), steps=200, every=4, seed=seed, evaluate=lambda a, b: {"error": jnp.sum((a - x) ** 2) + jnp.sum((b - y) ** 2)}, performance=sv.Performance(progress=False))  # fmt: skip
+                result = sv.run(saddle(), one * agents, method, network=sv.networks.complete(agents), steps=200, every=4, seed=seed, evaluate=lambda a, b: {"error": jnp.sum((a - x) ** 2) + jnp.sum((b - y) ** 2)})  # fmt: skip
                 errors.append(result.history["error"][10:])
                 apart.append(result.history["consensus"][10:])
             return float(np.mean(errors)), float(np.mean(apart))
@@ -162,7 +162,7 @@ class TestAccount:
             beta_x=0.5,
         )
         first, second = (
-            sv.run(saddle(), parts, method, steps=steps, performance=sv.Performance(progress=False)).agents.sent[0][0]
+            sv.run(saddle(), parts, method, steps=steps).agents.sent[0][0]
             for steps in (1, 2)
         )
         assert np.linalg.norm(second - 0.5 * first) == pytest.approx(0.25, rel=1e-3)

@@ -74,7 +74,7 @@ class TestDpBilevel:
             assert (method.solve, method.output, method.warm) == ("apart", "smallest step", False)
             assert method.inner.averaged
             assert isinstance(method.sampling, kind)
-            result = sv.run(problem, [records], method, steps=3, performance=sv.Performance(progress=False))
+            result = sv.run(problem, [records], method, steps=3)
             assert np.isfinite(result.x).all()
 
     def test_a_run_file_can_ask_for_it(self) -> None:

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sottovoce.data.preprocess import bounded_norm
 from sottovoce.data.split import levels, split
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
+from sottovoce.optimisers import Momentum
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
 from sottovoce.problems.tasks import Shape, Task
@@ -168,7 +169,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         ratio = math.sqrt(max((1 / self.validation - 1) ** 2 - 1, 1.0))
         return DpBilevel(
             step_x=self.tuning_rate / self.penalty,
-            inner=Descent(self.inner_steps, self._rate(), averaged=False, momentum=_MOMENTUM),
+            inner=Descent(self.inner_steps, Momentum(self._rate(), _MOMENTUM), averaged=False),
             release_y=gradient,
             release_penalised=gradient.louder(ratio),
             sampling=Full(),

@@ -11,7 +11,6 @@ import importlib
 import pkgutil
 from typing import Any
 
-from sottovoce.methods.bambi import Bambi
 from sottovoce.methods.base import Method, Setting, State, summary
 from sottovoce.naming import unknown
 
@@ -31,4 +30,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(unknown("method", name, available))
 
 
-__all__ = ["Bambi", "Method", "Setting", "State", "available", "summary"]
+__all__ = ["Method", "Setting", "State", "available", "summary"]

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce import rates
+from sottovoce import optimisers
 from sottovoce.methods.base import Method
 from sottovoce.methods.party import Party
+from sottovoce.optimisers import Rate
 from sottovoce.privacy.labels import LabelGate, Open
 from sottovoce.problems.vertical import Vertical
-from sottovoce.rates import Rate
 from sottovoce.trees import Tree, add, inner
 
 _SMALLEST = 1e-5  # below this, float32 leaves less than two digits of a perturbed parameter
@@ -103,7 +103,7 @@ class Bambi(Method):
             jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), block[party.index])
             for block in (problem.x0, problem.y0)
         )
-        return BambiState(x, y, rates.memory(self.rate_x, x), rates.memory(self.rate_y, y))
+        return BambiState(x, y, optimisers.memory(self.rate_x, x), optimisers.memory(self.rate_y, y))
 
     def step(self, problem: Vertical, state: BambiState, party: Party) -> BambiState:
         """Run one outer iteration k of Algorithm 1 on one party m."""
@@ -119,7 +119,7 @@ class Bambi(Method):
             outputs, back = jax.vjp(lambda y: jax.vmap(problem.outputs, (None, 0, 0))(m, y, embedded), heads)
             (slope,) = back(party.ask("lower", rows, outputs))
             slope = add(slope, jax.vmap(jax.grad(problem.penalty_of, 1))(points, heads))
-            return jax.vmap(lambda at, kept, slope: rates.update(self.rate_y, at, kept, slope, party.t))(
+            return jax.vmap(lambda at, kept, slope: optimisers.update(self.rate_y, at, kept, slope, party.t))(
                 heads, memory, slope
             )
 
@@ -134,7 +134,7 @@ class Bambi(Method):
         if self.cross_terms:
             through_heads = party.total(through_heads)
         hypergradient = add(slope_x, _weighted(through_heads, u))
-        x, memory_x = rates.update(self.rate_x, x, state.memory_x, hypergradient, party.t)
+        x, memory_x = optimisers.update(self.rate_x, x, state.memory_x, hypergradient, party.t)
         return BambiState(x, y, memory_x, memory)
 
     @classmethod

@@ -99,7 +99,9 @@ class Method(ABC):
     def schedules(self) -> dict[str, Schedule]:
         """The fields that are schedules, or numbers that stand for one."""
         given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if Schedule in alternatives(f.type)}
-        return {name: schedule(value) for name, value in given.items() if value is not None}
+        rates = {name: getattr(value, "rate", value) for name, value in given.items()}  # an optimiser has a rate inside
+        kinds = (int, float, tuple, Schedule)
+        return {name: schedule(value) for name, value in rates.items() if isinstance(value, kinds)}
 
     def louder(self, factor: float) -> Self:
         """The same method with the noise of every release multiplied."""
@@ -132,7 +134,8 @@ def _check_kind(name: str, value: Any, annotation: Any) -> None:
     for kind, wanted in _KINDS.items():
         if kind in allowed and not isinstance(value, tuple(one for one in allowed if isinstance(one, type))):
             raise TypeError(f"{name} is {value!r}: give {wanted}")
-    if Schedule in allowed and not (value is None and type(None) in allowed):
+    others = tuple(one for one in allowed if isinstance(one, type) and one is not float)
+    if Schedule in allowed and not isinstance(value, others):
         try:
             schedule(value)
         except TypeError as error:

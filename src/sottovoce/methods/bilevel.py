@@ -20,21 +20,19 @@ Example with f = x y and g = (y - x)^2 at x = 1, y = 3, z = 5, and a stand-in fo
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from sottovoce.methods.agent import Batch
 from sottovoce.methods.design import Design, Reader
 from sottovoce.privacy.release import Release
 from sottovoce.problems import Bilevel, along, public_along, sets
-from sottovoce.trees import Private, Tree, reveal
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Batch
+from sottovoce.trees import Tree
 
 
-def toward_y(read: Reader, release: Release, problem: Bilevel, x: Tree, y: Tree, batch: "Batch") -> Tree:
+def toward_y(read: Reader, release: Release, problem: Bilevel, x: Tree, y: Tree, batch: Batch) -> Tree:
     """Read grad_y g, the direction of y."""
     return read(
         release,
@@ -45,7 +43,7 @@ def toward_y(read: Reader, release: Release, problem: Bilevel, x: Tree, y: Tree,
     )
 
 
-def toward_z(read: Reader, release: Release, problem: Bilevel, x: Tree, y: Tree, z: Tree, batch: "Batch") -> Tree:
+def toward_z(read: Reader, release: Release, problem: Bilevel, x: Tree, y: Tree, z: Tree, batch: Batch) -> Tree:
     """Read hess_yy g z - grad_y f, the direction of z: the gradient in y of g's derivative along z, minus f."""
     return read(
         release,
@@ -57,7 +55,7 @@ def toward_z(read: Reader, release: Release, problem: Bilevel, x: Tree, y: Tree,
     )
 
 
-def toward_x(read: Reader, release: Release, problem: Bilevel, x: Tree, y: Tree, z: Tree, batch: "Batch") -> Tree:
+def toward_x(read: Reader, release: Release, problem: Bilevel, x: Tree, y: Tree, z: Tree, batch: Batch) -> Tree:
     """Read grad_x f - hess_xy g z, the direction of x: the gradient in x of f minus g's derivative along z."""
     return read(
         release,
@@ -77,7 +75,7 @@ def public_x(problem: Bilevel, x: Tree, y: Tree, z: Tree) -> jax.Array:
 def confined(z: Tree, radius: float, design: Design) -> Tree:
     """Return z in a ball (sound), or in a box inside the L1 ball (printed); an infinite radius changes nothing.
 
-    >>> confined(Private(jnp.array([3.0, -3.0])), 2.0, "printed").value.tolist()
+    >>> confined(jnp.array([3.0, -3.0]), 2.0, "printed").tolist()
     [1.0, -1.0]
     """
     if math.isinf(radius):
@@ -86,7 +84,7 @@ def confined(z: Tree, radius: float, design: Design) -> Tree:
         return sets.ball(radius)(z)
     # z is private here: only a coordinate-wise clamp leaves differences in L1 no larger than they are.
     side = radius / sum(leaf.size for leaf in jax.tree.leaves(z))
-    return Private(sets.box(-side, side)(reveal(z)))
+    return sets.box(-side, side)(z)
 
 
 def without_x(problem: Bilevel) -> Bilevel:

@@ -2,18 +2,16 @@
 
 They differ in two places: how an agent reads its records, and what it sends. Example: in LDP-DSBO a sound agent
 releases a clipped and noised gradient, and may then send its state as it is. A printed agent computes an un-noised
-gradient, keeps its state to itself (`Private`), and sends a copy of the state with noise.
+gradient, keeps its state to itself, and sends a copy of the state with noise.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
+from sottovoce.methods.agent import Agent
 from sottovoce.naming import check_choice
 from sottovoce.privacy.release import Release
-from sottovoce.trees import Private, Tree
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
+from sottovoce.trees import Tree
 
 Design = Literal["sound", "printed"]
 Reader = Callable[..., Tree]  # agent.release or agent.mean
@@ -28,21 +26,12 @@ def check_design(design: str) -> None:
     check_choice("design", design, get_args(Design))
 
 
-def hold(design: Design) -> Callable[[Tree], Tree]:
-    """Return how a design holds its state: as it is (sound, public), or marked as private (printed).
-
-    >>> hold("printed")(1.0)
-    Private(value=1.0)
-    """
-    return Private if design == "printed" else lambda value: value
-
-
-def channels(agent: "Agent", design: Design) -> tuple[Reader, Average]:
+def channels(agent: Agent, design: Design) -> tuple[Reader, Average]:
     """Return `(read, average)`: how this design reads records, and how it averages a variable with its neighbours.
 
     sound:   read = agent.release (clipped and noised); the state is public and is sent as it is.
-    printed: read = agent.mean (clipped, not noised, hence `Private`); the state is sent with the release's noise, and
-             the agent's own weight is put on its un-noised copy.
+    printed: read = agent.mean (clipped, not noised, hence private); the state is sent with the release's noise, and the
+             agent's own weight is put on its un-noised copy.
     """
     if design == "sound":
         return agent.release, lambda release, value: agent.mix(value)

@@ -7,24 +7,24 @@ penalty takes the place of second derivatives (`penalty.py`). What the paper pro
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+import jax
 import jax.numpy as jnp
 
+from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method, Setting
 from sottovoce.methods.bilevel import without_x
 from sottovoce.methods.descent import Descent
 from sottovoce.methods.penalty import beside, gap_slope, hypergradient, lower_slope, penalised_slope
 from sottovoce.naming import check_choice
+from sottovoce.optimisers import Adam, Momentum, Rate, memory, update
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling, WithReplacement
 from sottovoce.problems import Bilevel, sets
-from sottovoce.schedules import Schedule, schedule
+from sottovoce.schedules import Linear, Schedule, schedule
 from sottovoce.theory import dp_bilevel as theory
-from sottovoce.trees import Tree, combine, descend, norm, zeros_like
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
+from sottovoce.trees import Tree, norm, zeros_like
 
 
 class BilevelState(NamedTuple):
@@ -36,6 +36,7 @@ class BilevelState(NamedTuple):
     near: Tree  # the last yg
     gap: Tree  # the last penalty * (yl - yg)
     least: Tree  # the shortest step of x so far
+    memory: Any  # of the optimiser of x; empty for a plain step size
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class DpBilevel(Method):
     2.08927027
     """
 
-    step_x: Schedule | float
+    step_x: Rate
     inner: Descent
     release_y: Release
     release_penalised: Release
@@ -130,12 +131,12 @@ class DpBilevel(Method):
             conditioning=theory.Conditioning(facts.ell, facts.kappa),
         )  # fmt: skip
 
-    def init(self, problem: Bilevel, agent: "Agent") -> BilevelState:
+    def init(self, problem: Bilevel, agent: Agent) -> BilevelState:
         """Start at x0 and y0 with no gap (Algorithm 1, line 1)."""
         x, y, none = problem.x0, problem.y0, zeros_like(problem.y0)
-        return BilevelState(x, y, x, y, none, jnp.full((), jnp.finfo(jnp.float32).max))
+        return BilevelState(x, y, x, y, none, jnp.full((), jnp.finfo(jnp.float32).max), memory(self.step_x, x))
 
-    def step(self, problem: Bilevel, state: BilevelState, agent: "Agent") -> BilevelState:
+    def step(self, problem: Bilevel, state: BilevelState, agent: Agent) -> BilevelState:
         """Solve below twice, move x by a prox step, keep the best."""
         penalty = schedule(self.penalty)(agent.t, agent.index)
         x, problem = state.at, problem if self.release_x is not None else without_x(problem)
@@ -148,19 +149,20 @@ class DpBilevel(Method):
         else:
             last = beside(start, gap, penalty)  # the last yl, not y: then both lag behind x alike, and the lag cancels
             yl = beyond.solve(penalised_slope(*reads, penalty), last, agent, "penalised")
-            gap = combine(lambda a, b: penalty * (a - b), yl, y)
+            gap = jax.tree.map(lambda a, b: penalty * (a - b), yl, y)
         if math.isfinite(self.radius):
             gap = sets.ball(self.radius)(gap)  # not in the paper
         # Line 4: the noisy hypergradient. Line 5: the prox step, which is a projected gradient step.
         reads_x = self.release_x, self.sampling_x or self.sampling, problem, x
         slope = hypergradient(*reads_x, y, beside(y, gap, penalty), penalty, agent)
-        moved = problem.project_x(descend(agent.mix(x), schedule(self.step_x)(agent.t, agent.index), slope))
+        moved, kept = update(self.step_x, agent.mix(x), state.memory, slope, agent.t, agent.index)
+        moved = problem.project_x(moved)
         if self.output == "last":
-            return BilevelState(moved, y, moved, y, gap, state.least)
+            return BilevelState(moved, y, moved, y, gap, state.least, kept)
         # Lines 7 and 8: output the x_t with the smallest |x_{t+1} - x_t|.
-        length = norm(combine(lambda a, b: a - b, moved, x))
-        best_x, best_y = combine(lambda n, o: jnp.where(length < state.least, n, o), (x, y), (state.x, state.y))
-        return BilevelState(best_x, best_y, moved, y, gap, jnp.minimum(length, state.least))
+        length = norm(jax.tree.map(lambda a, b: a - b, moved, x))
+        best_x, best_y = jax.tree.map(lambda n, o: jnp.where(length < state.least, n, o), (x, y), (state.x, state.y))
+        return BilevelState(best_x, best_y, moved, y, gap, jnp.minimum(length, state.least), kept)
 
     def published(self, setting: Setting) -> float | None:
         """Return Theorem 3.1 with the constant of its own lemmas; for the paper's two solves and declared constants."""
@@ -176,4 +178,9 @@ class DpBilevel(Method):
         """Return both ways to solve; the paper's with rounds, averages and its output rule."""
         free, rounds = Release.open(), Descent(4, 0.3, radii=(50.0,))
         gap = cls(0.2, Descent(4, 0.3, averaged=False), free, free, Full(), release_x=free, penalty=100.0, radius=100.0)
-        return {"gap": gap, "apart": replace(gap, inner=rounds, solve="apart", output="smallest step")}
+        quick = Descent(4, Momentum(0.2, 0.3), averaged=False)
+        return {
+            "gap": gap,
+            "apart": replace(gap, inner=rounds, solve="apart", output="smallest step"),
+            "optimisers": replace(gap, step_x=Adam(Linear(0.05, 0.0, 500)), inner=quick),
+        }

@@ -13,21 +13,22 @@ unless the push graph is balanced it converges to a biased point. The paper's th
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_args
+from typing import Any, ClassVar, NamedTuple, Self, get_args
 
+import jax
+
+from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method, Setting
 from sottovoce.methods.design import Design, check_design
 from sottovoce.methods.tracking import Form, box, compact, pull, push
 from sottovoce.naming import check_choice, check_count
+from sottovoce.optimisers import require_plain
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import FixedSize, Full, Sampling
 from sottovoce.problems import Minimize
 from sottovoce.theory import gradient_tracking as theory
 from sottovoce.theory.gradient_tracking import S1, S2, Rates
-from sottovoce.trees import Private, Tree, combine, zeros_like
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
+from sottovoce.trees import Tree, zeros_like
 
 
 class TrackingState(NamedTuple):
@@ -76,6 +77,9 @@ class DpGradientTracking(Method):
     over: ClassVar[tuple[str, ...]] = ("pull", "push")
 
     def __post_init__(self) -> None:
+        if isinstance(self.scheme, Rates):
+            for name in ("alpha", "beta", "gamma"):
+                require_plain(getattr(self.scheme, name), name, "trackers add up only if all agents follow gradients")
         check_design(self.design)
         check_choice("form", self.form, get_args(Form))
         if self.design == "sound" and not (self.state is None and self.lipschitz is None):
@@ -106,44 +110,44 @@ class DpGradientTracking(Method):
         state, gradient = (Release(clip, scheme.noise(p), "laplace") for p in (p_zeta, p_eta))
         return cls(scheme, gradient, design="printed", form=form, state=state)
 
-    def init(self, problem: Minimize, agent: "Agent") -> TrackingState:
+    def init(self, problem: Minimize, agent: Agent) -> TrackingState:
         """Start at x0; the tracker starts as the first gradient, which the sound design takes in its first step."""
         theory.check_steps(self.scheme, agent.steps)
         if self.design == "sound":
             return TrackingState(problem.x0, zeros_like(problem.x0), zeros_like(problem.x0))
         if problem.project_x is not Minimize.project_x:
             raise ValueError("the printed design has no constraint set: leave project_x out, or use design='sound'")
-        slope = self._mean(problem, Private(problem.x0), agent)  # Initialization: y_0 = g_0
-        return TrackingState(Private(problem.x0), slope, slope)
+        slope = self._mean(problem, problem.x0, agent)  # Initialization: y_0 = g_0
+        return TrackingState(problem.x0, slope, slope)
 
-    def step(self, problem: Minimize, state: TrackingState, agent: "Agent") -> TrackingState:
+    def step(self, problem: Minimize, state: TrackingState, agent: Agent) -> TrackingState:
         """Run one iteration of the chosen design."""
         rates = (rate(agent.t, agent.index) for rate in theory.step_sizes(self.scheme))
         return (self._sound if self.design == "sound" else self._printed)(problem, state, agent, *rates)
 
-    def _sound(self, problem: Minimize, state: TrackingState, agent: "Agent", *rates: Any) -> TrackingState:
+    def _sound(self, problem: Minimize, state: TrackingState, agent: Agent, *rates: Any) -> TrackingState:
         (x, y, g), (alpha, beta, gamma) = state, rates
         batch = agent.sample(self._sampling)  # line 5
         slope = agent.release(self.gradient, problem.loss, at=x, batch=batch, public=problem.public)  # line 6, noised
-        y = combine(lambda y, new, old: y + new - old, push(agent, beta, y), slope, g)  # (8)
+        y = jax.tree.map(lambda y, new, old: y + new - old, push(agent, beta, y), slope, g)  # (8)
         for _ in range(self.rounds - 1):
             y = push(agent, beta, y)
-        x = combine(lambda x, y: x - gamma * y, pull(agent, alpha, x), y)  # (7), with the new y
+        x = jax.tree.map(lambda x, y: x - gamma * y, pull(agent, alpha, x), y)  # (7), with the new y
         for _ in range(self.rounds - 1):
             x = pull(agent, alpha, x)
         return TrackingState(problem.project_x(x), y, slope)
 
-    def _printed(self, problem: Minimize, state: TrackingState, agent: "Agent", *rates: Any) -> TrackingState:
+    def _printed(self, problem: Minimize, state: TrackingState, agent: Agent, *rates: Any) -> TrackingState:
         (x, y, g), (alpha, beta, gamma) = state, rates
         assert self.state is not None
         sent_x, sent_y = agent.tell(self.state, x), agent.tell(self.gradient, y)  # line 1
         exchange = box if self.form == "box" else compact
         x, y_next = exchange(agent, alpha, beta, x, y, sent_x, sent_y)  # lines 2 and 3
-        x = combine(lambda x, y: x - gamma * y, x, y)  # line 4
+        x = jax.tree.map(lambda x, y: x - gamma * y, x, y)  # line 4
         slope = self._mean(problem, x, agent)  # lines 5 and 6
-        return TrackingState(x, combine(lambda y, new, old: y + new - old, y_next, slope, g), slope)  # line 7
+        return TrackingState(x, jax.tree.map(lambda y, new, old: y + new - old, y_next, slope, g), slope)  # line 7
 
-    def _mean(self, problem: Minimize, at: Private, agent: "Agent") -> Private:
+    def _mean(self, problem: Minimize, at: Tree, agent: Agent) -> Tree:
         return agent.mean(self.gradient, problem.loss, at=at, batch=agent.sample(self._sampling), public=problem.public)
 
     @property

@@ -7,21 +7,22 @@ DM-HSGD (Xian et al., NeurIPS 2021), with Gaussian noise on what neighbours see.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_args
+from typing import Any, ClassVar, NamedTuple, Self, get_args
 
+import jax
+
+from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method, Setting
 from sottovoce.methods.design import Design, check_design
 from sottovoce.methods.storm import XY, gradients, increments, noised, storm
+from sottovoce.optimisers import require_plain
 from sottovoce.privacy import published
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import FixedSize, Full, Poisson, Sampling
 from sottovoce.problems import MinMax
 from sottovoce.schedules import Schedule, schedule
 from sottovoce.theory import dpmixsgd as theory
-from sottovoce.trees import combine, descend, zeros_like
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
+from sottovoce.trees import descend, zeros_like
 
 
 class MixState(NamedTuple):
@@ -89,6 +90,8 @@ class DpMixSgd(Method):
     solves: ClassVar[tuple[type, ...]] = (MinMax,)
 
     def __post_init__(self) -> None:
+        for name in ("rate_x", "rate_y"):
+            require_plain(getattr(self, name), name, "its estimators correct for plain steps between two points")
         super().__post_init__()
         for name in ("beta_x", "beta_y"):
             if not 0 < getattr(self, name) <= 1:
@@ -115,7 +118,7 @@ class DpMixSgd(Method):
         message = Release(clip, published.dpmixsgd_sigma(theta, steps + 1, agents, clip, gamma))
         return cls(rate, rate, FixedSize(20), message, message, beta, beta, Poisson(10_000, cut=True), design="printed")
 
-    def init(self, problem: MinMax, agent: "Agent") -> MixState:
+    def init(self, problem: MinMax, agent: Agent) -> MixState:
         """Run iteration 0: g_0 and h_0 from a batch of b_0 records (Initialize), then lines 5 to 13."""
         batch = agent.sample(self.first or self.sampling, "first")
         here, messages = (problem.x0, problem.y0), (self.release_x, self.release_y)
@@ -127,7 +130,7 @@ class DpMixSgd(Method):
         nothing = (zeros_like(problem.x0), zeros_like(problem.y0))
         return self._move(problem, MixState(*here, here, nothing, nothing, nothing), estimate, sent, 0, agent)
 
-    def step(self, problem: MinMax, state: MixState, agent: "Agent") -> MixState:
+    def step(self, problem: MinMax, state: MixState, agent: Agent) -> MixState:
         """Estimate, release, track; then one step down in x and up in y."""
         batch, messages = agent.sample(self.sampling), (self.release_x, self.release_y)
         here, before, keep = (state.x, state.y), state.before, (1 - self.beta_x, 1 - self.beta_y)
@@ -141,10 +144,10 @@ class DpMixSgd(Method):
             sent = estimate = descend(g, -keep[0], state.estimate[0]), descend(h, -keep[1], state.estimate[1])
         return self._move(problem, state, estimate, sent, agent.t + 1, agent)
 
-    def _move(self, problem: MinMax, state: MixState, estimate: XY, sent: XY, k: Any, agent: "Agent") -> MixState:
+    def _move(self, problem: MinMax, state: MixState, estimate: XY, sent: XY, k: Any, agent: Agent) -> MixState:
         """Track the network's average of what was sent, and follow it, in iteration k."""
         v, u = (  # lines 9 and 10
-            agent.mix(combine(lambda mine, new, old: mine + new - old, mine, new, old))
+            agent.mix(jax.tree.map(lambda mine, new, old: mine + new - old, mine, new, old))
             for mine, new, old in zip(state.tracked, sent, state.sent)
         )
         down = schedule(self.rate_x)(k, agent.index)

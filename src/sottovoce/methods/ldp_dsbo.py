@@ -9,24 +9,23 @@ the paper proves is in `sottovoce.theory.ldp_dsbo`.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 
+from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method, Setting
 from sottovoce.methods.bilevel import confined, public_x, toward_x, toward_y, toward_z, without_x
-from sottovoce.methods.design import Design, channels, check_design, hold
+from sottovoce.methods.design import Design, channels, check_design
+from sottovoce.optimisers import Adam, Momentum, Rate, is_plain, memory, require_plain, update
 from sottovoce.privacy.release import NoiseKind, Release
 from sottovoce.privacy.sampling import FixedSize, Full, Poisson, Sampling, Stream
 from sottovoce.problems import Bilevel
-from sottovoce.schedules import Schedule, schedule
+from sottovoce.schedules import Linear, schedule
 from sottovoce.theory import ldp_dsbo as theory
 from sottovoce.theory.ldp_dsbo import L1Constants, PerVariableAndAgent
-from sottovoce.trees import Tree, descend, reveal, zeros_like
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
+from sottovoce.trees import Tree, zeros_like
 
 
 class DsboState(NamedTuple):
@@ -35,6 +34,7 @@ class DsboState(NamedTuple):
     x: Tree
     y: Tree
     z: Tree
+    memory: tuple[Any, Any, Any]  # of the optimisers; empty for plain step sizes
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class LdpDsbo(Method):
     its messages).
 
     Args:
-        step_x, step_y, step_z: step sizes, numbers or schedules.
+        step_x, step_y, step_z: step sizes, numbers or schedules; in the sound design also optimisers (`Momentum`,
+            `Adam`, optax), which work on released directions and cost nothing.
         release_y, release_z: clip and noise of the directions of y and z.
         sampling: `Stream()` is the paper's running average over all records that have arrived, `Poisson` a mini-batch.
         release_x: clip and noise of the direction of x. None (sound only) is for problems whose records never meet x,
@@ -60,14 +61,14 @@ class LdpDsbo(Method):
         constants: constants of the losses for the printed design's bound.
 
     >>> method = LdpDsbo.paper(step=(.05, .05, .02), v=(.66, .64, .43), sigma=1.0, s=(.65, .63, .42), clip=1.0)
-    >>> import sottovoce as sv
-    >>> round(sv.account(method, sv.Population([20] * 10), steps=20, network=sv.networks.ring(10, 0.3), delta=0.0).epsilon, 8)
+    >>> import sottovoce as sv; clinics = sv.Population([20] * 10)
+    >>> round(sv.account(method, clinics, steps=20, network=sv.networks.ring(10, 0.3), delta=0.0).epsilon, 8)
     1.49699492
     """
 
-    step_x: Schedule | float
-    step_y: Schedule | float
-    step_z: Schedule | float
+    step_x: Rate
+    step_y: Rate
+    step_z: Rate
     release_y: Release
     release_z: Release
     sampling: Sampling
@@ -83,6 +84,9 @@ class LdpDsbo(Method):
         check_design(self.design)
         if not self.z_radius > 0:
             raise ValueError(f"z_radius is {self.z_radius}: it must be positive (math.inf leaves z free)")
+        if self.design == "printed":
+            for name in ("step_x", "step_y", "step_z"):
+                require_plain(getattr(self, name), name, "the paper's design and its proof have plain step sizes")
         if self.release_x is None and self.design == "printed":
             raise ValueError("the printed design sends x with noise: give x a release (None is for the sound design)")
 
@@ -120,17 +124,17 @@ class LdpDsbo(Method):
         x, y, z = moves.releases
         return cls(*moves.steps, y, z, drawn, x, z_radius, design, constants)
 
-    def init(self, problem: Bilevel, agent: "Agent") -> DsboState:
+    def init(self, problem: Bilevel, agent: Agent) -> DsboState:
         """Start at x0 and y0 with z = 0 (Algorithm 2, line 1, where the paper starts at random)."""
-        keep = hold(self.design)
-        return DsboState(keep(problem.x0), keep(problem.y0), keep(zeros_like(problem.y0)))
+        x, y, z = problem.x0, problem.y0, zeros_like(problem.y0)
+        return DsboState(x, y, z, (memory(self.step_x, x), memory(self.step_y, y), memory(self.step_z, z)))
 
-    def step(self, problem: Bilevel, state: DsboState, agent: "Agent") -> DsboState:
+    def step(self, problem: Bilevel, state: DsboState, agent: Agent) -> DsboState:
         """Read three directions from one batch, average with the neighbours, descend."""
         read, average = channels(agent, self.design)
         batch = agent.sample(self.sampling)  # Algorithm 2, line 3
-        state = state._replace(z=confined(state.z, self.z_radius, self.design))  # not in the paper
-        x, y, z = (reveal(value) for value in state)
+        x, y = state.x, state.y
+        z = confined(state.z, self.z_radius, self.design)  # not in the paper
 
         if self.release_x is None:
             problem = without_x(problem)
@@ -140,22 +144,21 @@ class LdpDsbo(Method):
         slope_y = toward_y(read, self.release_y, problem, x, y, batch)  # line 4: grad_y g
         slope_z = toward_z(read, self.release_z, problem, x, y, z, batch)  # Algorithm 1, lines 2 to 4: H z - b
 
-        def move(release: Release | None, value: Tree, step: Schedule | float, slope: Tree) -> Tree:
+        def move(release: Release | None, value: Tree, step: Rate, slope: Tree, memory: Any) -> tuple[Tree, Any]:
             # value + sum_j w_ij (sent_j - value) - step slope
-            return descend(average(release, value), schedule(step)(agent.t, agent.index), slope)
+            return update(step, average(release, value), memory, slope, agent.t, agent.index)
 
-        x = move(self.release_x, state.x, self.step_x, slope_x)  # Algorithm 2, line 7
-        return DsboState(
-            x=hold(self.design)(problem.project_x(reveal(x))),
-            y=move(self.release_y, state.y, self.step_y, slope_y),  # Algorithm 2, line 4
-            z=move(self.release_z, state.z, self.step_z, slope_z),  # Algorithm 1, line 5
-        )
+        mx, my, mz = state.memory
+        x, mx = move(self.release_x, x, self.step_x, slope_x, mx)  # Algorithm 2, line 7
+        y, my = move(self.release_y, y, self.step_y, slope_y, my)  # Algorithm 2, line 4
+        z, mz = move(self.release_z, z, self.step_z, slope_z, mz)  # Algorithm 1, line 5
+        return DsboState(problem.project_x(x), y, z, (mx, my, mz))
 
     @property
     def dynamics(self) -> theory.Dynamics:
-        """Step sizes, releases and design, as the paper's theory takes them."""
-        steps = schedule(self.step_x), schedule(self.step_y), schedule(self.step_z)
-        return theory.Dynamics(steps, (self.release_x, self.release_y, self.release_z), self.design)
+        """Step sizes (not a number for an optimiser), releases and design, as the paper's theory takes them."""
+        x, y, z = (schedule(s if is_plain(s) else math.nan) for s in (self.step_x, self.step_y, self.step_z))  # type: ignore[arg-type]
+        return theory.Dynamics((x, y, z), (self.release_x, self.release_y, self.release_z), self.design)
 
     def published(self, setting: Setting) -> float | None:
         """Return Theorem 4.5 for the worst agent; only for its Laplace noise and schedules."""
@@ -175,4 +178,9 @@ class LdpDsbo(Method):
         """Return both designs without noise; the sound one with z confined as well."""
         free = Release.open()
         sound = cls(0.1, 0.2, 0.2, free, free, Full(), release_x=free, z_radius=100.0)
-        return {"sound": sound, "printed": replace(sound, z_radius=math.inf, design="printed")}
+        ball, adam = Momentum(0.05, 0.5), Adam(Linear(0.05, 0.0, 500))
+        return {
+            "sound": sound,
+            "printed": replace(sound, z_radius=math.inf, design="printed"),
+            "optimisers": replace(sound, step_x=adam, step_y=ball, step_z=ball),
+        }

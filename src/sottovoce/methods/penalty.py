@@ -8,20 +8,18 @@ a penalty of 2 give yl = 1 + 4 / 2 = 3.
 3.0
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from sottovoce.methods.agent import Agent
 from sottovoce.methods.bilevel import toward_y
 from sottovoce.methods.descent import Slope
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import Bilevel, along, public_along
-from sottovoce.trees import Tree, combine
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
+from sottovoce.trees import Tree
 
 
 def beside(y: Tree, gap: Tree, penalty: Any) -> Tree:
@@ -30,7 +28,7 @@ def beside(y: Tree, gap: Tree, penalty: Any) -> Tree:
     >>> beside(0.0, 1.0, 4.0)
     0.25
     """
-    return combine(lambda a, w: a + w / penalty, y, gap)
+    return jax.tree.map(lambda a, w: a + w / penalty, y, gap)
 
 
 def lower_slope(release: Release, sampling: Sampling, problem: Bilevel, x: Tree) -> Slope:
@@ -84,7 +82,7 @@ def hypergradient(
     yg: Tree,
     yl: Tree,
     penalty: Any,
-    agent: "Agent",
+    agent: Agent,
 ) -> Tree:
     """Return grad_x f(x, yl) + penalty * (grad_x g(x, yl) - grad_x g(x, yg)), released.
 

@@ -6,20 +6,20 @@ gradients 3 here and 2 before, an estimate of 4 and keep = 0.5 give 3 + 0.5 (4 -
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
+
+from sottovoce.methods.agent import Agent, Batch
 from sottovoce.methods.design import Reader
 from sottovoce.privacy.release import Release
 from sottovoce.problems import MinMax
-from sottovoce.trees import Tree, add, combine, zeros_like
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent, Batch
+from sottovoce.trees import Tree, add, zeros_like
 
 XY = tuple[Tree, Tree]  # something for x and the same for y
 
 
-def gradients(read: Reader, releases: tuple[Release, Release], problem: MinMax, at: XY, batch: "Batch") -> XY:
+def gradients(read: Reader, releases: tuple[Release, Release], problem: MinMax, at: XY, batch: Batch) -> XY:
     """Read the gradients in x and in y at one point."""
     x, y = (read(release, **_slope(problem, at, which), batch=batch) for which, release in enumerate(releases))
     return x, y
@@ -32,7 +32,7 @@ def increments(
     here: XY,
     before: XY,
     keep: tuple[float, float],
-    batch: "Batch",
+    batch: Batch,
 ) -> XY:
     """Read what the records add to both estimators: the gradient here minus `keep` times the one before."""
     x, y = (
@@ -42,7 +42,7 @@ def increments(
     return x, y
 
 
-def noised(agent: "Agent", releases: tuple[Release, Release], estimate: XY) -> XY:
+def noised(agent: Agent, releases: tuple[Release, Release], estimate: XY) -> XY:
     """Return both estimates with the noise of their releases: the messages of the printed design."""
     return agent.tell(releases[0], estimate[0]), agent.tell(releases[1], estimate[1])
 
@@ -54,7 +54,8 @@ def storm(now: XY, keep: tuple[float, float], estimate: XY, then: XY) -> XY:
     (4.0, 1.0)
     """
     x, y = (
-        combine(lambda a, g, b, k=k: a + k * (g - b), *leaf) for *leaf, k in zip(now, estimate, then, keep, strict=True)
+        jax.tree.map(lambda a, g, b, k=k: a + k * (g - b), *leaf)
+        for *leaf, k in zip(now, estimate, then, keep, strict=True)
     )
     return x, y
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sottovoce.networks import Finding, Network
+from sottovoce.networks import Condition, Network
 from sottovoce.networks.checks import rooted
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.release import Release
@@ -162,7 +162,7 @@ class Verdict:
     counted as steps times batch. An S1 rate that is not positive promises nothing.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Condition, ...]
     rate: float | None = None
     complexity: float | None = None
 
@@ -317,7 +317,7 @@ def convergence(scheme: PaperScheme, network: Network, *, L: float, mu: float, p
         return Verdict(tuple(findings), rate, (1 + scheme.p_m) / rate if rate > 0 else math.inf)
     radius = spectral_radius(lemma_2(network, alpha, beta, gamma, L, mu))
     findings += [
-        *(Finding(f"0 < {name} < 1", 0 < p < 1, f"is {p:g}") for name, p in (("p_zeta", p_zeta), ("p_eta", p_eta))),
+        *(Condition(f"0 < {name} < 1", 0 < p < 1, f"is {p:g}") for name, p in (("p_zeta", p_zeta), ("p_eta", p_eta))),
         _above("p_m > 1", scheme.p_m, 1.0),
         _below("spectral radius of Lemma 2's matrix < 1", radius, 1.0),
     ]
@@ -360,7 +360,7 @@ def privacy(
         findings.append(_below("1 / p_m < min(p_zeta, p_eta)", 1 / scheme.p_m, min(p_zeta, p_eta)))
     if records is not None:
         detail = f"m is {scheme.batch} of {records} at K = {scheme.K}; it fits up to K = {_last(scheme, records)}"
-        findings.append(Finding("m different records exist", scheme.batch <= records, detail))
+        findings.append(Condition("m different records exist", scheme.batch <= records, detail))
     return Verdict(tuple(findings))
 
 
@@ -371,14 +371,16 @@ def _last(scheme: PaperScheme, records: int) -> int:
     return math.ceil(math.log(records) / math.log(scheme.p_m)) - 1 if scheme.p_m > 1 else scheme.K
 
 
-def _lemma_1(network: Network, alpha: float, beta: float) -> list[Finding]:
+def _lemma_1(network: Network, alpha: float, beta: float) -> list[Condition]:
     findings = []
     for name, step, laplacian in zip(("alpha L1", "beta L2"), (alpha, beta), laplacians(network)):
         largest = float(step * laplacian.diagonal().max())
-        findings.append(Finding(f"I - {name} is nonnegative", largest <= 1, f"largest row or column sum {largest:.4g}"))
+        findings.append(
+            Condition(f"I - {name} is nonnegative", largest <= 1, f"largest row or column sum {largest:.4g}")
+        )
     for what, step, spread in zip(("pull", "push"), (alpha, beta), spreads(network, alpha, beta)):
         findings.append(
-            Finding(
+            Condition(
                 f"{what}: disagreement shrinks in the Euclidean norm as its spectral radius says",
                 spread.norm <= 1 - step * spread.rate + 1e-9,
                 f"norm {spread.norm:.6g}, spectral radius {1 - step * spread.rate:.6g}",
@@ -387,18 +389,18 @@ def _lemma_1(network: Network, alpha: float, beta: float) -> list[Finding]:
     return findings
 
 
-def _below(name: str, value: float, bound: float) -> Finding:
-    return Finding(name, value < bound, f"{value:.6g} against {bound:.6g}")
+def _below(name: str, value: float, bound: float) -> Condition:
+    return Condition(name, value < bound, f"{value:.6g} against {bound:.6g}")
 
 
-def _above(name: str, value: float, bound: float) -> Finding:
-    return Finding(name, value > bound + 1e-12, f"{value:.6g} against {bound:.6g}")
+def _above(name: str, value: float, bound: float) -> Condition:
+    return Condition(name, value > bound + 1e-12, f"{value:.6g} against {bound:.6g}")
 
 
-def _inside(name: str, values: np.ndarray) -> Finding:
+def _inside(name: str, values: np.ndarray) -> Condition:
     outside = np.flatnonzero((values <= 0) | (values >= 1)).tolist()
     detail = f"outside for agents {outside}: {[round(float(values[i]), 4) for i in outside]}" if outside else "holds"
-    return Finding(name, not outside, detail)
+    return Condition(name, not outside, detail)
 
 
 # Privacy of the printed messages, for a given configuration.

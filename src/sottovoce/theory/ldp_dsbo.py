@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from sottovoce.networks import Finding, Network
+from sottovoce.networks import Condition, Network
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.release import NoiseKind, Release
 from sottovoce.privacy.sampling import Sampling, Stream
@@ -287,11 +287,11 @@ class Prediction:
     """What was checked, and the exponent r of the predicted error O(T^-r), which is None when a condition fails."""
 
     case: Case
-    findings: tuple[Finding, ...]
+    findings: tuple[Condition, ...]
     rate: float | None
 
     @property
-    def failed(self) -> tuple[Finding, ...]:
+    def failed(self) -> tuple[Condition, ...]:
         """The conditions that do not hold."""
         return tuple(finding for finding in self.findings if not finding.holds)
 
@@ -320,7 +320,7 @@ def predict(dynamics: Dynamics, network: Network, case: Case = "nonconvex") -> P
     per_agent = [[law.power for law in three] for three in (steps, noise)]
     silent = [name for name, law in zip(VARIABLES, noise) if not min(law.value) > 0]
     checked = conditions([max(p) for p in per_agent[0]], per_agent[1], case)
-    positive = Finding(
+    positive = Condition(
         "noise is positive", not silent, f"no noise on {', '.join(silent)}" if silent else "on x, y and z"
     )
     findings = (positive, *checked, *weights)
@@ -329,7 +329,7 @@ def predict(dynamics: Dynamics, network: Network, case: Case = "nonconvex") -> P
     return Prediction(case, findings, rate([max(p) for p in per_agent[0]], lowest, case) if all(required) else None)
 
 
-def conditions(v: Sequence[float], s: Sequence[Any], case: Case) -> list[Finding]:
+def conditions(v: Sequence[float], s: Sequence[Any], case: Case) -> list[Condition]:
     """List the conditions of Assumption 3.1 and Theorem 4.1 on step-size exponents v and noise exponents s.
 
     Both have one entry for each of x, y and z. An entry of s is a number, or one number per agent: Assumption 3.1 looks
@@ -363,7 +363,7 @@ def conditions(v: Sequence[float], s: Sequence[Any], case: Case) -> list[Finding
             (f"2 s_z > v_z + {name}", 2 * sz, vz + slack),
         ]
     # Exponents are decimals: a tie, which fails, must not turn on the last bit of a sum.
-    return [Finding(name, left > right + 1e-9, f"{left:.6g} against {right:.6g}") for name, left, right in asked]
+    return [Condition(name, left > right + 1e-9, f"{left:.6g} against {right:.6g}") for name, left, right in asked]
 
 
 def rate(v: Sequence[float], s: Sequence[float], case: Case) -> float:

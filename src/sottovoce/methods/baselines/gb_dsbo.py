@@ -7,23 +7,21 @@ numbers per message, which LDP-DSBO does without.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method
 from sottovoce.methods.bilevel import SecondDerivatives, toward_y
-from sottovoce.methods.design import Design, channels, check_design, hold
+from sottovoce.methods.design import Design, channels, check_design
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Bilevel
 from sottovoce.schedules import Schedule, schedule
-from sottovoce.trees import Private, Tree, combine, descend, reveal, zeros_like
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
+from sottovoce.trees import Tree, descend, zeros_like
 
 
 class GbState(NamedTuple):
@@ -59,7 +57,8 @@ class GbDsbo(Method):
 
     >>> import sottovoce as sv
     >>> method = GbDsbo(0.1, 0.1, 0.5, *[Release(1.0, 0.1)] * 4, sampling=Full(), terms=7)
-    >>> [event.split()[-2] for event in sv.account(method, sv.Population([50] * 4), steps=1, network=sv.networks.ring(4)).events]
+    >>> report = sv.account(method, sv.Population([50] * 4), steps=1, network=sv.networks.ring(4))
+    >>> [event.split()[-2] for event in report.events]
     ['1', '1', '1', '1', '7']
     """
 
@@ -83,24 +82,23 @@ class GbDsbo(Method):
         if not self.smoothness > 0:
             raise ValueError(f"smoothness is {self.smoothness}: give a positive bound on the lower Hessian")
 
-    def init(self, problem: Bilevel, agent: "Agent") -> GbState:
+    def init(self, problem: Bilevel, agent: Agent) -> GbState:
         """Start averages at zero, and Hessians at `smoothness` times I, for which the series is exact."""
-        keep = hold(self.design)
         p, q = (ravel_pytree(value)[0].size for value in (problem.x0, problem.y0))
         hessians = jnp.tile(self.smoothness * jnp.eye(q), (self.terms, 1, 1))
         averages = (jnp.zeros(p), jnp.zeros(q), jnp.zeros((p, q)), hessians)
-        return GbState(keep(problem.x0), keep(problem.y0), *map(keep, averages))
+        return GbState(problem.x0, problem.y0, *averages)
 
-    def step(self, problem: Bilevel, state: GbState, agent: "Agent") -> GbState:
+    def step(self, problem: Bilevel, state: GbState, agent: Agent) -> GbState:
         """Read gradients and matrices, gossip the averages, move along the assembled hypergradient."""
         read, mix = channels(agent, self.design)
         rate_x, rate_y, beta = (schedule(s)(agent.t, agent.index) for s in (self.step_x, self.step_y, self.average))
-        x, y = reveal(state.x), reveal(state.y)
+        x, y = state.x, state.y
         (flat_x, shape_x), (flat_y, shape_y) = ravel_pytree(x), ravel_pytree(y)
         second = SecondDerivatives(problem, shape_x, shape_y, flat_x, flat_y)
 
         def averaged(release: Release, old: Tree, new: Tree) -> Tree:
-            return combine(lambda a, b: (1 - beta) * a + beta * b, mix(release, old), new)
+            return jax.tree.map(lambda a, b: (1 - beta) * a + beta * b, mix(release, old), new)
 
         # s' = (1 - beta) W s + beta grad_x f; h, U and V likewise with grad_y f, hess_xy g and hess_yy g.
         batch = agent.sample(self.sampling)
@@ -122,23 +120,25 @@ class GbDsbo(Method):
         cross = read(
             self.release_matrices,
             lower=second.jacobian,
-            at=zeros_like(reveal(state.jacobian)),
+            at=zeros_like(state.jacobian),
             batch=batch,
             public=second.jacobian,
         )
 
-        def next_hessian(stack: Tree, agent: "Agent") -> Tree:
+        def next_hessian(stack: Tree, agent: Agent) -> Tree:
             read, mix = channels(agent, self.design)
-            first = combine(lambda v: v[0], stack)
+            first = jax.tree.map(lambda v: v[0], stack)
             new = read(
                 self.release_matrices,
                 lower=second.hessian,
-                at=zeros_like(reveal(first)),
+                at=zeros_like(first),
                 batch=agent.sample(self.sampling),
                 public=second.hessian,
             )
-            fresh = combine(lambda a, b: (1 - beta) * a + beta * b, mix(self.release_matrices, first), new)
-            return combine(lambda v, f: jnp.concatenate([v[1:], f[None]]), stack, fresh)  # a full round keeps the order
+            fresh = jax.tree.map(lambda a, b: (1 - beta) * a + beta * b, mix(self.release_matrices, first), new)
+            return jax.tree.map(
+                lambda v, f: jnp.concatenate([v[1:], f[None]]), stack, fresh
+            )  # a full round keeps the order
 
         hessians = agent.loop(self.terms, next_hessian, state.hessians, "hessians")
         averages = (
@@ -147,10 +147,10 @@ class GbDsbo(Method):
             averaged(self.release_matrices, state.jacobian, cross),
         )
         # x' = W x - step_x (s - U Q h), y' = W y - step_y grad_y g.
-        hyper = combine(self._hypergradient, *averages, hessians)
-        moved = descend(mix(self.release_x, state.x), rate_x, _shaped(shape_x, hyper))
+        hyper = jax.tree.map(self._hypergradient, *averages, hessians)
+        moved = descend(mix(self.release_x, state.x), rate_x, shape_x(hyper))
         return GbState(
-            hold(self.design)(problem.project_x(reveal(moved))),
+            problem.project_x(moved),
             descend(mix(self.release_y, state.y), rate_y, slope),
             *averages,
             hessians,
@@ -171,8 +171,3 @@ class GbDsbo(Method):
         free = Release.open()
         sound = cls(0.1, 0.2, 0.4, free, free, free, free, Full(), smoothness=1.25, terms=6)
         return {"sound": sound, "printed": replace(sound, design="printed")}
-
-
-def _shaped(shape: Any, flat: Tree) -> Tree:
-    """Return a flat vector, private or not, in the shape of the variable."""
-    return Private(shape(flat.value)) if isinstance(flat, Private) else shape(flat)

@@ -6,18 +6,16 @@ averages with its neighbours' noisy states and descends along the running averag
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
+from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method, Setting
-from sottovoce.methods.design import Design, channels, check_design, hold
+from sottovoce.methods.design import Design, channels, check_design
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling, Stream
 from sottovoce.problems import Minimize
 from sottovoce.schedules import Decay, Ratio, Schedule, schedule
-from sottovoce.trees import Tree, descend, reveal
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
+from sottovoce.trees import Tree, descend
 
 
 class OnlineState(NamedTuple):
@@ -58,18 +56,18 @@ class LdpOnline(Method):
         message = Decay(sigma / 2**0.5, s, offset=2.0)
         return Release(clip, Ratio(message, schedule(rate)), mechanism="laplace")
 
-    def init(self, problem: Minimize, agent: "Agent") -> OnlineState:
+    def init(self, problem: Minimize, agent: Agent) -> OnlineState:
         """Start at x0."""
-        return OnlineState(hold(self.design)(problem.x0))
+        return OnlineState(problem.x0)
 
-    def step(self, problem: Minimize, state: OnlineState, agent: "Agent") -> OnlineState:
+    def step(self, problem: Minimize, state: OnlineState, agent: Agent) -> OnlineState:
         """Average with the neighbours, descend."""
         read, average = channels(agent, self.design)
         batch = agent.sample(self.sampling)
         # x' = project(x + sum_j w_ij (sent_j - x) - rate * mean gradient of all records so far)
         slope = read(self.gradient, problem.loss, at=state.x, batch=batch, public=problem.public)
         x = descend(average(self.gradient, state.x), schedule(self.rate)(agent.t, agent.index), slope)
-        return OnlineState(hold(self.design)(problem.project_x(reveal(x))))
+        return OnlineState(problem.project_x(x))
 
     def caveats(self, setting: Setting) -> Sequence[str]:
         """List what the printed design leaves open."""

@@ -7,19 +7,19 @@ are quoted here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
+import jax
+
+from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method
 from sottovoce.methods.bilevel import toward_x, toward_y, toward_z
-from sottovoce.methods.design import Design, channels, check_design, hold
+from sottovoce.methods.design import Design, channels, check_design
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Bilevel
 from sottovoce.schedules import Schedule, schedule
-from sottovoce.trees import Tree, combine, descend, reveal, zeros_like
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
+from sottovoce.trees import Tree, descend, zeros_like
 
 
 class MaState(NamedTuple):
@@ -56,7 +56,8 @@ class MaDsbo(Method):
 
     >>> import sottovoce as sv
     >>> method = MaDsbo(0.1, 0.1, 0.1, *[Release(1.0, 0.1)] * 3, sampling=Full(), inner_y=2, inner_z=3)
-    >>> for event in sv.account(method, sv.Population([50] * 4), steps=1, network=sv.networks.ring(4)).events: print(event)
+    >>> report = sv.account(method, sv.Population([50] * 4), steps=1, network=sv.networks.ring(4))
+    >>> for event in report.events: print(event)
     release_y: ... 2 times
     release_z: ... 1 times
     release_z: ... 3 times
@@ -80,48 +81,47 @@ class MaDsbo(Method):
         super().__post_init__()
         check_design(self.design)
 
-    def init(self, problem: Bilevel, agent: "Agent") -> MaState:
+    def init(self, problem: Bilevel, agent: Agent) -> MaState:
         """Start at x0 and y0 with an empty average (line 1)."""
-        keep = hold(self.design)
-        return MaState(keep(problem.x0), keep(problem.y0), keep(zeros_like(problem.x0)))
+        return MaState(problem.x0, problem.y0, zeros_like(problem.x0))
 
-    def step(self, problem: Bilevel, state: MaState, agent: "Agent") -> MaState:
+    def step(self, problem: Bilevel, state: MaState, agent: Agent) -> MaState:
         """Approach y*(x), then z, then move x along the averaged hypergradient (lines 3 to 19)."""
         alpha, beta, gamma = (schedule(s)(agent.t, agent.index) for s in (self.step_x, self.step_y, self.step_z))
-        x, keep = reveal(state.x), hold(self.design)
+        x = state.x
 
         # Lines 3 to 8: y' = y + sum_j w_ij (sent_j - y) - beta grad_y g(x, y), from the y of the step before.
-        def follow(y: Tree, agent: "Agent") -> Tree:
+        def follow(y: Tree, agent: Agent) -> Tree:
             read, average = channels(agent, self.design)
-            slope = toward_y(read, self.release_y, problem, x, reveal(y), agent.sample(self.sampling))
+            slope = toward_y(read, self.release_y, problem, x, y, agent.sample(self.sampling))
             return descend(average(self.release_y, y), beta, slope)
 
         y = agent.loop(self.inner_y, follow, state.y, "y")
 
         # Line 12: s = H z - b.
-        def residual(z: Tree, agent: "Agent") -> Tree:
+        def residual(z: Tree, agent: Agent) -> Tree:
             read, _ = channels(agent, self.design)
-            return toward_z(read, self.release_z, problem, x, reveal(y), reveal(z), agent.sample(self.sampling))
+            return toward_z(read, self.release_z, problem, x, y, z, agent.sample(self.sampling))
 
-        def solve(last: _Solve, agent: "Agent") -> _Solve:
+        def solve(last: _Solve, agent: Agent) -> _Solve:
             _, average = channels(agent, self.design)
             z = descend(average(self.release_z, last.z), gamma, last.d)  # line 11
             s = residual(z, agent)  # line 12
-            d = combine(lambda d, new, old: d + new - old, average(self.release_z, last.d), s, last.s)  # line 13
+            d = jax.tree.map(lambda d, new, old: d + new - old, average(self.release_z, last.d), s, last.s)  # line 13
             return _Solve(z, d, s)
 
-        start = keep(zeros_like(problem.y0))
+        start = zeros_like(problem.y0)
         first = residual(start, agent)  # line 1: at z = 0 both s and d are -b
         z = agent.loop(self.inner_z, solve, _Solve(start, first, first), "z").z
 
         read, average = channels(agent, self.design)
         # Line 16: u = grad_x f - hess_xy g z.
-        u = toward_x(read, self.release_x, problem, x, reveal(y), reveal(z), agent.sample(self.sampling, "x"))
+        u = toward_x(read, self.release_x, problem, x, y, z, agent.sample(self.sampling, "x"))
         moved = descend(average(self.release_x, state.x), alpha, state.r)  # line 18
         return MaState(
-            x=keep(problem.project_x(reveal(moved))),
+            x=problem.project_x(moved),
             y=y,
-            r=combine(lambda r, new: (1 - alpha) * r + alpha * new, state.r, u),  # line 19
+            r=jax.tree.map(lambda r, new: (1 - alpha) * r + alpha * new, state.r, u),  # line 19
         )
 
     @classmethod

@@ -6,20 +6,18 @@ released with noise, and the smallest wins (the Gaussian form of report-noisy-ma
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method
 from sottovoce.methods.bilevel import toward_y
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import Bilevel
 from sottovoce.trees import Tree, descend
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
 
 
 class GridState(NamedTuple):
@@ -72,12 +70,12 @@ class DpGrid(Method):
         if not 0 <= self.memory < 1:
             raise ValueError(f"memory is {self.memory}: it must lie in [0, 1)")
 
-    def init(self, problem: Bilevel, agent: "Agent") -> GridState:
+    def init(self, problem: Bilevel, agent: Agent) -> GridState:
         """Every candidate starts at y0."""
         models = (problem.y0,) * len(self.grid)
         return GridState(self._x(problem, 0), problem.y0, models, jnp.zeros(len(self.grid)))
 
-    def step(self, problem: Bilevel, state: GridState, agent: "Agent") -> GridState:
+    def step(self, problem: Bilevel, state: GridState, agent: Agent) -> GridState:
         """Train every candidate on one batch, then choose the one with the smallest validation loss."""
         batch = agent.sample(self.sampling)
         models = []

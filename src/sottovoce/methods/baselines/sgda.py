@@ -7,17 +7,19 @@ its neighbours.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
+from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method
+from sottovoce.optimisers import Adam, Momentum, Rate, memory, update
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import MinMax
-from sottovoce.schedules import Schedule, schedule
-from sottovoce.trees import Tree, combine, descend, zeros_like
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
+from sottovoce.schedules import Linear
+from sottovoce.trees import Tree
 
 
 class SgdaState(NamedTuple):
@@ -25,8 +27,7 @@ class SgdaState(NamedTuple):
 
     x: Tree
     y: Tree
-    velocity_x: Tree
-    velocity_y: Tree
+    memory: tuple[Any, Any]  # of the optimisers; empty for plain step sizes
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,12 @@ class DpSgda(Method):
     Both gradients are read from one batch and charged as one mechanism.
 
     Args:
-        rate_x: step size of x.
-        rate_y: step size of y.
+        rate_x: step size of x, a number or a schedule, or an optimiser (`Momentum`, `Adam`, optax), which works on
+            released gradients and costs nothing.
+        rate_y: the same for y, which goes up.
         sampling: how batches are drawn.
         release_x: clip and noise of the gradient in x.
         release_y: clip and noise of the gradient in y.
-        momentum: weight of the past in both directions (post-processing: it costs no privacy).
 
     >>> from sottovoce.privacy.release import Release
     >>> from sottovoce.privacy.sampling import Poisson
@@ -49,25 +50,19 @@ class DpSgda(Method):
     'sound'
     """
 
-    rate_x: Schedule | float
-    rate_y: Schedule | float
+    rate_x: Rate
+    rate_y: Rate
     sampling: Sampling
     release_x: Release
     release_y: Release
-    momentum: float = 0.0
 
     solves: ClassVar[tuple[type, ...]] = (MinMax,)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum is {self.momentum}: it must lie in [0, 1)")
-
-    def init(self, problem: MinMax, agent: "Agent") -> SgdaState:
+    def init(self, problem: MinMax, agent: Agent) -> SgdaState:
         """Start at x0 and y0."""
-        return SgdaState(problem.x0, problem.y0, zeros_like(problem.x0), zeros_like(problem.y0))
+        return SgdaState(problem.x0, problem.y0, (memory(self.rate_x, problem.x0), memory(self.rate_y, problem.y0)))
 
-    def step(self, problem: MinMax, state: SgdaState, agent: "Agent") -> SgdaState:
+    def step(self, problem: MinMax, state: SgdaState, agent: Agent) -> SgdaState:
         """Release both gradients, average with the neighbours, go down in x and up in y."""
         x, y, batch = state.x, state.y, agent.sample(self.sampling)
         # g = grad_x F(x, y; batch) + noise, h = grad_y F(x, y; batch) + noise.
@@ -85,23 +80,19 @@ class DpSgda(Method):
             batch=batch,
             public=lambda y: problem.public(x, y),
         )
-        # velocity' = momentum velocity + gradient, then x' = project(W x - rate_x velocity'), y' = project(W y + ...).
-        down = combine(lambda v, new: self.momentum * v + new, state.velocity_x, g)
-        up = combine(lambda v, new: self.momentum * v + new, state.velocity_y, h)
-        return SgdaState(
-            problem.project_x(descend(agent.mix(x), schedule(self.rate_x)(agent.t, agent.index), down)),
-            problem.project_y(descend(agent.mix(y), -schedule(self.rate_y)(agent.t, agent.index), up)),
-            down,
-            up,
-        )
+        # x' = project(W x - rate_x g), y' = project(W y + rate_y h).
+        up = jax.tree.map(jnp.negative, h)
+        x, kept_x = update(self.rate_x, agent.mix(x), state.memory[0], g, agent.t, agent.index)
+        y, kept_y = update(self.rate_y, agent.mix(y), state.memory[1], up, agent.t, agent.index)
+        return SgdaState(problem.project_x(x), problem.project_y(y), (kept_x, kept_y))
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Return full batches."""
-        return {
-            "full": cls(0.1, 0.1, Full(), release_x=Release.open(), release_y=Release.open()),
-            "momentum": cls(0.05, 0.05, Full(), release_x=Release.open(), release_y=Release.open(), momentum=0.5),
-        }
+        """Return full batches with step sizes, momentum and Adam."""
+        ball, adam = Momentum(0.05, 0.5), Adam(Linear(0.05, 0.0, 500))
+        rates: dict[str, Rate] = {"full": 0.1, "momentum": ball, "adam": adam}
+        free = Release.open()
+        return {name: cls(rate, rate, Full(), release_x=free, release_y=free) for name, rate in rates.items()}
 
 
 @dataclass(frozen=True)

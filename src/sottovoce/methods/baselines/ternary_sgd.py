@@ -6,26 +6,24 @@ Automatic Control 68(7), 2023: each coordinate is sent as -threshold, 0 or thres
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method, Setting
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Minimize
 from sottovoce.schedules import Schedule, schedule
-from sottovoce.trees import Private, Tree, combine, descend
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
+from sottovoce.trees import Tree, descend
 
 
 class TernaryState(NamedTuple):
     """The un-noised state."""
 
-    x: Private
+    x: Tree
 
 
 @dataclass(frozen=True)
@@ -61,11 +59,11 @@ class TernarySgd(Method):
         if self.threshold is not None and not self.threshold > 0:
             raise ValueError(f"threshold is {self.threshold}: it must be positive, or None to send states as they are")
 
-    def init(self, problem: Minimize, agent: "Agent") -> TernaryState:
+    def init(self, problem: Minimize, agent: Agent) -> TernaryState:
         """Start at x0."""
-        return TernaryState(Private(problem.x0))
+        return TernaryState(problem.x0)
 
-    def step(self, problem: Minimize, state: TernaryState, agent: "Agent") -> TernaryState:
+    def step(self, problem: Minimize, state: TernaryState, agent: Agent) -> TernaryState:
         """Send the quantised state, move toward what is heard, descend."""
         sent = agent.tell(self.message, state.x)
         if self.threshold is not None:
@@ -75,9 +73,9 @@ class TernarySgd(Method):
         )
         weight = schedule(self.weight)(agent.t, agent.index)
         # x' = project(x + weight * (sum_j w_ij q_j - q) - rate * gradient), with q the quantised state
-        x = combine(lambda x, heard, q: x + weight * (heard - q), state.x, agent.mix(sent), sent)
+        x = jax.tree.map(lambda x, heard, q: x + weight * (heard - q), state.x, agent.mix(sent), sent)
         x = descend(x, schedule(self.rate)(agent.t, agent.index), slope)
-        return TernaryState(Private(problem.project_x(x.value)))
+        return TernaryState(problem.project_x(x))
 
     def caveats(self, setting: Setting) -> Sequence[str]:
         """Say why there is no epsilon."""

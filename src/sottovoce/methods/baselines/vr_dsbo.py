@@ -7,21 +7,20 @@ are alike across agents.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
+from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method
 from sottovoce.methods.bilevel import toward_z
-from sottovoce.methods.design import Design, channels, check_design, hold
+from sottovoce.methods.design import Design, channels, check_design
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Bilevel, along, public_along
 from sottovoce.schedules import Schedule, schedule
-from sottovoce.trees import Tree, add, combine, descend, reveal, zeros_like
-
-if TYPE_CHECKING:
-    from sottovoce.runtime.agent import Agent
+from sottovoce.trees import Tree, add, descend, zeros_like
 
 
 class VrState(NamedTuple):
@@ -59,7 +58,8 @@ class VrDsbo(Method):
 
     >>> import sottovoce as sv
     >>> method = VrDsbo(0.5, *[Release(1.0, 0.1)] * 3, sampling=Full(), terms=5)
-    >>> [event.split()[-2] for event in sv.account(method, sv.Population([50] * 4), steps=1, network=sv.networks.ring(4)).events]
+    >>> report = sv.account(method, sv.Population([50] * 4), steps=1, network=sv.networks.ring(4))
+    >>> [event.split()[-2] for event in report.events]
     ['5', '5', '1', '1']
     """
 
@@ -84,19 +84,18 @@ class VrDsbo(Method):
         if not self.smoothness > 0:
             raise ValueError(f"smoothness is {self.smoothness}: give a positive bound on the lower Hessian")
 
-    def init(self, problem: Bilevel, agent: "Agent") -> VrState:
+    def init(self, problem: Bilevel, agent: Agent) -> VrState:
         """Start at x0 and y0 with empty estimators."""
-        keep = hold(self.design)
-        x, y = keep(problem.x0), keep(problem.y0)
-        zero_x, zero_y = keep(zeros_like(problem.x0)), keep(zeros_like(problem.y0))
+        x, y = problem.x0, problem.y0
+        zero_x, zero_y = zeros_like(x), zeros_like(y)
         return VrState(x, y, zero_x, zero_y, zero_x, zero_y, x, y)
 
-    def step(self, problem: Bilevel, state: VrState, agent: "Agent") -> VrState:
+    def step(self, problem: Bilevel, state: VrState, agent: Agent) -> VrState:
         """Renew both estimators from one batch, track them, move both levels."""
         read, average = channels(agent, self.design)
         rate = schedule(self.rate)(agent.t, agent.index)
         batch = agent.sample(self.sampling)
-        now, last = (tuple(map(reveal, pair)) for pair in ((state.x, state.y), (state.last_x, state.last_y)))
+        now, last = (state.x, state.y), (state.last_x, state.last_y)
         keep_u, keep_v = (
             1 - jnp.where(agent.t == 0, 1.0, jnp.minimum(1.0, alpha * rate**2))
             for alpha in (self.alpha_x, self.alpha_y)
@@ -105,11 +104,11 @@ class VrDsbo(Method):
         def inverse(point: tuple[Tree, Tree]) -> Tree:
             """Return the agent's own Hessian-inverse-vector product, by `terms` steps of size 1 / smoothness."""
 
-            def turn(z: Tree, agent: "Agent") -> Tree:
+            def turn(z: Tree, agent: Agent) -> Tree:
                 own, _ = channels(agent, self.design)
-                return descend(z, 1 / self.smoothness, toward_z(own, self.release_z, problem, *point, reveal(z), batch))
+                return descend(z, 1 / self.smoothness, toward_z(own, self.release_z, problem, *point, z, batch))
 
-            return reveal(agent.loop(self.terms, turn, hold(self.design)(zeros_like(problem.y0)), "inverse"))
+            return agent.loop(self.terms, turn, zeros_like(problem.y0), "inverse")
 
         z_now, z_last = inverse(now), inverse(last)
         # Both points move by the same offset, so that the gradient at offset 0 is the increment of the estimator.
@@ -144,19 +143,21 @@ class VrDsbo(Method):
                 problem.public_lower(now[0], add(now[1], o)) - keep_v * problem.public_lower(last[0], add(last[1], o))
             ),
         )
-        u = combine(lambda new, old: new + keep_u * old, increment_u, state.u)
-        v = combine(lambda new, old: new + keep_v * old, increment_v, state.v)
+        u = jax.tree.map(lambda new, old: new + keep_u * old, increment_u, state.u)
+        v = jax.tree.map(lambda new, old: new + keep_v * old, increment_v, state.v)
         # track' = W track + u' - u.
-        track_u = combine(lambda t, new, old: t + new - old, average(self.release_x, state.track_u), u, state.u)
-        track_v = combine(lambda t, new, old: t + new - old, average(self.release_y, state.track_v), v, state.v)
+        track_u = jax.tree.map(lambda t, new, old: t + new - old, average(self.release_x, state.track_u), u, state.u)
+        track_v = jax.tree.map(lambda t, new, old: t + new - old, average(self.release_y, state.track_v), v, state.v)
 
         # x' = x + rate (W x - beta track' - x), and y likewise.
         def moved(release: Release, value: Tree, beta: float, track: Tree) -> Tree:
-            return combine(lambda a, heard, t: a + rate * (heard - beta * t - a), value, average(release, value), track)
+            return jax.tree.map(
+                lambda a, heard, t: a + rate * (heard - beta * t - a), value, average(release, value), track
+            )
 
         x = moved(self.release_x, state.x, self.beta_x, track_u)
         y = moved(self.release_y, state.y, self.beta_y, track_v)
-        x = hold(self.design)(problem.project_x(reveal(x)))
+        x = problem.project_x(x)
         return VrState(x, y, u, v, track_u, track_v, state.x, state.y)
 
     @classmethod
