@@ -2,6 +2,10 @@
 
 Example: ``DpSgd(rate=Momentum(0.1, 0.9), ...)``. An optimiser works on what was released, so it is post-processing: it
 costs no privacy, and the account does not change.
+
+Over a graph, step sizes and momentum are linear in the gradients, so agents with different data still agree on the
+minimiser of the average. Adam is not: each agent divides by the size of its own gradients, which weighs the agents
+differently and leaves a bias. With one agent, or with agents whose data are alike, there is none.
 """
 
 from dataclasses import dataclass

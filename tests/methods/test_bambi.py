@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from sottovoce.rates import Adam
 from sottovoce.runtime.exchange import Message, Party
 from sottovoce.runtime.stages import run_in_stages
 from sottovoce.runtime.vertical import account_vertical, run_vertical
@@ -21,7 +22,6 @@ from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, P
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation, probabilities
 from sottovoce.problems.vertical import Vertical
-from sottovoce.rates import Adam
 from sottovoce.schedules import Decay, Linear
 from sottovoce.theory import bambi as theory
 

@@ -59,7 +59,9 @@ class _Deaf(DpSgd):
 
     def step(self, problem: Any, state: SgdState, agent: Any) -> SgdState:
         better = super().step(problem, state, agent)
-        return better._replace(x=descend(state.x, self.rate, better.velocity))
+        batch = agent.sample(self.sampling, "deaf")
+        slope = agent.release(self.gradient, problem.loss, at=state.x, batch=batch, public=problem.public)
+        return better._replace(x=descend(state.x, self.rate, slope))
 
 
 @dataclass(frozen=True)

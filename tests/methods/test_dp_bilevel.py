@@ -15,6 +15,7 @@ import sottovoce as sv
 from sottovoce.methods.baselines.private_grid import DpGrid
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
 from sottovoce.methods.planning import planned
+from sottovoce.optimisers import Momentum
 from sottovoce.privacy import sound
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Poisson, WithReplacement
@@ -340,7 +341,7 @@ def test_the_papers_inner_steps_are_refused_with_their_cost() -> None:
         (lambda: dataclasses.replace(WORKED, penalty=-1.0), "must be positive"),
         (lambda: Descent(0, 0.1), "at least one step"),
         (lambda: Descent(3, 0.1, radii=(1.0, -1.0)), "positive radius"),
-        (lambda: Descent(3, 0.1, momentum=1.0), r"\[0, 1\)"),
+        (lambda: Descent(3, Momentum(0.1, 1.0)), r"\[0, 1\)"),
         (lambda: DpGrid(((0.0, 0.1), (1.0, 0.1)), INNER, Full()), "need a release"),
         (lambda: Facts(dx=0, dy=1), "count from 1"),
         (lambda: rate(Facts(1, 1), 10, 1.0, batch=20), "a batch up to n"),

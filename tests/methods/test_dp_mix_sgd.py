@@ -84,9 +84,7 @@ class TestAlgorithm:
 
     def test_tracks_the_average_of_what_was_sent(self):
         method = private(sampling=Poisson(8), first=Full())
-        result = sv.run(
-            saddle(), records(4), method, network=NETWORK, steps=7
-        )
+        result = sv.run(saddle(), records(4), method, network=NETWORK, steps=7)
         for sent, tracked in zip(result.agents.sent, result.agents.tracked):
             np.testing.assert_allclose(np.mean(tracked, axis=0), np.mean(sent, axis=0), atol=1e-5)
 
@@ -122,7 +120,16 @@ class TestAlgorithm:
             x, y = solution(one)
             errors, apart = [], []
             for seed in range(3):
-                result = sv.run(saddle(), one * agents, method, network=sv.networks.complete(agents), steps=200, every=4, seed=seed, evaluate=lambda a, b: {"error": jnp.sum((a - x) ** 2) + jnp.sum((b - y) ** 2)})  # fmt: skip
+                result = sv.run(
+                    saddle(),
+                    one * agents,
+                    method,
+                    network=sv.networks.complete(agents),
+                    steps=200,
+                    every=4,
+                    seed=seed,
+                    evaluate=lambda a, b: {"error": jnp.sum((a - x) ** 2) + jnp.sum((b - y) ** 2)},
+                )
                 errors.append(result.history["error"][10:])
                 apart.append(result.history["consensus"][10:])
             return float(np.mean(errors)), float(np.mean(apart))
@@ -161,10 +168,7 @@ class TestAccount:
             increment=0.25,
             beta_x=0.5,
         )
-        first, second = (
-            sv.run(saddle(), parts, method, steps=steps).agents.sent[0][0]
-            for steps in (1, 2)
-        )
+        first, second = (sv.run(saddle(), parts, method, steps=steps).agents.sent[0][0] for steps in (1, 2))
         assert np.linalg.norm(second - 0.5 * first) == pytest.approx(0.25, rel=1e-3)
 
     @pytest.mark.parametrize(("sampling", "worst"), [(Full(), [range(31)]), (OnePass(20), [{0, 1}, {2}])])
@@ -194,7 +198,7 @@ class TestAccount:
             design="printed", sampling=Full(), release_x=sv.Release(2.0, 0.4), release_y=sv.Release(0.5, 0.1)
         )
         same = private(design="printed", sampling=Full())
-        setting = {"sizes": [600] * 4, "steps": 30, "network": NETWORK}
+        setting = {"data": sv.Population([600] * 4), "steps": 30, "network": NETWORK}
         assert sv.account(method, **setting).epsilon == pytest.approx(sv.account(same, **setting).epsilon)
 
     def test_one_batch_for_both_variables_is_one_mechanism(self):

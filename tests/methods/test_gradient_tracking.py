@@ -16,7 +16,6 @@ from sottovoce.methods.dp_gradient_tracking import DpGradientTracking, TrackingS
 from sottovoce.privacy import published, sound
 from sottovoce.theory import gradient_tracking as theory
 from sottovoce.theory.gradient_tracking import S1, S2, Rates
-from sottovoce.trees import combine
 
 # Agents 2, 3 and 4 only listen along pull and only speak along push: spanning trees, common roots 0 and 1.
 PULL = [(0, 1), (1, 0), (1, 2), (0, 3), (3, 4)]
@@ -218,7 +217,9 @@ class _Naive(DpGradientTracking):
     def step(self, problem: Any, state: Any, agent: Any) -> Any:
         slope = agent.release(self.gradient, problem.loss, at=state.x, batch=agent.sample(self._sampling))
         pull, heard = agent.heard("pull"), agent.mix(state.x, over="pull")
-        return state._replace(x=combine(lambda x, h, g: x + ALPHA * (h - pull * x) - 0.005 * g, state.x, heard, slope))
+        return state._replace(
+            x=jax.tree.map(lambda x, h, g: x + ALPHA * (h - pull * x) - 0.005 * g, state.x, heard, slope)
+        )
 
 
 def test_a_naive_symmetric_method_follows_the_roots_alone() -> None:

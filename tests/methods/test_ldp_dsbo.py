@@ -19,7 +19,7 @@ from . import contract
 
 # The worked case: Corollary 4.3 (i)'s exponents over 20 steps, on the paper's ring.
 WORKED = {"step": (0.05, 0.05, 0.02), "v": (0.66, 0.64, 0.43), "sigma": 1.0, "s": (0.65, 0.63, 0.42), "clip": 1.0}
-PLACE = {"sizes": [20] * 10, "steps": 20, "network": sv.networks.ring(10, weight=0.3)}
+PLACE = {"data": sv.Population([20] * 10), "steps": 20, "network": sv.networks.ring(10, weight=0.3)}
 OPEN = Release.open()
 
 
@@ -89,13 +89,13 @@ def test_agents_with_noise_of_their_own() -> None:
 def test_batches_share_one_mechanism_and_levels_pay_apart() -> None:
     method = LdpDsbo(0.1, 0.1, 0.1, Release(1.0, 0.1), Release(1.0, 0.1), sv.Poisson(10), release_x=Release(1.0, 0.1))
     quiet_x = dataclasses.replace(method, release_x=None)
-    both = account(method, 1e-5, sizes=[100] * 10)
+    both = account(method, 1e-5, data=sv.Population([100] * 10))
     assert both.adjacency == "zero-out"
-    assert account(quiet_x, 1e-5, sizes=[100] * 10).epsilon < both.epsilon
+    assert account(quiet_x, 1e-5, data=sv.Population([100] * 10)).epsilon < both.epsilon
     z = math.sqrt(1 / 3)  # three equal Gaussian releases of one batch
     merged = sv.privacy.sound.gradient_release(19, 10, 100, 1.0, 0.1 * z, 1e-5)
     assert both.epsilon == pytest.approx(float(merged), rel=1e-3)
-    apart = account(method, 1e-5, sizes=[sv.data.Levels(100, 100)] * 10)
+    apart = account(method, 1e-5, data=sv.Population([sv.data.Levels(100, 100)] * 10))
     assert apart.per_level["upper"] < apart.per_level["lower"] == pytest.approx(both.epsilon, rel=1e-6)
 
 

@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 import sottovoce as sv
+from sottovoce.optimisers import Momentum
 from sottovoce.problems import tasks
 from sottovoce.problems.tasks.metrics import auroc
 
@@ -59,7 +60,7 @@ def test_linear_tasks_reach_scikit_learns_optimum(name):
     result = sv.run(
         problem,
         [records],
-        sv.methods.DpSgd(rate=1.0, gradient=sv.Release.open(), sampling=sv.Full(), momentum=0.9),
+        sv.methods.DpSgd(rate=Momentum(1.0, 0.9), gradient=sv.Release.open(), sampling=sv.Full()),
         steps=400,
         evaluate=built.metrics(records),
     )

@@ -188,7 +188,8 @@ _ZERO = np.zeros(2, np.float32)
 _STAND_INS = {
     Minimize: Minimize(lambda x, r: jnp.sum(x) * r, _ZERO),
     MinMax: MinMax(lambda x, y, r: jnp.sum(x * y) * r, _ZERO, _ZERO),
-    Bilevel: Bilevel(lambda x, y, r: jnp.sum(x * y) * r, lambda x, y, r: jnp.sum(x * y) * r, _ZERO, _ZERO),
+    # No record meets x, because some methods (release_x=None) are for such problems only.
+    Bilevel: Bilevel(lambda x, y, r: jnp.sum(y) * r, lambda x, y, r: jnp.sum(y) * r, _ZERO, _ZERO),
 }
 
 

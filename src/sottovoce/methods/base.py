@@ -9,6 +9,7 @@ from types import UnionType
 from typing import Any, ClassVar, Self, Union, get_args, get_origin
 
 from sottovoce.networks import Network
+from sottovoce.optimisers import is_plain
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import Minimize
@@ -100,8 +101,7 @@ class Method(ABC):
         """The fields that are schedules, or numbers that stand for one."""
         given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if Schedule in alternatives(f.type)}
         rates = {name: getattr(value, "rate", value) for name, value in given.items()}  # an optimiser has a rate inside
-        kinds = (int, float, tuple, Schedule)
-        return {name: schedule(value) for name, value in rates.items() if isinstance(value, kinds)}
+        return {name: schedule(value) for name, value in rates.items() if value is not None and is_plain(value)}
 
     def louder(self, factor: float) -> Self:
         """The same method with the noise of every release multiplied."""

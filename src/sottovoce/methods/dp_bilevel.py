@@ -18,11 +18,11 @@ from sottovoce.methods.bilevel import without_x
 from sottovoce.methods.descent import Descent
 from sottovoce.methods.penalty import beside, gap_slope, hypergradient, lower_slope, penalised_slope
 from sottovoce.naming import check_choice
-from sottovoce.optimisers import Adam, Momentum, Rate, memory, update
+from sottovoce.optimisers import Momentum, Rate, memory, update
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling, WithReplacement
 from sottovoce.problems import Bilevel, sets
-from sottovoce.schedules import Linear, Schedule, schedule
+from sottovoce.schedules import Schedule, schedule
 from sottovoce.theory import dp_bilevel as theory
 from sottovoce.trees import Tree, norm, zeros_like
 
@@ -182,5 +182,5 @@ class DpBilevel(Method):
         return {
             "gap": gap,
             "apart": replace(gap, inner=rounds, solve="apart", output="smallest step"),
-            "optimisers": replace(gap, step_x=Adam(Linear(0.05, 0.0, 500)), inner=quick),
+            "optimisers": replace(gap, step_x=Momentum(0.1, 0.5), inner=quick),
         }

@@ -18,11 +18,11 @@ from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method, Setting
 from sottovoce.methods.bilevel import confined, public_x, toward_x, toward_y, toward_z, without_x
 from sottovoce.methods.design import Design, channels, check_design
-from sottovoce.optimisers import Adam, Momentum, Rate, is_plain, memory, require_plain, update
+from sottovoce.optimisers import Momentum, Rate, is_plain, memory, require_plain, update
 from sottovoce.privacy.release import NoiseKind, Release
 from sottovoce.privacy.sampling import FixedSize, Full, Poisson, Sampling, Stream
 from sottovoce.problems import Bilevel
-from sottovoce.schedules import Linear, schedule
+from sottovoce.schedules import schedule
 from sottovoce.theory import ldp_dsbo as theory
 from sottovoce.theory.ldp_dsbo import L1Constants, PerVariableAndAgent
 from sottovoce.trees import Tree, zeros_like
@@ -178,9 +178,9 @@ class LdpDsbo(Method):
         """Return both designs without noise; the sound one with z confined as well."""
         free = Release.open()
         sound = cls(0.1, 0.2, 0.2, free, free, Full(), release_x=free, z_radius=100.0)
-        ball, adam = Momentum(0.05, 0.5), Adam(Linear(0.05, 0.0, 500))
+        ball = Momentum(0.05, 0.5)
         return {
             "sound": sound,
             "printed": replace(sound, z_radius=math.inf, design="printed"),
-            "optimisers": replace(sound, step_x=adam, step_y=ball, step_z=ball),
+            "optimisers": replace(sound, step_x=ball, step_y=ball, step_z=ball),
         }

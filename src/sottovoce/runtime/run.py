@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import numpy as np
 
 from sottovoce.accounting.account import Account, account_of, check_network
@@ -153,7 +152,7 @@ def drive(
     """
     place = job.place
     if resume and folder.path is not None and (folder.path / CHECKPOINT).exists():
-        now = RunState.restore(folder.path, job.identity, like=jax.eval_shape(place.begin))
+        now = RunState.restore(folder.path, job.identity, like=place.shapes)
         job.resumed(now.step)
     else:
         job.charge(0, min(every, steps))  # what `init` releases is charged with the first stretch

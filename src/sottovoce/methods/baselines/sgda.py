@@ -89,7 +89,7 @@ class DpSgda(Method):
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
         """Return full batches with step sizes, momentum and Adam."""
-        ball, adam = Momentum(0.05, 0.5), Adam(Linear(0.05, 0.0, 500))
+        ball, adam = Momentum(0.05, 0.5), Adam(Linear(0.1, 0.0, 590))
         rates: dict[str, Rate] = {"full": 0.1, "momentum": ball, "adam": adam}
         free = Release.open()
         return {name: cls(rate, rate, Full(), release_x=free, release_y=free) for name, rate in rates.items()}
