@@ -133,7 +133,7 @@ def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tiny_file):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(execute.Setup, "run", stop)
+    monkeypatch.setattr(execute.RowsSetup, "run", stop)
     code, _, err = command(capsys, monkeypatch, "run", tiny_file, "--out", "somewhere")
     assert code == 130
     assert "--out somewhere --resume" in err

@@ -163,14 +163,17 @@ def calibrate(
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} for {out.name}: make it first")
     runfile = RunFile.load(file, set_ or (), quick)
-    table = Table("", "release", "mechanism", "clip", "noise at first", "epsilon", box=None)
+    table = Table("", "release", "mechanism", "clip", "noise at first", "epsilon", "adjacency", box=None)
     made = _setups(file, set_, quick)
     for name, setup in made:
         if setup.case.privacy.epsilon is None:
             raise ValueError(f"{name}: there is no epsilon to calibrate to; add --set privacy.epsilon=1")
+        reached = (upward(setup.account.epsilon, 5), setup.account.adjacency)
         for release in setup.method.releases():
-            first, reached = f"{float(release.scale(0, 0)):.6g}", upward(setup.account.epsilon, 5)
-            table.add_row(name, release.name, release.mechanism, f"{release.clip:g}", first, reached)
+            first = f"{float(release.scale(0, 0)):.6g}"
+            table.add_row(name, release.name, release.mechanism, f"{release.clip:g}", first, *reached)
+        if not setup.method.releases():  # labels are drawn once, at the epsilon of the whole run
+            table.add_row(name, "labels", "randomised response", "", "", *reached)
     console.print(table)
     if out is not None:
         out.write_text(written(runfile.title, dict(made)))

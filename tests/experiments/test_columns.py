@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from sottovoce.experiments import reproduce
 from sottovoce.experiments.execute import execute, plan, setup
 from sottovoce.experiments.runfile import Case, RunFile
+from sottovoce.optimisers import Adam
 from sottovoce.privacy.labels import Fresh, Memoised, Open
-from sottovoce.rates import Adam
 from sottovoce.reports import load, render
 from sottovoce.schedules import Linear
 
@@ -99,7 +99,7 @@ def test_a_stopped_experiment_goes_on(tmp_path: Path, stopped_at_first_save: Any
         execute(RunFile.parse(TINY), tmp_path)
     with pytest.raises(ValueError, match="is finished"):
         load(tmp_path)
-    assert execute(RunFile.parse(TINY), tmp_path, resume=True).rows[0].runs[0].history["step"].tolist() == [2, 4]
+    assert execute(RunFile.parse(TINY), tmp_path, resume=True).rows[0].runs[0].history["step"].tolist() == [0, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,7 @@ def test_what_does_not_go_together() -> None:
         setup(RunFile.parse(rows).cases["Bambi"])
     with pytest.raises(ValueError, match=r"compare\.alone"):
         plan(RunFile.parse(TINY, ["compare.alone=true"]))
-    with pytest.raises(ValueError, match="no noise to calibrate"):
-        setup(_case()).method.releases()
-    with pytest.raises(ValueError, match="bambi-controls"):
-        _ = setup(_case()).parts
+    assert setup(_case()).method.releases() == []
     with pytest.raises(ValueError, match="two classes, not 10"):
         setup(RunFile.parse(rows.replace("softmax", "vertical-coefficients")).cases["Bambi"])
 

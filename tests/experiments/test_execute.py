@@ -90,9 +90,9 @@ def test_stopped_and_resumed_equals_uninterrupted(done, tiny, tmp_path, monkeypa
             raise KeyboardInterrupt
         return run_once(self, *given, **options)
 
-    run_once = execute.Setup.run
+    run_once = execute.RowsSetup.run
     with monkeypatch.context() as patch:
-        patch.setattr(execute.Setup, "run", stop_at_third)
+        patch.setattr(execute.RowsSetup, "run", stop_at_third)
         with pytest.raises(KeyboardInterrupt):
             execute.execute(runfile, tmp_path / "out")
     partial = load(tmp_path / "out")

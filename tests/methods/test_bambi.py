@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from sottovoce.rates import Adam
 from sottovoce.runtime.exchange import Message, Party
 from sottovoce.runtime.stages import run_in_stages
 from sottovoce.runtime.vertical import account_vertical, run_vertical
 
 from sottovoce.data.columns import Columns, split_columns
 from sottovoce.methods.bambi import Bambi
+from sottovoce.optimisers import Adam
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation, probabilities

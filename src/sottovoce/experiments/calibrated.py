@@ -19,8 +19,9 @@ def written(title: str, setups: Mapping[str, Setup]) -> str:
 
 def _tables(setup: Setup) -> Table:
     table = setup.case.model_dump(exclude_unset=True, exclude_none=True)
-    table["method"] = _noisy(table["method"], setup.method)
-    del table["privacy"]["epsilon"]
+    if setup.method.releases():  # labels that are drawn once have no noise to write out: their epsilon stays
+        table["method"] = _noisy(table["method"], setup.method)
+        del table["privacy"]["epsilon"]
     return {key: value for key, value in table.items() if value}
 
 

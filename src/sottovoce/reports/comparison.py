@@ -141,6 +141,7 @@ class Comparison:
             if metric == self.metric:
                 columns["worst agent"] = partial(_worst, metric)
         columns["epsilon"] = lambda row: upward(row.privacy.epsilon)
+        columns["adjacency"] = lambda row: row.privacy.adjacency if row.privacy.private else ""
         if not brief:
             columns["delta"] = lambda row: f"{row.privacy.delta:g}" if row.privacy.private else "-"
         columns["design"] = lambda row: row.privacy.design

@@ -134,7 +134,12 @@ def _printed(made: Comparison) -> str:
     if not made.printed:
         return ""
     ours = [
-        [f"ours: {row.name}", _row_figure(row, made.metric), upward(row.privacy.epsilon), "this run"]
+        [
+            f"ours: {row.name}",
+            _row_figure(row, made.metric),
+            f"{upward(row.privacy.epsilon)} ({row.privacy.adjacency})",
+            "this run",
+        ]
         for row in made.rows
     ]
     theirs = [[entry.what, figure(entry.value), figure(entry.epsilon), entry.source] for entry in made.printed]
