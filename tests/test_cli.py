@@ -64,7 +64,7 @@ def test_the_help_of_run_shows_a_whole_file():
 def test_run_then_report(capsys, monkeypatch, tiny_file):
     code, out, _ = command(capsys, monkeypatch, "run", tiny_file, "--set", "run.steps=2")
     assert code == 0
-    assert re.search(r"DpSgd +0\.\d{4} +0\.\d{4} +3 +sound", out)
+    assert re.search(r"DpSgd +0\.\d{4} +0\.\d{4} +3 +replace-one +sound", out)
     assert (tiny_file.parent / "runs" / "mine" / "report.html").is_file()
     code, again, _ = command(capsys, monkeypatch, "report", "runs/mine")
     assert code == 0

@@ -16,8 +16,8 @@ from sottovoce.accounting.account import account_of
 from sottovoce.methods.base import Method
 from sottovoce.optimisers import Adam
 from sottovoce.privacy.sampling import Full, Poisson
-from sottovoce.runtime.answers import root_key
 from sottovoce.runtime.array import ArrayPlace
+from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.mesh import MeshPlace
 from sottovoce.runtime.place import Place

@@ -5,7 +5,7 @@ state whether it depends on a record without noise. Nothing is declared by a met
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import jax
@@ -15,6 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.core import Literal as Constant
 
 from sottovoce.accounting import marks
+from sottovoce.accounting.fingerprint import fingerprint
 from sottovoce.data.population import SINGLE, Population, named
 from sottovoce.methods import equations
 from sottovoce.methods.agent import Agent, Known
@@ -69,6 +70,11 @@ class Trace:
         """The names of the state's leaves."""
         paths = jax.tree_util.tree_leaves_with_path(self.state(list(range(len(self.shapes)))))
         return [jax.tree_util.keystr(path).lstrip(".") for path, _ in paths]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of what is computed: method, noise, losses, public terms."""
+        return fingerprint([self.init, self.step])
 
     def covers(self, variables: tuple[str, ...]) -> bool:
         """Say whether no leaf of these fields of the state is private."""

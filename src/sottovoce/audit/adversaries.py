@@ -25,9 +25,9 @@ from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.problems import Bilevel, Minimize, MinMax
 from sottovoce.runtime import array
-from sottovoce.runtime.answers import root_key
 from sottovoce.runtime.array import ArrayAnswers, Spec
 from sottovoce.runtime.interpreter import Answer, play, walk
+from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import Layout, alone, lay_out
 from sottovoce.runtime.threads import NoiseSource, ThreadAnswers, ThreadPlace
 from sottovoce.trees import Tree

@@ -30,8 +30,8 @@ from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
 from sottovoce.problems.tasks import Shape
 from sottovoce.problems.tasks.robust import group_robust
-from sottovoce.runtime.answers import root_key
 from sottovoce.runtime.array import ArrayPlace
+from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import lay_out
 from sottovoce.trees import Tree, inner, norm
 

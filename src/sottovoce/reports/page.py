@@ -142,8 +142,8 @@ def _printed(made: Comparison) -> str:
         ]
         for row in made.rows
     ]
-    theirs = [[entry.what, figure(entry.value), figure(entry.epsilon), entry.source] for entry in made.printed]
-    return _table(["", "value", "epsilon", "source"], [*theirs, *ours])
+    theirs = [[entry.what, figure(entry.value), figure(entry.epsilon), "", entry.source] for entry in made.printed]
+    return _table(["", "value", "epsilon", "adjacency", "source"], [*theirs, *ours])
 
 
 def _row_figure(row: Row, metric: str | None) -> str:

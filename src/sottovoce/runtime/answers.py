@@ -22,25 +22,6 @@ from sottovoce.privacy.sampling import Rows, Sampling
 from sottovoce.trees import Tree
 
 Drawn = Mapping[str, Rows]  # the rows of a batch by level
-PHASES = {"init": 0, "step": 1}
-
-
-def root_key(seed: int) -> jax.Array:
-    """Return the key of a simulated run. Threefry only: its vectorised draws equal single ones.
-
-    >>> root_key(0).shape
-    ()
-    """
-    return jax.random.key(seed, impl="threefry2x32")
-
-
-def step_key(root: jax.Array, agent: Any, phase: str, t: Any) -> jax.Array:
-    """Return the key of one agent at one step of a phase ("init" or "step").
-
-    >>> bool(step_key(root_key(0), 1, "step", 2) == step_key(root_key(0), 1, "init", 2))
-    False
-    """
-    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(root, agent), PHASES[phase]), t)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from sottovoce.runtime import answers, mixing
 from sottovoce.runtime.answers import Moment
 from sottovoce.runtime.blocks import CACHE, in_blocks
 from sottovoce.runtime.interpreter import play, walk
+from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.layout import Layout
 from sottovoce.runtime.place import NEVER, RowsPlace, public
 from sottovoce.trees import Tree
@@ -105,24 +106,24 @@ def bounded_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tr
 def moment(spec: Spec, index: Any, phase: str, t: Any, records: Records, root: Array) -> Moment:
     """Return one agent's moment; `records` are sealed sets whose `starts` is this agent's."""
     known = spec.trace.known
-    return Moment(known, index, t, answers.step_key(root, index, phase, t), records, spec.chunk)
+    return Moment(known, index, t, step_key(root, index, phase, t), records, spec.chunk)
 
 
-def init(spec: Spec, indices: Array, starts: Mapping[str, Array], records: Records, root: Array) -> list[Array]:
+def init(spec: Spec, indices: Array, starts: Mapping[str, Array], records: Records, roots: Array) -> list[Array]:
     """Return the leaves of the agents' states before the first step, stacked."""
     first = spec.trace.init
 
-    def one(index: Array, starts: Mapping[str, Array]) -> list[Array]:
+    def one(index: Array, starts: Mapping[str, Array], root: Array) -> list[Array]:
         own = {level: sealed.starting(starts[level]) for level, sealed in records.items()}
         answer = ArrayAnswers(spec, moment(spec, index, "init", jnp.int32(0), own, root))
         return play(walk(first.jaxpr, first.consts, [index], compiled=False), answer)
 
-    return jax.vmap(one)(indices, starts)
+    return jax.vmap(one)(indices, starts, roots)
 
 
 def advance(
     spec: Spec, count: int, state: list[Array], first: Array, indices: Array, starts: Mapping[str, Array],
-    records: Records, root: Array,
+    records: Records, roots: Array,
 ) -> tuple[list[Array], Array]:  # fmt: skip
     """Return the state after `count` steps from step `first`, and when each public leaf was first not finite."""
     step, shown = spec.trace.step, public(spec.trace)
@@ -130,12 +131,12 @@ def advance(
     def steps(carry: tuple[list[Array], Array], t: Array) -> tuple[tuple[list[Array], Array], None]:
         state, broken = carry
 
-        def one(own: list[Array], index: Array, starts: Mapping[str, Array]) -> list[Array]:
+        def one(own: list[Array], index: Array, starts: Mapping[str, Array], root: Array) -> list[Array]:
             mine = {level: sealed.starting(starts[level]) for level, sealed in records.items()}
             answer = ArrayAnswers(spec, moment(spec, index, "step", t, mine, root))
             return play(walk(step.jaxpr, step.consts, [index, t, *own], compiled=False), answer)
 
-        state = jax.vmap(one)(state, indices, starts)
+        state = jax.vmap(one)(state, indices, starts, roots)
         fine = jnp.array([jnp.all(jnp.isfinite(state[leaf])) for leaf in shown], bool)
         return (state, jnp.where(fine, broken, jnp.minimum(broken, t))), None
 
@@ -154,15 +155,15 @@ class ArrayPlace(RowsPlace):
         super().__init__(trace, problem)
         self.spec = Spec(trace, chunk)
         self.indices = jnp.arange(layout.population.parties, dtype=jnp.int32)
-        self.records, self.root = dict(layout.sealed), root
+        self.records, self.roots = dict(layout.sealed), jnp.broadcast_to(root, self.indices.shape)
         self.starts = {level: sealed.starts for level, sealed in self.records.items()}
 
     def begin(self) -> list[Array]:
         """Return the first state."""
-        return _init(self.spec, self.indices, self.starts, self.records, self.root)
+        return _init(self.spec, self.indices, self.starts, self.records, self.roots)
 
     def advance(self, state: list[Array], first: int, count: int) -> tuple[list[Array], np.ndarray]:
         """Run `count` steps."""
-        given = (jnp.int32(first), self.indices, self.starts, self.records, self.root)
+        given = (jnp.int32(first), self.indices, self.starts, self.records, self.roots)
         moved, broken = _advance(self.spec, count, list(state), *given)
         return moved, np.asarray(broken)

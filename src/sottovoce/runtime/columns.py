@@ -22,8 +22,8 @@ from sottovoce.privacy.labels import LabelGate
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems.vertical import Vertical
-from sottovoce.runtime import answers
 from sottovoce.runtime.interpreter import Walk, walk
+from sottovoce.runtime.keys import root_key, step_key
 from sottovoce.runtime.place import NEVER, Place
 from sottovoce.runtime.result import Result
 
@@ -157,7 +157,7 @@ def _step(
 ) -> list[Any]:  # fmt: skip
     """Return the leaves of all parties after one step."""
     parties = len(spec.trace.parties)
-    keys = [answers.step_key(root, number, "step", t) for number in range(parties + 2)]
+    keys = [step_key(root, number, "step", t) for number in range(parties + 2)]
     exchange = Exchange(spec, t, blocks, vectors, keys[:parties], keys[-2], keys[-1], log, active)
     walks, at = [], 0
     for party in spec.trace.parties:
@@ -257,7 +257,7 @@ class ColumnsPlace(Place):
 def record_messages(account: TableAccount, table: Table, seed: int = 0) -> tuple[list[Any], list[Message]]:
     """Run message by message; return the parties' final states, and everything that crossed a boundary."""
     log: list[Message] = []
-    place = ColumnsPlace(account, table, answers.root_key(seed), log)
+    place = ColumnsPlace(account, table, root_key(seed), log)
     state, _ = place.advance(place.begin(), 0, account.steps)
     return account.trace.states(state), log
 

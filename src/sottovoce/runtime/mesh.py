@@ -32,18 +32,19 @@ class MeshPlace(RowsPlace):
                 f"{devices} devices were asked for, {len(jax.devices())} are there; on a CPU set "
                 f"XLA_FLAGS=--xla_force_host_platform_device_count={devices} before Python starts"
             )
-        self.spec, self.devices, self.root = Spec(trace, chunk, AXIS), devices, root
+        self.spec, self.devices = Spec(trace, chunk, AXIS), devices
         self.indices = jnp.arange(agents, dtype=jnp.int32)
+        self.roots = jnp.broadcast_to(root, agents)
         counts = layout.population.counts
         self.records = {level: shard(sealed, counts[level], devices) for level, sealed in layout.sealed.items()}
 
     def begin(self) -> list[Array]:
         """Return the first state."""
-        return _compiled(self.spec, self.devices, None)(self.indices, self.records, self.root)
+        return _compiled(self.spec, self.devices, None)(self.indices, self.records, self.roots)
 
     def advance(self, state: list[Array], first: int, count: int) -> tuple[list[Array], np.ndarray]:
         """Run `count` steps."""
-        given = (list(state), jnp.int32(first), self.indices, self.records, self.root)
+        given = (list(state), jnp.int32(first), self.indices, self.records, self.roots)
         moved, broken = _compiled(self.spec, self.devices, count)(*given)
         return moved, np.asarray(broken)
 
@@ -54,20 +55,20 @@ def _compiled(spec: Spec, devices: int, count: int | None) -> Callable[..., Any]
     mesh = Mesh(np.array(jax.devices()[:devices]), (AXIS,))
     spread, everywhere = PartitionSpec(AXIS), PartitionSpec()
 
-    def local_init(indices: Array, records: dict[str, Sealed], root: Array) -> list[Array]:
-        return array.init(spec, indices, *_own(records), root)
+    def local_init(indices: Array, records: dict[str, Sealed], roots: Array) -> list[Array]:
+        return array.init(spec, indices, *_own(records), roots)
 
     def local_advance(
-        state: list[Array], first: Array, indices: Array, records: dict[str, Sealed], root: Array
+        state: list[Array], first: Array, indices: Array, records: dict[str, Sealed], roots: Array
     ) -> tuple[list[Array], Array]:
         assert count is not None
-        state, broken = array.advance(spec, count, state, first, indices, *_own(records), root)
+        state, broken = array.advance(spec, count, state, first, indices, *_own(records), roots)
         return state, jax.lax.pmin(broken, AXIS)
 
     sharded = partial(jax.shard_map, mesh=mesh, check_vma=False)
     if count is None:
-        return jax.jit(sharded(local_init, in_specs=(spread, spread, everywhere), out_specs=spread))
-    specs = (spread, everywhere, spread, spread, everywhere)
+        return jax.jit(sharded(local_init, in_specs=(spread, spread, spread), out_specs=spread))
+    specs = (spread, everywhere, spread, spread, spread)
     return jax.jit(sharded(local_advance, in_specs=specs, out_specs=(spread, everywhere)))
 
 

@@ -30,10 +30,10 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime import checks
-from sottovoce.runtime.answers import root_key
 from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.columns import ColumnsPlace
-from sottovoce.runtime.layout import Layout, lay_out
+from sottovoce.runtime.keys import agent_keys, check_seed
+from sottovoce.runtime.layout import Layout, lay_out, own_digests
 from sottovoce.runtime.mesh import MeshPlace
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.place import NEVER, Evaluate, Place
@@ -121,6 +121,7 @@ def run(
         if noise == "discrete":
             raise ValueError("noise='discrete' is for records; memoised labels of a Table are exact without it")
     check_count("steps", steps)
+    check_seed(seed)
     every = max(1, math.ceil(steps / 10)) if every is None else every
     check_count("every", every)
     checks.metrics(problem, evaluate)
@@ -214,7 +215,8 @@ def _simulated(
     layout = lay_out(data)
     checks.finite(layout)
     chunk, devices = performance.chunk, performance.devices
-    root = root_key(seed)
+    program = f"{account.trace.fingerprint}|{account.method!r}|{_network_digest(account.network)}"
+    root = agent_keys(seed, program, own_digests(layout))
     place: Place
     if devices > 1:
         place = MeshPlace(account.trace, problem, layout, root, chunk, devices)
@@ -284,7 +286,10 @@ def _columns(
 
     def job(folder: RunFolder) -> Job:
         account.charge(table.labels)
-        place = ColumnsPlace(account, table, root_key(seed))
+        vectors = account.method.labels.vectors(table.labels, account.rows)
+        program = f"{fingerprint(account.trace.programs)}|{method!r}"
+        (root,) = agent_keys(seed, program, [digest([table.columns.blocks, vectors]).encode()])
+        place = ColumnsPlace(account, table, root)
         columns = table.columns
         identity = {"method": repr(method), "steps": steps, "every": every, "seed": seed}
         if folder.path is not None:
@@ -306,11 +311,15 @@ def _identity(account: Account, layout: Layout, folder: RunFolder, every: int, *
         "method": repr(account.method),
         "steps": account.steps,
         "every": every,
-        "network": f"{network.name}/{digest([matrix.tocsr() for _, matrix in sorted(network.matrices.items())])[:16]}",
-        "program": fingerprint([account.trace.init, account.trace.step]),
+        "network": f"{network.name}/{_network_digest(network)}",
+        "program": account.trace.fingerprint,
         "records": folder.seal(held),
         **how,
     }
+
+
+def _network_digest(network: Network) -> str:
+    return digest([matrix.tocsr() for _, matrix in sorted(network.matrices.items())])[:16]
 
 
 def _as_drawn(account: Account) -> PrivacyReport:

@@ -6,7 +6,6 @@ exchange, after it); at the exchange the thread sends its value to its neighbour
 """
 
 import queue
-import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from sottovoce.privacy import exact_gate
 from sottovoce.runtime import answers, mixing
 from sottovoce.runtime.answers import BatchRows, Moment
 from sottovoce.runtime.interpreter import Answer, play, walk
+from sottovoce.runtime.keys import secret_key, step_key
 from sottovoce.runtime.layout import Layout, alone
 from sottovoce.runtime.place import NEVER, RowsPlace, public
 
@@ -204,9 +204,10 @@ class ThreadPlace(RowsPlace):
 
     @classmethod
     def simulated(cls, trace: Trace, problem: Any, layout: Layout, root: jax.Array, chunk: int) -> "ThreadPlace":
-        """Return the place whose states are those of the array with this root key."""
+        """Return the place whose states are those of the array with this root key, or with these, one per agent."""
         agents = range(layout.population.parties)
-        return cls(trace, problem, [own_records(layout, me) for me in agents], [root for _ in agents], chunk)
+        roots = list(jnp.broadcast_to(root, len(agents)))
+        return cls(trace, problem, [own_records(layout, me) for me in agents], roots, chunk)
 
     @classmethod
     def deployed(
@@ -214,8 +215,8 @@ class ThreadPlace(RowsPlace):
     ) -> "ThreadPlace":
         """Return the place with exact noise and coins from the operating system; keys for own choices are secret."""
         agents = range(layout.population.parties)
-        records, keys = [own_records(layout, me) for me in agents], [secret_key() for _ in agents]
-        return cls(trace, problem, records, keys, chunk, "discrete", pay)
+        records, roots = [own_records(layout, me) for me in agents], [secret_key() for _ in agents]
+        return cls(trace, problem, records, roots, chunk, "discrete", pay)
 
     def begin(self) -> list[Any]:
         """Return the first state."""
@@ -248,7 +249,7 @@ class ThreadPlace(RowsPlace):
 
     def _answers(self, me: int, phase: str, t: int, post: Post) -> Answer:
         index, now = jnp.int32(me), jnp.int32(t)
-        key = answers.step_key(self.roots[me], index, phase, now)
+        key = step_key(self.roots[me], index, phase, now)
         moment = Moment(self.trace.known, index, now, key, self.records[me], self.programs.chunk)
         return self.observe(ThreadAnswers(me, moment, self.programs, post, self.noise))
 
@@ -298,12 +299,3 @@ def own_records(layout: Layout, me: int) -> dict[str, Sealed]:
     """
     counts = layout.population.counts
     return {level: alone(sealed, me, int(counts[level][me])) for level, sealed in layout.sealed.items()}
-
-
-def secret_key() -> jax.Array:
-    """Return a key from the operating system's entropy.
-
-    >>> bool(secret_key() == secret_key())
-    False
-    """
-    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32)))

@@ -21,7 +21,7 @@ from sottovoce.privacy.gdp import gdp_epsilon
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
 from sottovoce.problems import Minimize
-from sottovoce.runtime.answers import root_key
+from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.run import run
 from sottovoce.runtime.threads import ThreadPlace

@@ -1,0 +1,70 @@
+"""Keys of a simulated run: same run and same seed, same bytes; anything else, other noise.
+
+Example: two runs with seed 0 that differ in the noise's scale must not draw the same noise, because who sees both could
+subtract it. So the seed is folded together with all that the releases depend on: the traced program (method, noise,
+losses), the network, and the agent's own records. How a run is computed (chunk, devices) stays out.
+
+The digest of an agent's records lives in memory only. It is never written down: it would confirm a guessed record.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+PHASES = {"init": 0, "step": 1}
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse what is no whole number.
+
+    >>> check_seed(True)
+    Traceback (most recent call last):
+    ...
+    ValueError: seed is True: it must be a whole number
+    """
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise ValueError(f"seed is {seed!r}: it must be a whole number")
+
+
+def root_key(seed: int) -> jax.Array:
+    """Return a key made of a seed alone. Threefry only: its vectorised draws equal single ones.
+
+    >>> root_key(0).shape
+    ()
+    """
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def agent_keys(seed: int, program: str, records: Sequence[bytes]) -> jax.Array:
+    """Return one key per agent, made of the seed, what is computed, and the agent's own records.
+
+    >>> one, other = agent_keys(0, "sgd", [b"north", b"south"])
+    >>> bool(one == other)
+    False
+    """
+    words = [hashlib.sha256(f"{seed}|{program}|".encode() + own).digest()[:8] for own in records]
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(b"".join(words), np.uint32).reshape(-1, 2)))
+
+
+def secret_key() -> jax.Array:
+    """Return a key from the operating system's entropy.
+
+    >>> bool(secret_key() == secret_key())
+    False
+    """
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32)))
+
+
+def step_key(root: jax.Array, agent: Any, phase: str, t: Any) -> jax.Array:
+    """Return the key of one agent at one step of a phase ("init" or "step").
+
+    >>> bool(step_key(root_key(0), 1, "step", 2) == step_key(root_key(0), 1, "init", 2))
+    False
+    """
+    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(root, agent), PHASES[phase]), t)
