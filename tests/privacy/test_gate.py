@@ -12,21 +12,25 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import sottovoce as sv
+from sottovoce.data.sealed import Sealed
+from sottovoce.methods.handle import explicit
 from sottovoce.privacy import gate
 from sottovoce.privacy.release import Release
+
+AT = {"u": jnp.zeros(1), "v": jnp.zeros(2)}
+DOT, _ = explicit(
+    lambda u, v, record: u @ record[:1] + v @ record[1:],
+    [jax.ShapeDtypeStruct((size,), jnp.float32) for size in (1, 2, 3)],
+)
+FUNCTION = gate.RecordFunction("records", DOT, consts=0)
 
 
 def mean_of(records: np.ndarray, weights: np.ndarray, release: Release, denominator: float, chunk: int = 1024) -> dict:
     """The gradient of x·r is r itself: the gate's output is a clipped mean of the records."""
-    at = {"u": jnp.zeros(1), "v": jnp.zeros(2)}
-
-    def fn(at: dict, record: jax.Array) -> jax.Array:
-        return at["u"] @ record[:1] + at["v"] @ record[1:]
-
     rows = jnp.arange(len(records))
-    return gate.clipped_mean(
-        fn, at, lambda rows: jnp.asarray(records)[rows], rows, jnp.asarray(weights), denominator, release, chunk
-    )
+    source = Sealed(jnp.asarray(records), rows, None, jnp.int32(0))
+    reading = gate.Reading(source, FUNCTION, (), (rows, jnp.asarray(weights)), denominator)
+    return gate.clipped_mean(reading, AT, release, chunk)
 
 
 @settings(max_examples=25, deadline=None)

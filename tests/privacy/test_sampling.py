@@ -96,5 +96,5 @@ def test_fresh_coins_for_each_step_and_agent():
 
 def test_a_batch_larger_than_the_data_is_refused():
     method = sv.methods.DpSgd(rate=1.0, gradient=sv.Release(1.0, 1.0), sampling=Poisson(50))
-    with pytest.raises(ValueError, match=r"a batch of 50 from a party that has 30.*parties \[1\]"):
+    with pytest.raises(ValueError, match=r"a batch of 50 from a party that has 30.*\(parties 1\)"):
         sv.account(method, sv.Population([100, 30]), steps=5, network=sv.networks.ring(2))
