@@ -16,14 +16,11 @@ import pytest
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
 from sottovoce.data.parts import Levels, Part
-from sottovoce.methods import equations
 from sottovoce.methods.dp_bilevel import Descent
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
 from sottovoce.runtime import checkpoint
-from sottovoce.runtime.answers import Moment, root_key
 from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.progress import Progress
-from sottovoce.runtime.threads import ThreadPlace
 
 RUN = sys.modules["sottovoce.runtime.run"]  # the package has a function of that name
 DATA = np.random.default_rng(0).normal(size=(4, 30, 2)).astype(np.float32)
@@ -432,41 +429,35 @@ def test_models_carry_their_statement(tmp_path):
         sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=1).predict(DATA[0])
 
 
-class _Pair(NamedTuple):
+class _Noted(NamedTuple):
     x: jax.Array
-    first: jax.Array
-    second: jax.Array
+    keys: jax.Array
+    count: jax.Array
 
 
 class _Keys(sv.methods.DpSgd):
-    """Draws two keys, and two in each turn of two loops."""
+    """Writes down two keys in `init`, two in each step, and two in each turn of two loops."""
 
     def init(self, problem, agent):
-        return _Pair(problem.x0, *self._two(agent))
+        return self._two(_Noted(problem.x0, jnp.zeros((22, 2), jnp.uint32), jnp.int32(0)), agent)
 
     def step(self, problem, state, agent):
-        kept = self._two(agent)
+        state = self._two(state, agent)
         for _ in range(2):
-            kept = agent.loop(2, lambda carry, inner: tuple(map(jnp.add, carry, self._two(inner))), kept)
-        return _Pair(state.x, *kept)
+            state = agent.loop(2, self._two, state)
+        return state
 
-    def _two(self, agent):
-        return tuple(jax.random.key_data(agent.key(name)) for name in ("same", "same"))
+    def _two(self, state, agent):
+        x, keys, count = state
+        for number in range(2):
+            keys = keys.at[count + number].set(jax.random.key_data(agent.key("same")))
+        return _Noted(x, keys, count + 2)
 
 
-def test_keys_are_never_used_twice(monkeypatch):
+def test_keys_are_never_used_twice():
     """Every equation of a step, of every agent, phase, step and loop turn, has a key of its own."""
-    seen, honest = [], Moment.named
-
-    def watched(self, equation):
-        key = honest(self, equation)
-        if equation.primitive is not equations.loop_p:
-            seen.append(tuple(np.asarray(jax.random.key_data(key)).tolist()))
-        return key
-
-    monkeypatch.setattr(Moment, "named", watched)
     method = _Keys(0.1, sv.Release(1.0, 0.1), sv.Full())
-    account = account_of(method, PARTS, 2, RING, problem=PROBLEM)
-    place = ThreadPlace.simulated(account.trace, PROBLEM, lay_out(PARTS), root_key(0), 64)
-    place.advance(place.begin(), 0, 2)
-    assert len(seen) == len(set(seen)) == 4 * (2 + 2 * (2 + 2 * 2 * 2))
+    noted = sv.run(PROBLEM, PARTS, method, network=RING, steps=2).agents
+    assert noted.count.tolist() == [22] * 4
+    keys = np.asarray(noted.keys).reshape(-1, 2)
+    assert len(np.unique(keys, axis=0)) == len(keys)
