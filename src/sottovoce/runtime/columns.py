@@ -206,6 +206,11 @@ class ColumnsPlace(Place):
         """The names of the leaves that are looked at for divergence: all, because none depends on a label unnoised."""
         return self.account.trace.names
 
+    @property
+    def shapes(self) -> list[jax.ShapeDtypeStruct]:
+        """The shapes of all parties' leaves."""
+        return [leaf for party in self.account.trace.parties for leaf in party.shapes]
+
     def begin(self) -> list[Any]:
         """Return all parties' first states."""
         made = [jax.core.eval_jaxpr(p.init.jaxpr, p.init.consts) for p in self.account.trace.parties]

@@ -28,6 +28,11 @@ class Place(ABC):
     def names(self) -> list[str]:
         """The names of the leaves that are looked at for divergence, in the order of what `advance` returns."""
 
+    @property
+    @abstractmethod
+    def shapes(self) -> list[jax.ShapeDtypeStruct]:
+        """The shapes of a state's leaves."""
+
     @abstractmethod
     def begin(self) -> list[Any]:
         """Return the state before the first step."""
@@ -62,6 +67,12 @@ class RowsPlace(Place):
     def names(self) -> list[str]:
         """The public leaves of the state."""
         return [self.trace.names[leaf] for leaf in public(self.trace)]
+
+    @property
+    def shapes(self) -> list[jax.ShapeDtypeStruct]:
+        """The shapes of one agent's leaves, for all agents."""
+        agents = self.trace.known.population.parties
+        return [jax.ShapeDtypeStruct((agents, *leaf.shape), leaf.dtype) for leaf in self.trace.shapes]
 
     def measure(self, state: list[Any], step: int, evaluate: Evaluate | None) -> Mapping[str, Any]:
         """Return the consensus error and the user's metrics."""
