@@ -184,7 +184,8 @@ class ThreadPlace(RowsPlace):
     """One thread per agent.
 
     `pay(agent, t)` is called by each agent before `init` (with step 0) and before each of its steps, so that a deployed
-    agent charges its own ledger before it releases anything; to pay twice for a step is to pay once. `observe` may wrap an agent's answers, for an audit.
+    agent charges its own ledger before it releases anything; to pay twice for a step is to pay once. `observe` may wrap
+    an agent's answers, for an audit.
     """
 
     def __init__(
