@@ -160,7 +160,7 @@ def test_the_ratio_is_the_one_of_the_densities(mechanism, sampling):
     method = sv.methods.DpSgd(rate=1.0, gradient=release, sampling=sampling)
     instance = adversaries.worst_case(method, SIZES, Target(), "zero-out")
     (_, plain), ratio = observed(method, instance, instance.under_other)
-    seen = float(plain.velocity[0, 0])
+    seen = -float(plain.x[0, 0])  # rate 1, from zero
     law = (stats.norm if mechanism == "gaussian" else stats.laplace)(scale=0.7)
     n, m = 6, sampling.denominator(6, 0)
     count = stats.binom(sampling.batch, 1 / n) if isinstance(sampling, WithReplacement) else stats.bernoulli(m / n)

@@ -53,7 +53,7 @@ def test_what_is_released_has_the_stated_noise_and_lies_on_the_grid(mechanism):
     records = np.zeros((5, width), np.float32)
     records[:, 0] = 7.0  # clipped to 2
     method = sv.methods.DpSgd(rate=1.0, gradient=release, sampling=sv.Full())
-    seen = np.asarray(run_discrete(problem, [records], method, steps=1).agents.velocity[0], np.float64)
+    seen = -np.asarray(run_discrete(problem, [records], method, steps=1).x, np.float64)  # rate 1, from zero
     law = stats.norm if mechanism == "gaussian" else stats.laplace
     assert stats.kstest(seen[1:] / 0.05, law.cdf).pvalue > 1e-5
     assert stats.kstest(seen[1:] / 0.05 * 1.5, law.cdf).pvalue < 1e-9
