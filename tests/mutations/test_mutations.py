@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import pytest
 
-from sottovoce.accounting import trace
+from sottovoce.accounting import marks, trace
 from sottovoce.accounting.account import _group
 from sottovoce.clipping import bookkeeping
 from sottovoce.methods.handle import Handle
@@ -176,6 +176,39 @@ MUTATIONS = [
         "",
         "runtime/test_threads.py",
         "test_two_levels_meet_on_a_common_grid",
+    ),
+    Mutation(
+        "marks followed through one turn of a loop",
+        marks._through_loop,
+        "carry = grown",
+        "return grown",
+        "accounting/test_marks.py",
+        "test_a_loop_carries_the_mark",
+    ),
+    Mutation(
+        "marks followed through one step",
+        trace._settled,
+        "private = grown",
+        "return tuple(grown)",
+        "accounting/test_marks.py",
+        "test_marks_spread_over_steps",
+    ),
+    Mutation(
+        "a private point let through",
+        marks._results,
+        'if any(operands):\n            raise TypeError(\n                f"release',
+        'if False:\n            raise TypeError(\n                f"release',
+        "accounting/test_marks.py",
+        "test_nothing_is_released_at_a_private_point",
+        ("closed over",),
+    ),
+    Mutation(
+        "a step drawn again without being paid for",
+        threads.ThreadPlace._steps,
+        "self.pay(me, t)",
+        "t == 0 or self.pay(me, t)",
+        "runtime/test_threads.py",
+        "test_every_step_is_paid_for_wherever_a_run_goes_on",
     ),
     Mutation(
         "a ledger that does not check its chain",

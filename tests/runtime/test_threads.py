@@ -266,6 +266,18 @@ def test_what_cannot_be_made_exact_is_refused_before_anything_runs():
         place.advance(place.begin(), 0, 1)
 
 
+def test_every_step_is_paid_for_wherever_a_run_goes_on():
+    paid = []
+    trace = account_of(sgd(), PARTS, 3, RING, problem=PROBLEM).trace
+    place = ThreadPlace.deployed(trace, PROBLEM, lay_out(PARTS), 64, lambda agent, t: paid.append((t, agent)))
+    state = place.begin()
+    assert sorted(paid) == [(0, 0), (0, 1)]  # for what `init` releases
+    for first in (0, 1):
+        paid.clear()
+        place.advance(state, first, 2)
+        assert sorted(paid) == [(t, agent) for t in (first, first + 1) for agent in (0, 1)]
+
+
 def test_an_agent_that_fails_does_not_leave_the_others_waiting():
     def pay(agent, t):
         if (agent, t) == (1, 1):
