@@ -55,7 +55,8 @@ def total(values, number=0):
 
 
 def features(rows, number=0):
-    return equations.features_p.bind(jnp.asarray(rows), number=number, shapes=(jnp.zeros((len(rows), 2)),))[0]
+    shapes = (jax.ShapeDtypeStruct((len(rows), 2), jnp.float32),)
+    return equations.features_p.bind(jnp.asarray(rows), number=number, shapes=shapes)[0]
 
 
 def test_totals_are_sums_over_the_parties_and_all_hear_them():

@@ -47,7 +47,7 @@ def told(value, number):
     return value * 2 + number
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     names=st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=1, max_size=5),
     asked=st.lists(st.booleans(), min_size=5, max_size=5),
