@@ -149,6 +149,13 @@ def test_other_records_are_another_run(kind, tmp_path):
         dataclasses.replace(kind, data=lambda: changed).run(out=tmp_path, resume=True)
 
 
+def test_a_simulation_is_not_continued_as_deployed_nor_the_other_way_round(tmp_path):
+    for one, other in (("array", "discrete"), ("discrete", "array")):
+        KINDS[one].run(out=tmp_path / one)
+        with pytest.raises(ValueError, match="belongs to another run"):
+            KINDS[other].run(out=tmp_path / one, resume=True)
+
+
 def test_a_run_that_diverges_names_the_step_and_the_variable(kind, tmp_path):
     problem, method, name = kind.runaway
     with pytest.raises(FloatingPointError, match=rf"{name}.* is no longer finite after step \d+.* of step \d+"):
@@ -249,6 +256,21 @@ def test_a_deployed_run_that_starts_again_is_held_to_its_budget(tmp_path, monkey
     kind.run(out=tmp_path, budget=sv.Budget(2 * once, 1e-5), resume=True)
     ledger = sv.Ledger(tmp_path / "ledger-0.jsonl")
     assert once < float(ledger.epsilon(OWNER, 1e-5, "replace-one")) < 2 * once
+
+
+def test_a_single_pass_that_is_drawn_again_is_paid_for_again(tmp_path, monkeypatch):
+    """A record is in one batch of a pass: if that batch is drawn twice, the record is in two."""
+    kind = dataclasses.replace(KINDS["discrete"], method=dataclasses.replace(SGD, sampling=sv.OnePass(2)))
+    with monkeypatch.context() as patch:
+        stopping(kind.place, 2, patch, after=True)
+        with pytest.raises(KeyboardInterrupt):
+            kind.run(out=tmp_path)
+    once = kind.run().privacy
+    with pytest.raises(BudgetExceeded):
+        kind.run(out=tmp_path, resume=True, budget=sv.Budget(1.1 * once.epsilon, 1e-5))
+    kind.run(out=tmp_path, resume=True)
+    twice = float(sv.Ledger(tmp_path / "ledger-0.jsonl").epsilon(OWNER, 1e-5, once.adjacency))
+    assert twice > 1.2 * once.epsilon
 
 
 def test_a_resumed_table_charges_its_fresh_labels_anew(tmp_path, monkeypatch):

@@ -261,6 +261,7 @@ def _deployed(
 
         def starting(step: int) -> None:
             charging.ensure(step, every)
+            charging.first = step
             if budget is not None:
                 charging.require(budget, step)
 
