@@ -132,7 +132,8 @@ def _check_kind(name: str, value: Any, annotation: Any) -> None:
     for kind, wanted in _KINDS.items():
         if kind in allowed and not isinstance(value, tuple(one for one in allowed if isinstance(one, type))):
             raise TypeError(f"{name} is {value!r}: give {wanted}")
-    if Schedule in allowed and not (value is None and type(None) in allowed):
+    others = tuple(one for one in allowed if isinstance(one, type) and one is not float)
+    if Schedule in allowed and not isinstance(value, others):
         try:
             schedule(value)
         except TypeError as error:
