@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from jax_privacy import auditing as reference
 from scipy import stats
-from sottovoce.runtime.agent import Agent
-from sottovoce.runtime.store import lay_out
-from sottovoce.runtime.vectorised import VectorPlace
 
 import sottovoce as sv
+from sottovoce.accounting.trace import trace
 from sottovoce.audit import adversaries, audit, audit_labels, bounds
 from sottovoce.audit.adversaries import Target
 from sottovoce.audit.exhibits.sound_designs import designs
@@ -22,6 +20,11 @@ from sottovoce.methods.dp_bilevel import Descent
 from sottovoce.privacy import discrete, gate
 from sottovoce.privacy.labels import Fresh, Memoised, Open, Printed
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Stream, WithReplacement
+from sottovoce.runtime import array
+from sottovoce.runtime.array import ArrayAnswers, Spec
+from sottovoce.runtime.interpreter import play, walk
+from sottovoce.runtime.keys import root_key
+from sottovoce.runtime.layout import lay_out
 
 DELTA = 1e-2  # large, so that a few thousand trials have power
 
@@ -114,29 +117,37 @@ SIZES = {"records": np.array([6])}
 
 
 def observed(method, instance, data, t=0, seed=5):
-    """One step of one agent: what the observer computes and what an ordinary agent does."""
+    """One step of one agent: what it computes watched and unwatched, and the observer's scores."""
+    traced = trace(method, instance.problem, instance.known(sv.networks.single(), 3))
+    spec = Spec(traced, 64)
 
     def both(index):
-        def place(stores):
-            starts = {level: store.starts[index] for level, store in stores.items()}
-            return VectorPlace(sv.networks.single(), instance.layout.sizes, 3, 64, stores, starts)
+        def own(records):
+            return {level: sealed.of(index) for level, sealed in records.items()}
 
-        key = jax.random.key(seed)
-        watch = Watch("records", 0, (place(instance.under_d), place(instance.under_other)))
-        watching = Observer(place(data), index, jnp.int32(t), key, (), watch)
-        plain = Agent(place(data), index, jnp.int32(t), key)
-        return [
-            method.step(instance.problem, method.init(instance.problem, agent), agent) for agent in (watching, plain)
-        ], watching.settled()
+        def lived(wrap):
+            state, scores = [], []
+            for closed, phase, now in ((traced.init, "init", 0), (traced.step, "step", t)):
+                now = jnp.int32(now)
+                answer = wrap(ArrayAnswers(spec, array.moment(spec, index, phase, now, own(data), root_key(seed))))
+                given = [index] if phase == "init" else [index, now, *state]
+                state = play(walk(closed.jaxpr, closed.consts, given, compiled=False), answer)
+                scores.append(answer.settled() if isinstance(answer, Observer) else 0.0)
+            return traced.state(state), sum(scores)
+
+        hypotheses = own(instance.under_d), own(instance.under_other)
+        watched, ratio = lived(lambda answer: Observer(answer, Watch("records", 0, hypotheses)))
+        return (watched, lived(lambda answer: answer)[0]), ratio
 
     return jax.jit(jax.vmap(both))(jnp.arange(1))
 
 
 def test_watching_changes_no_bit():
     release = sv.Release(1.0, 0.5)
-    method = sv.methods.DpBilevel(0.1, Descent(3, 0.5), release, release, Poisson(3), release_x=release)
+    method = sv.methods.DpBilevel(0.1, Descent(2, 0.5), release, release, Poisson(3), release_x=release)
     instance = adversaries.worst_case(method, SIZES, Target(), "zero-out")
-    (watched, plain), _ = observed(method, instance, instance.under_d)
+    with jax.disable_jit():  # compiled, the two programs may round differently
+        (watched, plain), _ = observed(method, instance, instance.under_d)
     for a, b in zip(jax.tree.leaves(watched), jax.tree.leaves(plain), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -149,7 +160,7 @@ def test_the_ratio_is_the_one_of_the_densities(mechanism, sampling):
     method = sv.methods.DpSgd(rate=1.0, gradient=release, sampling=sampling)
     instance = adversaries.worst_case(method, SIZES, Target(), "zero-out")
     (_, plain), ratio = observed(method, instance, instance.under_other)
-    seen = float(plain.velocity[0, 0])
+    seen = -float(plain.x[0, 0])  # rate 1, from zero
     law = (stats.norm if mechanism == "gaussian" else stats.laplace)(scale=0.7)
     n, m = 6, sampling.denominator(6, 0)
     count = stats.binom(sampling.batch, 1 / n) if isinstance(sampling, WithReplacement) else stats.bernoulli(m / n)
@@ -197,7 +208,7 @@ def configured(name: str, sampling):
 )
 def test_sound_designs_hold_and_their_accounts_are_tight(name, sampling):
     method, network = configured(name, sampling)
-    setting = {"sizes": [8, 8], "steps": 3, "network": network, "delta": DELTA}
+    setting = {"data": sv.Population([8, 8]), "steps": 3, "network": network, "delta": DELTA}
     method = sv.calibrate(method, epsilon=3.0, **setting)
     finding = audit(method, trials=8000, confidence=0.999, **setting)
     assert finding.passed, str(finding)
@@ -209,7 +220,7 @@ def test_the_papers_own_noise_is_audited_too():
     method = sv.methods.LdpDsbo.paper(
         step=(0.05, 0.05, 0.02), v=(0.66, 0.64, 0.43), sigma=0.6, s=(0.65, 0.63, 0.42), clip=1.0
     )
-    setting = {"sizes": [4, 4], "steps": 4, "network": sv.networks.ring(2), "delta": 0.0}
+    setting = {"data": sv.Population([4, 4]), "steps": 4, "network": sv.networks.ring(2), "delta": 0.0}
     finding = audit(method, trials=20_000, **setting)
     assert finding.passed
     assert finding.ratio > 0.5
@@ -217,14 +228,14 @@ def test_the_papers_own_noise_is_audited_too():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Full(), Poisson(4)], ids=lambda s: type(s).__name__)
-@pytest.mark.parametrize("name", sorted(sv.methods.available))
+@pytest.mark.parametrize("name", sorted(set(sv.methods.available) - {"Bambi"}))
 def test_every_registered_sound_design(name, sampling):
     for example in sv.methods.available[name].examples().values():
         method = example.map_releases(lambda r: dataclasses.replace(sv.Release(1.0, 0.3), name=r.name))
         fields = {f.name for f in dataclasses.fields(method) if isinstance(getattr(method, f.name), Full)}
         method = dataclasses.replace(method, **dict.fromkeys(fields, sampling))
         _, network = configured("DpGradientTracking" if "pull" in method.over else "DpSgd", sampling)
-        setting = {"sizes": [8, 8], "steps": 3, "network": network, "delta": DELTA}
+        setting = {"data": sv.Population([8, 8]), "steps": 3, "network": network, "delta": DELTA}
         if sv.account(method, **setting).design == "sound":
             finding = audit(sv.calibrate(method, epsilon=3.0, **setting), trials=8000, confidence=0.999, **setting)
             assert finding.passed, str(finding)
@@ -233,7 +244,7 @@ def test_every_registered_sound_design(name, sampling):
 
 # What it must catch, and what it must refuse.
 
-SGD = {"sizes": [8], "steps": 3, "delta": DELTA}
+SGD = {"data": sv.Population([8]), "steps": 3, "delta": DELTA}
 
 
 def sgd():
@@ -249,9 +260,7 @@ def test_noise_that_is_too_low_is_found_out(monkeypatch):
 def test_noise_that_is_missing_is_found_out(monkeypatch):
     """One of two variables goes out bare: the likelihood under the stated noise hardly notices, the distance does."""
     honest = gate.noised
-    monkeypatch.setattr(
-        gate, "noised", lambda mean, r, *rest: mean if r.name == "release_y" else honest(mean, r, *rest)
-    )
+    monkeypatch.setattr(gate, "noised", lambda mean, r, *rest: mean if r.name == "y" else honest(mean, r, *rest))
     method = sv.methods.DpSgda(0.1, 0.1, Poisson(4), release_x=sv.Release(1.0, 1.0), release_y=sv.Release(1.0, 1.0))
     finding = audit(sv.calibrate(method, epsilon=3.0, **SGD), trials=8000, **SGD)
     assert finding.lower > 5
@@ -280,14 +289,15 @@ def test_replay_finds_no_more_in_usual_data_than_the_canary_does():
     records = [rng.normal(size=(8, 2)).astype(np.float32)]
     problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(2))
     method = sgd()
-    usual = audit(method, records, adversary="replay", problem=problem, row=3, replacement=jnp.zeros(2), steps=3, delta=DELTA, trials=8000)  # fmt: skip
+    own = {"problem": problem, "row": 3, "replacement": jnp.zeros(2), "steps": 3, "delta": DELTA}
+    usual = audit(method, records, adversary="replay", trials=8000, **own)
     assert usual.lower < audit(method, trials=8000, **SGD).lower
     assert usual.passed
 
 
 @pytest.mark.parametrize("level", [pytest.param("upper", marks=pytest.mark.slow), "lower"])
 def test_two_levels_are_audited_each(level):
-    setting = {"sizes": {"upper": [8], "lower": [8]}, "steps": 3, "delta": DELTA}
+    setting = {"data": sv.Population({"upper": [8], "lower": [8]}), "steps": 3, "delta": DELTA}
     method = sv.calibrate(configured("DpBilevel", Full())[0], epsilon=3.0, **setting)
     finding = audit(method, level=level, trials=8000, **setting)
     assert finding.passed
@@ -295,7 +305,7 @@ def test_two_levels_are_audited_each(level):
 
 
 def test_one_run_with_many_canaries():
-    setting = {"sizes": [600], "steps": 2, "delta": 1e-5, "adjacency": "zero-out"}
+    setting = {"data": sv.Population([600]), "steps": 2, "delta": 1e-5, "adjacency": "zero-out"}
     method = sv.calibrate(sv.methods.DpSgd(0.1, sv.Release(1.0, 1.0), Full()), epsilon=8.0, **setting)
     finding = audit(method, adversary="one-run", **setting)
     assert finding.passed
@@ -324,11 +334,11 @@ def test_on_threads_the_scores_are_those_of_the_vectorised_run():
     np.testing.assert_allclose(apart, together, atol=2e-3)
 
 
-ONE_RUN = {"sizes": [600], "steps": 1, "delta": 1e-5, "adversary": "one-run", "adjacency": "zero-out"}
+ONE_RUN = {"data": sv.Population([600]), "steps": 1, "delta": 1e-5, "adversary": "one-run", "adjacency": "zero-out"}
 
 
 def one_run():
-    setting = {name: ONE_RUN[name] for name in ("sizes", "steps", "delta", "adjacency")}
+    setting = {name: ONE_RUN[name] for name in ("data", "steps", "delta", "adjacency")}
     method = sv.calibrate(sv.methods.DpSgd(0.1, sv.Release(1.0, 1.0), Full()), epsilon=3.0, **setting)
     return audit(method, runtime="threads", noise="discrete", **ONE_RUN)
 
@@ -354,7 +364,14 @@ def quieter(grid):
 def test_few_runs_on_threads_are_an_audit_too():
     """Two hypotheses far apart: even a hundred runs a side tell."""
     method = sv.methods.DpSgd(0.1, sv.Release(1.0, 0.1), Full())
-    options = {"runtime": "threads", "noise": "discrete", "trials": 100, "sizes": [1], "steps": 1, "delta": DELTA}
+    options = {
+        "runtime": "threads",
+        "noise": "discrete",
+        "trials": 100,
+        "data": sv.Population([1]),
+        "steps": 1,
+        "delta": DELTA,
+    }
     finding = audit(method, adjacency="zero-out", **options)
     assert finding.passed
     assert finding.lower > 2
@@ -375,9 +392,9 @@ def test_label_gates():
 def test_what_cannot_be_audited_is_refused():
     with pytest.raises(ValueError, match="no claim to audit"):
         audit(sv.methods.DpSgd(0.1, sv.Release.open(), Full()), **SGD)
-    with pytest.raises(ValueError, match="give sizes="):
-        audit(sgd(), steps=3)
-    with pytest.raises(ValueError, match="problem= and parts="):
+    with pytest.raises(TypeError, match=r"give sv\.Population"):
+        audit(sgd(), [8], steps=3)
+    with pytest.raises(ValueError, match="problem= and the parties' parts"):
         audit(sgd(), adversary="replay", **SGD)
     with pytest.raises(ValueError, match="runtime='threads'"):
         audit(sgd(), noise="discrete", **SGD)

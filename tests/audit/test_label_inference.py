@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from sottovoce.runtime.exchange import Message
-from sottovoce.runtime.vertical import run_vertical
 
+import sottovoce as sv
+from sottovoce.accounting.table import table_account
 from sottovoce.audit.label_inference import demonstrate, infer, measured
-from sottovoce.data.columns import Columns
 from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Labels, Open
 from sottovoce.problems.tasks.vertical import hyper_parameters
+from sottovoce.runtime.columns import record_messages
 
 
 def test_printed_noise_reveals_every_label_and_a_memo_keeps_its_promise() -> None:
@@ -32,9 +32,10 @@ def test_printed_noise_reveals_every_label_and_a_memo_keeps_its_promise() -> Non
 def test_norms_and_signs_tell_two_classes_apart() -> None:
     rng = np.random.default_rng(0)
     label = (rng.random(400) < 0.15).astype(int)
-    columns, log = Columns([rng.normal(size=(400, 2)), rng.normal(size=(400, 2))]), list[Message]()
+    columns = sv.Columns([rng.normal(size=(400, 2)), rng.normal(size=(400, 2))])
+    table = sv.Table(columns, Labels(label, 2))
     method = Bambi(inner_steps=30, batch=400, rate_x=0.1, rate_y=2.0, labels=Open())
-    run_vertical(hyper_parameters([2, 2]), columns, Labels(label, 2), method, steps=1, log=log)
+    _, log = record_messages(table_account(method, table, hyper_parameters([2, 2]), steps=1, delta=0.0), table)
     last = [message for message in log if message.level == "upper"]
     assert (infer(last, party=0, labels=400, classes=2) == label).all()
     by_norm = infer(last, party=0, labels=400, classes=2, way="norm")

@@ -11,34 +11,57 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from sottovoce.runtime.exchange import Message, Party
-from sottovoce.runtime.stages import run_in_stages
-from sottovoce.runtime.vertical import account_vertical, run_vertical
 
-from sottovoce.data.columns import Columns, split_columns
+import sottovoce as sv
+from sottovoce.accounting.table import schedule, table_account
+from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
 from sottovoce.optimisers import Adam
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
-from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation, probabilities
-from sottovoce.problems.vertical import Vertical
+from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation
+from sottovoce.runtime.columns import Message, record_messages
+from sottovoce.runtime.interpreter import walk
+from sottovoce.runtime.keys import root_key, step_key
 from sottovoce.schedules import Decay, Linear
 from sottovoce.theory import bambi as theory
+
+from .bambi_twin import Twin
 
 ROWS, CLASSES, BATCH = 40, 3, 10
 METHOD = Bambi(inner_steps=3, batch=BATCH, rate_x=0.1, rate_y=0.3, labels=Memoised(2.0), directions=2)
 
 
-def _table(parties: int = 3, rows: int = ROWS) -> tuple[Columns, Labels]:
+def _blocks(features: np.ndarray, parties: int) -> list[np.ndarray]:
+    return np.array_split(features, parties, axis=1)
+
+
+def _columns(parties: int = 3) -> sv.Columns:
+    features = np.random.default_rng(0).normal(size=(ROWS, 6)).astype(np.float32)
+    return sv.Columns(_blocks(features, parties)).levels(upper=0.4)
+
+
+def _labels(**options: Any) -> Labels:
     rng = np.random.default_rng(0)
-    features = rng.normal(size=(rows, 6)).astype(np.float32)
-    label = (features[:, :CLASSES] + 0.3 * rng.normal(size=(rows, CLASSES))).argmax(axis=1)
-    columns = Columns(split_columns(features, parties)).levels(upper=0.4)
-    return columns, Labels(label, CLASSES, seed=0)
+    features = rng.normal(size=(ROWS, 6)).astype(np.float32)
+    label = (features[:, :CLASSES] + 0.3 * rng.normal(size=(ROWS, CLASSES))).argmax(axis=1)
+    return Labels(label, CLASSES, seed=0, **options)
 
 
-def _problem(columns: Columns) -> Vertical:
-    return hyper_representation([block.shape[1] for block in columns.blocks], CLASSES, hidden=(4,), penalty=1e-2)
+COLUMNS = _columns()
+
+
+def _table(columns: sv.Columns = COLUMNS, active: int | None = None, **options: Any) -> sv.Table:
+    return sv.Table(columns, _labels(**options), active)
+
+
+@cache  # one problem object, so that compiled programs are shared
+def _problem(parties: int = 3) -> sv.Vertical:
+    sizes = [block.shape[1] for block in _columns(parties).blocks]
+    return hyper_representation(sizes, CLASSES, hidden=(4,), penalty=1e-2)
+
+
+PROBLEM = _problem()
 
 
 def _flat(x: Any, y: Any) -> dict[str, jax.Array]:
@@ -46,13 +69,15 @@ def _flat(x: Any, y: Any) -> dict[str, jax.Array]:
 
 
 @cache
-def _path(method: Bambi, parties: int = 3, **options: Any) -> np.ndarray:
+def _path(method: Bambi, parties: int = 3, seed: int = 0) -> np.ndarray:
     """All parameters after each of four steps."""
-    columns, labels = _table(parties)
-    result = run_vertical(
-        _problem(columns), columns, labels, method, steps=4, every=1, evaluate=_flat, delta=1e-5, **options
-    )
-    return result.history["all"]
+    table = _table(_columns(parties))
+    options = {"steps": 4, "every": 1, "evaluate": _flat, "delta": 1e-5, "seed": seed}
+    return sv.run(_problem(parties), table, method, **options).history["all"][1:]
+
+
+def _twin(method: Bambi, parties: int = 3) -> np.ndarray:
+    return Twin(_problem(parties), _table(_columns(parties)), method).path(4)
 
 
 # Federated and not.
@@ -69,35 +94,41 @@ def _path(method: Bambi, parties: int = 3, **options: Any) -> np.ndarray:
     ids=["memoised", "printed blocks", "fresh", "optimisers"],
 )
 def test_the_federated_run_is_the_non_federated_one_step_by_step(method: Bambi) -> None:
-    federated, twin = _path(method), _path(method, in_one_place=True)
+    federated, twin = _path(method), _twin(method)
     assert federated == pytest.approx(twin, rel=2e-3, abs=2e-4)
     assert np.abs(np.diff(federated, axis=0)).max() > 1e-3
 
 
-def test_pictures_are_shifted_alike_at_all_parties() -> None:
+def test_altered_features_are_altered_alike_at_all_parties() -> None:
+    """The twin alters all columns with one key; the parties must find the same one."""
+    altered = replace(PROBLEM, alter=lambda key, a: a * jax.random.bernoulli(key, 0.5, (a.shape[0], 1)))
+    options = {"steps": 2, "every": 1, "evaluate": _flat}
+    federated = sv.run(altered, _table(), METHOD, **options).history["all"][1:]
+    assert federated == pytest.approx(Twin(altered, _table(), METHOD).path(2), rel=2e-3, abs=2e-4)
+    assert np.abs(federated - _path(METHOD)[:2]).max() > 1e-3
+
+
+def test_pictures_are_shifted_by_at_most_one_pixel() -> None:
     alter = hyper_representation([2, 2], CLASSES, shift=1, line=2).alter
-    rows = {"lower": jnp.arange(8)[None], "upper": jnp.arange(8)[None]}
-    pictures = jnp.asarray(np.random.default_rng(0).uniform(1, 2, size=(8, 2)))
-    parties = [Party(m, jnp.asarray(3), pictures, rows, 0, alter) for m in range(2)]
-    one, other = (np.asarray(party.features(jnp.arange(8))) for party in parties)
-    assert (one == other).all()
-    moved = [{(0, 0): "not", (1, 0): "right", (0, 1): "left"}[tuple((row == 0).astype(int))] for row in one]
+    assert alter is not None
+    pictures = np.random.default_rng(0).uniform(1, 2, size=(8, 2))
+    shifted = np.asarray(alter(jax.random.key(3), jnp.asarray(pictures)))
+    moved = [{(0, 0): "not", (1, 0): "right", (0, 1): "left"}[tuple((row == 0).astype(int))] for row in shifted]
     assert set(moved) == {"not", "right", "left"}
-    for row, was, how in zip(one, np.asarray(pictures), moved):
+    for row, was, how in zip(shifted, np.float32(pictures), moved):
         assert {"not": (row == was).all(), "right": row[1] == was[0], "left": row[0] == was[1]}[how]
     with pytest.raises(ValueError, match="whole lines"):
         hyper_representation([2, 3], CLASSES, shift=1, line=2)
 
 
 def test_one_party_is_the_centralised_algorithm() -> None:
-    assert _path(METHOD, parties=1) == pytest.approx(_path(METHOD, parties=1, in_one_place=True), rel=2e-3, abs=2e-4)
+    assert _path(METHOD, parties=1) == pytest.approx(_twin(METHOD, parties=1), rel=2e-3, abs=2e-4)
 
 
 def test_same_seed_same_bytes_in_one_stretch_or_two_and_another_seed_other_ones() -> None:
-    columns, labels = _table()
     path = _path(METHOD)
     for every in (3, 4):
-        again = run_vertical(_problem(columns), columns, labels, METHOD, steps=4, every=every)
+        again = sv.run(PROBLEM, _table(), METHOD, steps=4, every=every)
         assert _flat(again.x, again.y)["all"] == pytest.approx(path[-1], abs=1e-6)
     assert (path != _path(METHOD, seed=1)).any()
 
@@ -106,9 +137,8 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, stopped_at_firs
     method = replace(METHOD, rate_x=Adam(0.1), rate_y=optax.adam(0.1))
 
     def run(out: Path | None, **options: Any) -> np.ndarray:
-        columns, labels = _table()
-        options |= {"steps": 6, "every": 2, "evaluate": _flat, "out": out}
-        return run_vertical(_problem(columns), columns, labels, method, **options).history["all"]
+        options |= {"steps": 4, "every": 2, "evaluate": _flat, "out": out}
+        return sv.run(PROBLEM, _table(), method, **options).history["all"]
 
     with stopped_at_first_save():
         run(tmp_path)
@@ -124,20 +154,28 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, stopped_at_firs
 # What crosses a boundary.
 
 
-def _logged(method: Bambi = METHOD, **options: Any) -> tuple[np.ndarray, list[Message], Columns, Any]:
-    log: list[Message] = []
-    columns, labels = _table()
-    result = run_vertical(_problem(columns), columns, labels, method, steps=2, log=log, **options)
-    return np.asarray(_flat(result.x, result.y)["all"]), log, columns, result
+@cache
+def _logged(active: int | None = None) -> tuple[np.ndarray, list[Message], list[Any]]:
+    """All parameters after two steps, the messages, and the parties' states."""
+    table = _table(active=active)
+    account = table_account(METHOD, table, PROBLEM, steps=2, delta=0.0)
+    account.charge(table.labels)
+    states, log = record_messages(account, table)
+    return np.asarray(_flat([s.x for s in states], [s.y for s in states])["all"]), log, states
+
+
+def _bytes_up(active: int | None) -> tuple[float, float]:
+    history = sv.run(PROBLEM, _table(active=active), METHOD, steps=2).history
+    return history["bytes up"][-1], history["bytes down"][-1]
 
 
 def test_compiled_and_message_by_message_agree() -> None:
-    found, _, _, _ = _logged()
+    found, _, _ = _logged()
     assert found == pytest.approx(_path(METHOD)[1], rel=1e-3, abs=1e-5)
 
 
 def test_only_head_outputs_gradients_at_them_and_one_number_per_direction_cross() -> None:
-    _, log, _, result = _logged()
+    _, log, _ = _logged()
     copies = METHOD.directions + 1
     allowed = {
         ("lower", True, "outputs"): (copies, BATCH, CLASSES),
@@ -153,56 +191,61 @@ def test_only_head_outputs_gradients_at_them_and_one_number_per_direction_cross(
     per_party_and_step = 2 * (METHOD.inner_steps + 1 + 1)
     assert len(log) == 3 * 2 * per_party_and_step
     up = sum(message.value.nbytes for message in log if message.up)
-    assert result.history["bytes up"][-1] == up == result.history["bytes down"][-1]
+    assert _bytes_up(None) == (up, up)
 
 
 def test_a_party_needs_nothing_but_its_columns_and_its_inbox() -> None:
     """Replayed alone from the recorded answers, a party sends the same messages and ends in the same state."""
-    _, log, columns, result = _logged()
-    m, problem = 1, _problem(columns)
-    state = METHOD.init(problem, m)
+    _, log, states = _logged()
+    m = 1
+    party = table_account(METHOD, _table(), PROBLEM, steps=2, delta=0.0).trace.parties[m]
+    leaves = jax.core.eval_jaxpr(party.init.jaxpr, party.init.consts)
     for t in range(2):
         mine = [message for message in log if message.party == m and message.step == t]
         sent, inbox = [x.value for x in mine if x.up], iter(x.value for x in mine if not x.up)
         outbox: list[Any] = []
-        rows = {level: jnp.asarray(batches[t]) for level, batches in _schedule(columns, 2).items()}
-        party = Party(m, jnp.asarray(t), jnp.asarray(columns.blocks[m]), rows, seed=0)
-        state = _alone(METHOD.step(problem, state, party), outbox, inbox)
+        batches = schedule(COLUMNS, METHOD, 0, t, 1)
+        rows = [jnp.asarray(batches[level][0]) for level in sorted(batches)]
+        key = step_key(root_key(0), m, "step", jnp.int32(t))
+        walking = walk(party.step.jaxpr, party.step.consts, [jnp.int32(t), *rows, *leaves], compiled=True)
+        leaves = _alone(walking, jnp.asarray(COLUMNS.blocks[m]), key, outbox, inbox)
         assert len(outbox) == len(sent)
         for one, other in zip(outbox, sent):
             assert one == pytest.approx(other, abs=1e-5)
-    final = jax.flatten_util.ravel_pytree((state.x, state.y))[0]
-    assert final == pytest.approx(np.asarray(_flat(result.x[m], result.y[m])["all"]), abs=1e-5)
+    for one, other in zip(leaves, jax.tree.leaves(states[m]), strict=True):
+        assert np.asarray(one) == pytest.approx(np.asarray(other), abs=1e-5)
 
 
-def _schedule(columns: Columns, steps: int) -> Any:
-    from sottovoce.runtime.vertical_plan import Plan
-
-    return Plan(_problem(columns), columns, METHOD, seed=0, active=None).schedule(0, steps)
-
-
-def _alone(talk: Any, outbox: list[Any], inbox: Any) -> Any:
+def _alone(walking: Any, block: jax.Array, key: jax.Array, outbox: list[Any], inbox: Any) -> list[Any]:
+    """Answer a party's step from its own columns, its own key and its inbox."""
     answer = None
     while True:
         try:
-            request = talk.send(answer)
+            equation, values = walking.send(answer)
         except StopIteration as stop:
             return stop.value
-        if hasattr(request, "body"):
-            answer = request.carry
-            for item in request.over:
-                answer = _alone(request.body(answer, item), outbox, inbox)
+        own = jax.random.fold_in(key, equation.params["number"])
+        if equation.primitive is equations.loop_p:
+            body, consts = equation.params["body"], equation.params["consts"]
+            answer = values[consts:]
+            for k in range(equation.params["times"]):
+                inside = walk(body, (), [*values[:consts], *answer], compiled=True)
+                answer = _alone(inside, block, jax.random.fold_in(own, k), outbox, inbox)
+        elif equation.primitive is equations.features_p:
+            answer = [block[values[0]]]
+        elif equation.primitive is equations.key_p:
+            answer = [own]
         else:
-            outbox.append(np.asarray(request[-1]))
-            answer = jnp.asarray(next(inbox))
+            outbox.append(np.asarray(values[-1]))
+            answer = [jnp.asarray(next(inbox))]
 
 
 def test_the_active_party_learns_through_the_same_gate() -> None:
-    passive, _, _, _ = _logged()
-    active, log, _, result = _logged(active=0)
+    passive, _, _ = _logged()
+    active, log, _ = _logged(active=0)
     assert (active == passive).all()
     assert {message.party for message in log} == {1, 2}
-    assert result.history["bytes up"][-1] == sum(message.value.nbytes for message in log if message.up)
+    assert _bytes_up(0)[0] == sum(message.value.nbytes for message in log if message.up)
 
 
 # The hypergradient.
@@ -221,15 +264,19 @@ def _remember() -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
-def _ridge() -> tuple[Vertical, Columns, Labels, Any, Any]:
+REMEMBER = _remember()
+
+
+@cache
+def _ridge() -> tuple[sv.Vertical, sv.Table, Any, Any]:
     """Two parties, embedding a * x, linear heads, squared loss: the lower level is ridge regression, solved exactly."""
     rng = np.random.default_rng(3)
     features = (rng.normal(size=(24, 4)) @ rng.normal(size=(4, 4))).astype(np.float32)
     features *= 1.2 / np.linalg.norm(features[12:], 2) * math.sqrt(12)
     label = (features @ [1.0, -1.0, 1.0, 0.5] > 0).astype(int)
-    columns = Columns(split_columns(features, 2), upper=np.arange(12), lower=np.arange(12, 24))
+    columns = sv.Columns(_blocks(features, 2), upper=np.arange(12), lower=np.arange(12, 24))
     gamma, x0 = 0.2, [jnp.asarray([0.9, 1.1]), jnp.asarray([1.2, 0.8])]
-    problem = Vertical(
+    problem = sv.Vertical(
         lambda x, a: a * x,
         lambda y, e: e @ y,
         lambda s: 0.5 * (s - jnp.asarray([-1.0, 1.0])) ** 2,
@@ -253,21 +300,21 @@ def _ridge() -> tuple[Vertical, Columns, Labels, Any, Any]:
     own_blocks = np.kron(np.eye(2), np.ones((2, 2)))
     printed = direct + (jacobian * own_blocks).T @ slope_y
     solved = replace(problem, y0=list(heads(x).reshape(2, 2, 1)))
-    return solved, columns, Labels(label, 2, seed=0), exact, printed
+    return solved, sv.Table(columns, Labels(label, 2, seed=0)), exact, printed
 
 
 def _estimates(directions: int, cross_terms: bool, steps: int, smoothing: float = 1e-3) -> tuple[Any, Any]:
     """Mean and variance of the hypergradient's estimate at x0."""
-    problem, columns, labels, _, _ = _ridge()
-    method = Bambi(60, 12, _remember(), 0.6, Open(), directions, smoothing, cross_terms)
-    result = run_vertical(problem, columns, labels, method, steps=steps, every=steps, seed=1)
+    problem, table, _, _ = _ridge()
+    method = Bambi(60, 12, REMEMBER, 0.6, Open(), directions, smoothing, cross_terms)
+    result = sv.run(problem, table, method, steps=steps, every=steps, seed=1)
     sums, squares = (jnp.concatenate([s.memory_x[part] for s in result.agents]) for part in (0, 1))
     mean = sums / steps
     return np.asarray(mean), np.asarray(squares / steps - mean**2)
 
 
 def test_the_estimate_is_unbiased_with_cross_terms_and_biased_as_printed() -> None:
-    _, _, _, exact, printed = _ridge()
+    _, _, exact, printed = _ridge()
     steps, directions = 40, 100
     for cross_terms, target in ((True, exact), (False, printed)):
         mean, variance = _estimates(directions, cross_terms, steps)
@@ -296,10 +343,10 @@ def test_it_finds_the_coefficient_that_generalises() -> None:
     rng = np.random.default_rng(0)
     told, noise = rng.normal(size=(200, 2)), rng.normal(size=(200, 12))
     label = (told.sum(axis=1) + 0.5 * rng.normal(size=200) > 0).astype(int)
-    columns = Columns([told, noise]).levels(upper=0.5)
+    columns = sv.Columns([told, noise]).levels(upper=0.5)
     problem = hyper_parameters([2, 12], start=-3.0)
     method = Bambi(20, 100, 1.0, 0.5, Open(), directions=4)
-    result = run_vertical(problem, columns, Labels(label, 2), method, steps=40)
+    result = sv.run(problem, sv.Table(columns, Labels(label, 2)), method, steps=40)
     assert result.x[1] > result.x[0] + 0.3
     assert result.x[1] > -2.5
 
@@ -311,89 +358,72 @@ def test_it_finds_the_coefficient_that_generalises() -> None:
 def test_memoised_labels_cost_the_same_whatever_is_done_with_them(
     steps: int, inner_steps: int, directions: int
 ) -> None:
-    columns, _ = _table()
     method = replace(METHOD, inner_steps=inner_steps, directions=directions)
-    report = account_vertical(_problem(columns), columns, method, steps=steps, classes=CLASSES)
+    report = sv.account(method, _table(), problem=PROBLEM, steps=steps)
     assert report.epsilon == 2.0
     assert report.design == "sound"
     assert report.published is None
 
 
 def test_fresh_labels_cost_every_use_in_every_copy_at_both_levels() -> None:
-    columns, _ = _table()
-
-    def epsilon(gate: LabelGate, columns: Columns = columns, **changes: Any) -> float:
+    def epsilon(gate: LabelGate, columns: sv.Columns = COLUMNS, **changes: Any) -> float:
         method = replace(METHOD, labels=gate, **changes)
-        return account_vertical(_problem(columns), columns, method, steps=2, classes=CLASSES).epsilon
+        return sv.account(method, _table(columns), problem=PROBLEM, steps=2).epsilon
 
     # lower: 24 rows in batches of 10, so 2 batches a pass; 6 batches are 3 passes; 3 copies; 2 unit shifts
     assert epsilon(Fresh(10.0)) == pytest.approx(3 * 3 * 2 / 10)
     assert epsilon(Fresh(10.0), directions=5) == pytest.approx(3 * 6 * 2 / 10)
     assert epsilon(Fresh(10.0), inner_steps=6) == pytest.approx(6 * 3 * 2 / 10)
     assert epsilon(Fresh(10.0, shared=True)) == pytest.approx(3 * 2 / 10)
-    both = replace(columns, upper=columns.lower)  # one set for both levels: a use above is added
+    both = replace(COLUMNS, upper=COLUMNS.lower)  # one set for both levels: a use above is added
     assert epsilon(Fresh(10.0), both) == pytest.approx((3 * 3 + 1) * 2 / 10)
     assert epsilon(Printed(10.0)) == math.inf
     assert epsilon(Open()) == math.inf
 
 
 def test_a_run_over_the_labels_budget_charges_nothing() -> None:
-    columns, labels = _table()
-    columns = replace(columns, upper=columns.lower)  # 3 x 3 uses below, one above, each 0.2
-    store = Labels(labels._label, CLASSES, seed=0, budget=Budget(1.9, 0.0))
+    columns = replace(COLUMNS, upper=COLUMNS.lower)  # 3 x 3 uses below, one above, each 0.2
+    table = _table(columns, budget=Budget(1.9, 0.0))
     with pytest.raises(BudgetExceeded, match="0 is spent already"):
-        run_vertical(_problem(columns), columns, store, replace(METHOD, labels=Fresh(10.0)), steps=2)
-    assert float(store.epsilon()) == 0.0
+        sv.run(PROBLEM, table, replace(METHOD, labels=Fresh(10.0)), steps=2)
+    assert float(table.labels.epsilon()) == 0.0
 
 
 def test_the_run_charges_what_the_account_says_and_runs_add_up() -> None:
-    columns, labels = _table()
-    method = replace(METHOD, labels=Fresh(10.0))
-    said = account_vertical(_problem(columns), columns, method, steps=2, classes=CLASSES)
-    first = run_vertical(_problem(columns), columns, labels, method, steps=2)
+    table, method = _table(), replace(METHOD, labels=Fresh(10.0), rate_x=0.0, rate_y=0.0)  # its noise is large
+    said = sv.account(method, table, problem=PROBLEM, steps=2)
+    first = sv.run(PROBLEM, table, method, steps=2)
     assert first.privacy.epsilon == pytest.approx(said.epsilon)
     assert first.privacy.published == 0.1
-    second = run_vertical(_problem(columns), columns, labels, method, steps=2)
+    second = sv.run(PROBLEM, table, method, steps=2)
     assert second.privacy.epsilon == pytest.approx(2 * said.epsilon)
 
 
 def test_after_the_draw_true_labels_are_not_read() -> None:
-    columns, labels = _table()
-    before = run_vertical(_problem(columns), columns, labels, METHOD, steps=3)
-    labels._label[:] = (labels._label + 1) % CLASSES
-    after = run_vertical(_problem(columns), columns, labels, METHOD, steps=3)
+    table = _table()
+    before = sv.run(PROBLEM, table, METHOD, steps=4)
+    table.labels._label[:] = (table.labels._label + 1) % CLASSES
+    after = sv.run(PROBLEM, table, METHOD, steps=4)
     assert (_flat(before.x, before.y)["all"] == _flat(after.x, after.y)["all"]).all()
     assert after.privacy.epsilon == 2.0
 
 
 def test_only_labels_of_rows_that_are_used_are_drawn() -> None:
-    columns, labels = _table()
-    run_vertical(_problem(columns), columns.only(np.arange(30)), labels, METHOD, steps=1)
-    assert (labels.memo(2.0, rows=[0]).observed[30:] == -1).all()
+    table = _table(COLUMNS.only(np.arange(30)))
+    sv.run(PROBLEM, table, METHOD, steps=4)
+    assert (table.labels.memo(2.0, rows=[0]).observed[30:] == -1).all()
 
 
-def test_stages_draw_every_label_once_and_ask_what_tells_most() -> None:
-    columns, labels = _table(rows=120)
-    method = replace(METHOD, rate_x=0.3, rate_y=1.0)
-    problems = [hyper_representation([2, 2, 2], CLASSES, hidden=(4,), seed=seed) for seed in range(2)]
-    found = run_in_stages(problems, columns, labels, method, steps=20, stages=2)
-    assert found.privacy.epsilon == 2.0
-    memo = labels.memo(2.0)
-    assert float(labels.epsilon()) == 2.0
-    assert (memo.observed >= 0).all()
-    assert np.sum(memo.answers == CLASSES) >= 60
-    assert np.sum(memo.answers < CLASSES) > 10
-    each = [probabilities(p, r.x, r.y or (), columns) for p, r in zip(problems, found.members)]
-    assert found.probabilities(columns) == pytest.approx((each[0] + each[1]) / 2)
-    assert np.mean(found.probabilities(columns).argmax(axis=1) == labels._label) > 0.5
-    with pytest.raises(ValueError, match="forward correction"):
-        run_in_stages(problems, columns, labels, replace(METHOD, labels=Open()), steps=1)
+def test_memoised_labels_drawn_without_a_seed_may_leave() -> None:
+    seeded = sv.run(PROBLEM, _table(), METHOD, steps=4)
+    assert seeded.covered
+    assert not seeded.releasable
+    secret = sv.Table(COLUMNS, Labels(_labels()._label, CLASSES))
+    assert sv.run(PROBLEM, secret, METHOD, steps=4).releasable
 
 
 def test_reports_say_what_is_not_covered() -> None:
-    columns, _ = _table()
-    made = (_problem(columns), columns)
-    printed = account_vertical(*made, replace(METHOD, labels=Printed(1.0)), steps=1, classes=CLASSES)
+    printed = sv.account(replace(METHOD, labels=Printed(1.0)), _table(), problem=PROBLEM, steps=1)
     assert printed.design == "printed"
     assert printed.published == 1.0
     assert any("reveals" in caveat for caveat in printed.caveats)
@@ -416,20 +446,23 @@ def test_settings_are_checked(changes: dict[str, Any], message: str) -> None:
 
 
 def test_what_does_not_fit_is_refused_before_anything_runs() -> None:
-    columns, labels = _table()
-    problem = _problem(columns)
-    for arguments, message in [
-        ((problem, columns, Labels([0, 1], 2), METHOD, 1), "2 labels for 40 rows"),
-        ((_problem(_table(2)[0]), columns, labels, METHOD, 1), "2 parties and the table 3 blocks"),
-        ((problem, columns, labels, replace(METHOD, batch=20), 1), "upper level has 16 rows"),
-        ((problem, columns, labels, METHOD, 0), "steps is 0"),
-        ((replace(problem, x0=problem.x0[::-1]), replace(columns, blocks=split_columns(np.ones((40, 7)), 3)), labels,
-          METHOD, 1), "does not fit the columns"),
-    ]:  # fmt: skip
-        with pytest.raises(ValueError, match=message):
-            run_vertical(*arguments[:-1], steps=arguments[-1])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="labels is of type ndarray: run_vertical takes a Labels"):
-        run_vertical(problem, columns, np.zeros(40, int), METHOD, steps=1)  # type: ignore[arg-type]
+    table = _table()
+    with pytest.raises(ValueError, match="2 labels for 40 rows"):
+        sv.Table(COLUMNS, Labels([0, 1], 2))
+    with pytest.raises(TypeError, match="labels is of type ndarray: a Table takes a Labels"):
+        sv.Table(COLUMNS, np.zeros(ROWS, int))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="active is 7"):
-        run_vertical(problem, columns, labels, METHOD, steps=1, active=7)
-    assert float(labels.epsilon()) == 0.0
+        _table(active=7)
+    wider = replace(COLUMNS, blocks=_blocks(np.ones((ROWS, 7)), 3))
+    for problem, data, method, steps, message in [
+        (_problem(2), table, METHOD, 1, "2 parties and the table 3 blocks"),
+        (PROBLEM, table, replace(METHOD, batch=20), 1, "upper level has 16 rows"),
+        (PROBLEM, table, METHOD, 0, "steps is 0"),
+        (PROBLEM, replace(table, columns=wider), METHOD, 1, "does not fit the columns"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            sv.run(problem, data, method, steps=steps)
+    for name, given in {"network": sv.networks.ring(3), "ledger": sv.Ledger(), "budget": Budget(1.0, 0.0)}.items():
+        with pytest.raises(ValueError, match=f"{name}= is for parties with records"):
+            sv.run(PROBLEM, table, METHOD, steps=1, **{name: given})  # type: ignore[arg-type]
+    assert float(table.labels.epsilon()) == 0.0

@@ -16,11 +16,13 @@ from typing import Any
 import jax
 import pytest
 
-from sottovoce import accounting
+from sottovoce.accounting import marks, trace
+from sottovoce.accounting.account import _group
 from sottovoce.clipping import bookkeeping
-from sottovoce.privacy import accountant, discrete, gate, ledger, mechanisms
+from sottovoce.methods.handle import Handle
+from sottovoce.privacy import accountant, discrete, exact_gate, gate, ledger, mechanisms
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.runtime import agent, threads
+from sottovoce.runtime import answers, interpreter, keys, threads
 
 TESTS = Path(__file__).parents[1]
 
@@ -78,9 +80,9 @@ MUTATIONS = [
     ),
     Mutation(
         "one key for all steps",
-        agent.step_key,
-        "phase.encode())), t)",
-        "phase.encode())), 0)",
+        keys.step_key,
+        "PHASES[phase]), t)",
+        "PHASES[phase]), 0)",
         "privacy/test_gate.py",
         "test_leaves_and_agents_and_steps_get_independent_noise",
     ),
@@ -93,10 +95,18 @@ MUTATIONS = [
         "test_leaves_and_agents_and_steps_get_independent_noise",
     ),
     Mutation(
-        "one key for every use of a name",
-        agent.Agent._named,
-        "{self._uses[label]}",
-        "1",
+        "one key for all equations of a step",
+        Handle._bind,
+        "number=next(self._numbers)",
+        "number=0",
+        "runtime/test_run.py",
+        "test_keys_are_never_used_twice",
+    ),
+    Mutation(
+        "one key for all turns of a loop",
+        answers.Moment.inside,
+        "jax.random.fold_in(self.named(loop), turn)",
+        "self.named(loop)",
         "runtime/test_run.py",
         "test_keys_are_never_used_twice",
     ),
@@ -119,7 +129,7 @@ MUTATIONS = [
     ),
     Mutation(
         "Laplace releases of one batch merged by the Gaussian rule",
-        accounting._group,
+        _group,
         "laplace=tuple(row[1:].tolist())",
         "laplace=(float(np.sqrt(np.sum(row[1:] ** 2))),)",
         "test_accounting.py",
@@ -161,11 +171,44 @@ MUTATIONS = [
     ),
     Mutation(
         "levels added without a common grid",
-        threads.DiscretePlace.noisy_mean,
-        " * (common // int(read.denominator))",
+        exact_gate.release,
+        " * (common // int(reading.denominator))",
         "",
         "runtime/test_threads.py",
         "test_two_levels_meet_on_a_common_grid",
+    ),
+    Mutation(
+        "marks followed through one turn of a loop",
+        marks._through_loop,
+        "carry = grown",
+        "return grown",
+        "accounting/test_marks.py",
+        "test_a_loop_carries_the_mark",
+    ),
+    Mutation(
+        "marks followed through one step",
+        trace._settled,
+        "private = grown",
+        "return tuple(grown)",
+        "accounting/test_marks.py",
+        "test_marks_spread_over_steps",
+    ),
+    Mutation(
+        "a private point let through",
+        marks._results,
+        'if any(operands):\n            raise TypeError(\n                f"release',
+        'if False:\n            raise TypeError(\n                f"release',
+        "accounting/test_marks.py",
+        "test_nothing_is_released_at_a_private_point",
+        ("closed over",),
+    ),
+    Mutation(
+        "a step drawn again without being paid for",
+        threads.ThreadPlace._steps,
+        "self.pay(me, t)",
+        "t == 0 or self.pay(me, t)",
+        "runtime/test_threads.py",
+        "test_every_step_is_paid_for_wherever_a_run_goes_on",
     ),
     Mutation(
         "a ledger that does not check its chain",
@@ -200,7 +243,8 @@ def applied(mutation: Mutation) -> Iterator[None]:
 def _forget() -> None:
     """Nothing computed by the other code may be remembered."""
     jax.clear_caches()
-    accountant._epsilon.cache_clear()
+    for remembered in (accountant._epsilon, trace.trace, interpreter.pieces, threads._programs, exact_gate._slopes):
+        remembered.cache_clear()
 
 
 def named_test(mutation: Mutation) -> Callable[..., None]:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +14,25 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import sottovoce as sv
+from sottovoce.data.sealed import Sealed
+from sottovoce.methods.handle import explicit
 from sottovoce.privacy import gate
 from sottovoce.privacy.release import Release
+
+AT = {"u": jnp.zeros(1), "v": jnp.zeros(2)}
+DOT, _ = explicit(
+    lambda u, v, record: u @ record[:1] + v @ record[1:],
+    [jax.ShapeDtypeStruct((size,), jnp.float32) for size in (1, 2, 3)],
+)
+FUNCTION = gate.RecordFunction("records", DOT, consts=0)
 
 
 def mean_of(records: np.ndarray, weights: np.ndarray, release: Release, denominator: float, chunk: int = 1024) -> dict:
     """The gradient of x·r is r itself: the gate's output is a clipped mean of the records."""
-    at = {"u": jnp.zeros(1), "v": jnp.zeros(2)}
-
-    def fn(at: dict, record: jax.Array) -> jax.Array:
-        return at["u"] @ record[:1] + at["v"] @ record[1:]
-
     rows = jnp.arange(len(records))
-    return gate.clipped_mean(
-        fn, at, lambda rows: jnp.asarray(records)[rows], rows, jnp.asarray(weights), denominator, release, chunk
-    )
+    source = Sealed(jnp.asarray(records), rows, None, jnp.int32(0))
+    reading = gate.Reading(source, FUNCTION, (), (rows, jnp.asarray(weights)), denominator)
+    return gate.clipped_mean(reading, AT, release, chunk)
 
 
 @settings(max_examples=25, deadline=None)
@@ -89,14 +95,34 @@ def test_noise_has_the_scale_it_is_charged_for_and_no_other(mechanism):
         assert stats.kstest(sample, law(scale=0.7 * wrong).cdf).pvalue < 1e-9
 
 
+class Kept(NamedTuple):
+    x: Any
+    gradient: Any
+
+
+@dataclass(frozen=True)
+class _Keeping(sv.methods.Method):
+    """Releases a gradient at x0 in each step, and keeps it."""
+
+    gradient: sv.Release
+    sampling: Any
+
+    def init(self, problem, agent):
+        return Kept(problem.x0, problem.x0)
+
+    def step(self, problem, state, agent):
+        batch = agent.sample(self.sampling)
+        return Kept(state.x, agent.release(self.gradient, problem.loss, at=state.x, batch=batch))
+
+
 def test_leaves_and_agents_and_steps_get_independent_noise():
     problem = sv.Minimize(
         lambda x, r: jnp.sum(x["a"] * r) + jnp.sum(x["b"] * r), {"a": jnp.zeros(400), "b": jnp.zeros(400)}
     )
-    method = sv.methods.DpSgd(rate=1.0, gradient=Release(1e-6, 1.0), sampling=sv.Full())
+    method = _Keeping(Release(1e-6, 1.0), sv.Full())
     network = sv.networks.ring(3)
     runs = [
-        sv.run(problem, [np.zeros(5, np.float32)] * 3, method, network=network, steps=steps, seed=0).agents.velocity
+        sv.run(problem, [np.zeros(5, np.float32)] * 3, method, network=network, steps=steps, seed=0).agents.gradient
         for steps in (1, 2)
     ]
     vectors = np.concatenate([np.asarray(leaf) for run in runs for leaf in jax.tree.leaves(run)])

@@ -69,10 +69,18 @@ def test_the_names_in_a_file_are_stable():
             "sampling": {"kind": name, **parameters.get(name, {"size": 50, "batch": 5})},
         }
         group = {"level": "records", "agents": [0, 1], "spent": [written]}
-        line = {"run": "a", "start": 0, "stop": 10, "unit": "record", "groups": [group]}
-        entry = Entry("a", 0, 10, (Group("records", (0, 1), ((mechanism, 10),)),))
+        line = {"run": "a", "start": 0, "stop": 10, "unit": "record", "attempt": 2, "groups": [group]}
+        entry = Entry("a", 0, 10, (Group("records", (0, 1), ((mechanism, 10),)),), attempt=2)
         assert _encode(entry) == line
         assert _decode(line) == entry
+
+
+def test_a_stretch_that_is_drawn_again_is_charged_again():
+    ledger, spent = Ledger(), ((Mechanism(laplace=(0.1,)), 10),)
+    for attempt in (0, 1, 1):
+        ledger.charge(Entry("a", 0, 10, (Group("records", (0,), spent),), attempt=attempt))
+    assert len(ledger.entries) == 2
+    assert float(ledger.epsilon(0, 0.0, "zero-out")) == pytest.approx(2.0)
 
 
 def test_a_line_of_another_version_is_refused(path):

@@ -30,6 +30,7 @@ class Charging:
 
     def __init__(self, ledger: Ledger | Sequence[Ledger], run: str, account: Account) -> None:
         self.account, self.run, self.attempt = account, run, 0
+        self.first = 0  # where this attempt starts: what is paid for once per run is paid for again there
         self.shared = ledger if isinstance(ledger, Ledger) else None
         self.own = () if isinstance(ledger, Ledger) else _one_each(ledger, account.population.parties)
         for kept in self.ledgers:
@@ -107,7 +108,7 @@ class Charging:
         # A record is in one batch of a single pass. Which one is not told: it pays for the dearest, once per run.
         once = [charge for charge in account.charges if isinstance(charge.sampling, OnePass)]
         others = [charge for charge in account.charges if not isinstance(charge.sampling, OnePass)]
-        whole = range(account.steps) if 0 in stretch else range(0)
+        whole = range(account.steps) if 0 in stretch or self.first in stretch else range(0)
         return (
             *composed(others, account.population, agent, levels, stretch),
             *composed(once, account.population, agent, levels, whole),

@@ -8,6 +8,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -91,8 +92,20 @@ class TableTrace:
 
 
 def trace_table(method: Bambi, problem: Vertical, columns: Columns, steps: int, classes: int) -> TableTrace:
-    """Trace every party's `init` and `step`; ValueError says where the problem does not fit the columns."""
+    """Trace every party's `init` and `step`; ValueError says where the problem does not fit the columns.
+
+    Equal arguments (of the columns: equal shapes) share one trace, and so one compiled program.
+    """
     blocks = [jax.eval_shape(lambda b=block: device_block(b, method.batch)) for block in columns.blocks]
+    leaves, structure = jax.tree.flatten(blocks)
+    return _trace_table(method, problem, tuple(leaves), structure, steps, classes)
+
+
+@lru_cache(maxsize=32)
+def _trace_table(
+    method: Bambi, problem: Vertical, leaves: tuple[jax.ShapeDtypeStruct, ...], structure: Any, steps: int, classes: int
+) -> TableTrace:
+    blocks = jax.tree.unflatten(structure, leaves)
 
     def features(m: int, count: int) -> Any:
         def one(block: Any, rows: Any) -> Any:

@@ -84,12 +84,13 @@ def draw(moment: Moment, equation: JaxprEqn) -> BatchRows:
 
 
 def mean(moment: Moment, equation: JaxprEqn, values: Sequence[Any], within: Any = None) -> Tree:
-    """Return the levels' clipped means, added up; `within(function, reading)` may bound what runs side by side."""
+    """Return the levels' clipped means, added up; `within(reading, ...)` may bound what runs side by side."""
     readings, at = moment.readings(equation.params["asked"], values, values[0].sampling)
-    release, chunk = equation.params["release"], moment.chunk
-    if within is None:
-        return gate.added([gate.clipped_mean(reading, at, release, chunk) for reading in readings])
-    return gate.added([within(reading, at, release, chunk) for reading in readings])
+    clipped_mean, release = within or gate.clipped_mean, equation.params["release"]
+    means = []
+    for reading in readings:  # no comprehension: few frames lie between an answer and the records
+        means.append(clipped_mean(reading, at, release, moment.chunk))
+    return gate.added(means)
 
 
 def noised(moment: Moment, equation: JaxprEqn, value: Tree) -> Tree:

@@ -57,7 +57,7 @@ class Job:
     report: PrivacyReport
     identity: Mapping[str, Any]
     charge: Callable[[int, int], None]  # before steps `start` to `stop` - 1 are run
-    resumed: Callable[[int], None]  # once, when the run goes on from a step
+    starting: Callable[[int], None]  # once, before the run starts at step 0 or goes on from a later one
 
 
 def run(
@@ -154,8 +154,9 @@ def drive(
     place = job.place
     if resume and folder.path is not None and (folder.path / CHECKPOINT).exists():
         now = RunState.restore(folder.path, job.identity, like=place.shapes)
-        job.resumed(now.step)
+        job.starting(now.step)
     else:
+        job.starting(0)
         job.charge(0, min(every, steps))  # what `init` releases is charged with the first stretch
         now = RunState(place.begin())
         now = now.noted(place.measure(now.leaves, 0, evaluate))
@@ -260,18 +261,17 @@ def _deployed(
         charging = Charging(own_ledgers(folder.path, agents) if ledger is None else ledger, folder.name, account)
         charging.next_attempt()
 
-        def resumed(step: int) -> None:
+        def starting(step: int) -> None:
             charging.ensure(step, every)
+            charging.first = step
             if budget is not None:
                 charging.require(budget, step)
 
-        if budget is not None and charging.attempt == 0:
-            charging.require(budget)
         place = ThreadPlace.deployed(
             account.trace, problem, layout, performance.chunk, lambda agent, t: charging.charge_own(agent, t, t + 1)
         )
         identity = _identity(account, layout, folder, every, noise="discrete")
-        return Job(place, _as_drawn(account), identity, lambda start, stop: None, resumed)  # agents pay by themselves
+        return Job(place, _as_drawn(account), identity, lambda start, stop: None, starting)  # agents pay by themselves
 
     return job
 

@@ -183,8 +183,9 @@ class ThreadAnswers:
 class ThreadPlace(RowsPlace):
     """One thread per agent.
 
-    `pay(agent, t)` is called by each agent before each of its steps, so that a deployed agent charges its own ledger
-    before it releases anything. `observe` may wrap an agent's answers, for an audit.
+    `pay(agent, t)` is called by each agent before `init` (with step 0) and before each of its steps, so that a deployed
+    agent charges its own ledger before it releases anything; to pay twice for a step is to pay once. `observe` may wrap
+    an agent's answers, for an audit.
     """
 
     def __init__(
@@ -238,8 +239,7 @@ class ThreadPlace(RowsPlace):
         step, shown = self.trace.step, public(self.trace)
         broken = np.full(len(shown), NEVER, np.int32)
         for t in range(first, first + count):
-            if t > 0:
-                self.pay(me, t)
+            self.pay(me, t)  # step 0 again: where a run goes on from its first state, `init` has not paid for it
             answer = self._answers(me, "step", t, post)
             arguments = [jnp.int32(me), jnp.int32(t), *state]
             state = play(walk(step.jaxpr, step.consts, arguments, compiled=True), answer)
