@@ -12,9 +12,10 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce import optimisers
-from sottovoce.accounting.table import schedule
+from sottovoce.accounting.table import schedule, table_account
 from sottovoce.methods.bambi import Bambi, BambiState
-from sottovoce.runtime.keys import root_key, step_key
+from sottovoce.runtime.columns import table_root
+from sottovoce.runtime.keys import step_key
 from sottovoce.trees import add, inner
 
 # The numbers of a step's equations, by which their keys differ: the directions, the loop, and after it the features
@@ -28,6 +29,7 @@ class Twin:
 
     def __init__(self, problem: sv.Vertical, table: sv.Table, method: Bambi, seed: int = 0) -> None:
         self.problem, self.columns, self.method, self.seed = problem, table.columns, method, seed
+        self.root = table_root(table_account(method, table, problem, steps=1, delta=0.0, seed=seed), table)
         used = np.union1d(table.columns.upper, table.columns.lower)
         self.vectors = jnp.asarray(method.labels.vectors(table.labels, used))
         self.blocks = [jnp.asarray(block) for block in table.columns.blocks]
@@ -60,7 +62,7 @@ class Twin:
     def _step(self, states: list[BambiState], t: jax.Array, rows: Any) -> list[BambiState]:
         problem, method, parties = self.problem, self.method, len(states)
         mu, copies = method.smoothing, method.directions + 1
-        keys = [step_key(root_key(self.seed), number, "step", t) for number in range(parties + 2)]
+        keys = [step_key(self.root, number, "step", t) for number in range(parties + 2)]
         shared, server = keys[-2:]
         fold = jax.random.fold_in
         x, y = [s.x for s in states], [s.y for s in states]

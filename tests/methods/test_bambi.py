@@ -20,9 +20,9 @@ from sottovoce.optimisers import Adam
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation
-from sottovoce.runtime.columns import Message, record_messages
+from sottovoce.runtime.columns import Message, record_messages, table_root
 from sottovoce.runtime.interpreter import walk
-from sottovoce.runtime.keys import root_key, step_key
+from sottovoce.runtime.keys import step_key
 from sottovoce.schedules import Decay, Linear
 from sottovoce.theory import bambi as theory
 
@@ -198,7 +198,8 @@ def test_a_party_needs_nothing_but_its_columns_and_its_inbox() -> None:
     """Replayed alone from the recorded answers, a party sends the same messages and ends in the same state."""
     _, log, states = _logged()
     m = 1
-    party = table_account(METHOD, _table(), PROBLEM, steps=2, delta=0.0).trace.parties[m]
+    account = table_account(METHOD, _table(), PROBLEM, steps=2, delta=0.0)
+    party, root = account.trace.parties[m], table_root(account, _table())
     leaves = jax.core.eval_jaxpr(party.init.jaxpr, party.init.consts)
     for t in range(2):
         mine = [message for message in log if message.party == m and message.step == t]
@@ -206,7 +207,7 @@ def test_a_party_needs_nothing_but_its_columns_and_its_inbox() -> None:
         outbox: list[Any] = []
         batches = schedule(COLUMNS, METHOD, 0, t, 1)
         rows = [jnp.asarray(batches[level][0]) for level in sorted(batches)]
-        key = step_key(root_key(0), m, "step", jnp.int32(t))
+        key = step_key(root, m, "step", jnp.int32(t))
         walking = walk(party.step.jaxpr, party.step.consts, [jnp.int32(t), *rows, *leaves], compiled=True)
         leaves = _alone(walking, jnp.asarray(COLUMNS.blocks[m]), key, outbox, inbox)
         assert len(outbox) == len(sent)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from sottovoce.accounting.fingerprint import fingerprint
 from sottovoce.accounting.table import TableAccount, TableTrace, schedule
 from sottovoce.data.columns import device_block, gather
 from sottovoce.methods import equations
@@ -23,9 +24,10 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.interpreter import Walk, walk
-from sottovoce.runtime.keys import root_key, step_key
+from sottovoce.runtime.keys import agent_keys, step_key
 from sottovoce.runtime.place import NEVER, Place
 from sottovoce.runtime.result import Result
+from sottovoce.runtime.run_state import digest
 
 _ROWS_AT_ONCE = 4_000_000  # rows of batches that are listed at a time
 
@@ -254,10 +256,18 @@ class ColumnsPlace(Place):
         return [one.x for one in states], [one.y for one in states]
 
 
-def record_messages(account: TableAccount, table: Table, seed: int = 0) -> tuple[list[Any], list[Message]]:
+def table_root(account: TableAccount, table: Table) -> jax.Array:
+    """Return the root key of a run: made of its seed, what it computes, and the table with its gated labels."""
+    vectors = account.method.labels.vectors(table.labels, account.rows)
+    program = f"{fingerprint(account.trace.programs)}|{account.method!r}"
+    (root,) = agent_keys(account.seed, program, [digest([list(table.columns.blocks), vectors]).encode()])
+    return root
+
+
+def record_messages(account: TableAccount, table: Table) -> tuple[list[Any], list[Message]]:
     """Run message by message; return the parties' final states, and everything that crossed a boundary."""
     log: list[Message] = []
-    place = ColumnsPlace(account, table, root_key(seed), log)
+    place = ColumnsPlace(account, table, table_root(account, table), log)
     state, _ = place.advance(place.begin(), 0, account.steps)
     return account.trace.states(state), log
 

@@ -31,7 +31,7 @@ from sottovoce.privacy.table import Table
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime import checks
 from sottovoce.runtime.array import ArrayPlace
-from sottovoce.runtime.columns import ColumnsPlace
+from sottovoce.runtime.columns import ColumnsPlace, table_root
 from sottovoce.runtime.keys import agent_keys, check_seed
 from sottovoce.runtime.layout import Layout, lay_out, own_digests
 from sottovoce.runtime.mesh import MeshPlace
@@ -286,10 +286,7 @@ def _columns(
 
     def job(folder: RunFolder) -> Job:
         account.charge(table.labels)
-        vectors = account.method.labels.vectors(table.labels, account.rows)
-        program = f"{fingerprint(account.trace.programs)}|{method!r}"
-        (root,) = agent_keys(seed, program, [digest([table.columns.blocks, vectors]).encode()])
-        place = ColumnsPlace(account, table, root)
+        place = ColumnsPlace(account, table, table_root(account, table))
         columns = table.columns
         identity = {"method": repr(method), "steps": steps, "every": every, "seed": seed}
         if folder.path is not None:
