@@ -20,9 +20,9 @@ from sottovoce.optimisers import Adam
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation
-from sottovoce.runtime.columns import Message, record_messages, table_root
+from sottovoce.runtime.columns import ColumnsPlace, Message, record_messages, table_root
 from sottovoce.runtime.interpreter import walk
-from sottovoce.runtime.keys import step_key
+from sottovoce.runtime.keys import root_key, step_key
 from sottovoce.schedules import Decay, Linear
 from sottovoce.theory import bambi as theory
 
@@ -308,8 +308,10 @@ def _estimates(directions: int, cross_terms: bool, steps: int, smoothing: float 
     """Mean and variance of the hypergradient's estimate at x0."""
     problem, table, _, _ = _ridge()
     method = Bambi(60, 12, REMEMBER, 0.6, Open(), directions, smoothing, cross_terms)
-    result = sv.run(problem, table, method, steps=steps, every=steps, seed=1)
-    sums, squares = (jnp.concatenate([s.memory_x[part] for s in result.agents]) for part in (0, 1))
+    account = table_account(method, table, problem, steps=steps, delta=0.0, seed=1)
+    place = ColumnsPlace(account, table, root_key(1))  # the same directions for every method
+    states = account.trace.states(place.advance(place.begin(), 0, steps)[0])
+    sums, squares = (jnp.concatenate([s.memory_x[part] for s in states]) for part in (0, 1))
     mean = sums / steps
     return np.asarray(mean), np.asarray(squares / steps - mean**2)
 
