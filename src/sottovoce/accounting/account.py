@@ -263,7 +263,10 @@ class Account:
             )
         if self.population.spread:
             caveats.append("some units have records with several parties: epsilon is of what one party holds of them")
-        caveats.append("sizes of the parties, hyper-parameters and preprocessing are taken as public")
+        caveats.append(
+            "taken as public: sizes of the parties, settings, preprocessing, starting values, and plain numbers inside "
+            "losses and methods"
+        )
         return caveats
 
 

@@ -23,7 +23,7 @@ from sottovoce.methods.base import Method
 from sottovoce.methods.handle import like, strong
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
-from sottovoce.problems import Bilevel, Minimize, MinMax
+from sottovoce.problems import Bilevel, Minimize, MinMax, captures
 
 Phase = Literal["init", "step"]
 
@@ -82,6 +82,11 @@ class Trace:
         return not any(any(jax.tree.leaves(getattr(marked, name))) for name in variables)
 
 
+_REMEDY = (
+    "A method reads records through its agent alone; if the array is public, set public_constants = True on the class."
+)
+
+
 @lru_cache(maxsize=32)
 def trace(method: Method, problem: Any, known: Known) -> Trace:
     """Trace a method's `init` and `step` for a problem; equal arguments share one trace.
@@ -90,6 +95,10 @@ def trace(method: Method, problem: Any, known: Known) -> Trace:
     the agent, or the state does not keep its shapes.
     """
     found: dict[str, Any] = {}
+    if not method.public_constants:
+        for name in ("init", "step"):
+            said = f"{type(method).__name__}.{name}"
+            captures.refuse(said, getattr(method, name), [], _REMEDY)
 
     def begin(index: jax.Array) -> list[jax.Array]:
         state = method.init(problem, Agent(known, index, jnp.int32(0)))

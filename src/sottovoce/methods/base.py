@@ -40,6 +40,7 @@ class Method(ABC):
 
     solves: ClassVar[tuple[type, ...]] = (Minimize,)
     over: ClassVar[tuple[str, ...]] = ("mix",)  # the network matrices it uses
+    public_constants: ClassVar[bool] = False  # set it to declare that arrays which its functions close over are public
     registry: ClassVar[dict[str, type["Method"]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:

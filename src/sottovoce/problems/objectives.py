@@ -5,17 +5,15 @@ Losses are functions of *one record*, and records are read through the gate only
 regression the cross entropy of one record is the loss, and ``penalty * |x|^2`` is the public term.
 """
 
-import hashlib
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core import ClosedJaxpr
 
+from sottovoce.problems import captures
 from sottovoce.trees import Tree
 
 Projection = Callable[[Tree], Tree]
@@ -196,28 +194,21 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
             got = [aval.shape for aval in traced.out_avals]
             raise ValueError(f"{name} returned shapes {got} for one record: it must return one scalar per record")
         if not problem.public_constants:
-            _refuse_captured(name, traced)
+            captures.refuse(name, loss, [traced, *_derivatives(loss, problem, record)], _REMEDY, _started(problem))
     _check_public(problem)
 
 
-def fingerprint(problem: Problem, records: Mapping[str, Record]) -> str:
-    """Return a digest of what a problem computes: its losses, public terms and projections, and their constants.
+_REMEDY = "Pass data as part of the record; if the array is public, say so with public_constants=True."
 
-    >>> import jax.numpy as jnp
-    >>> half, whole = (Minimize(lambda x, r, c=c: c * jnp.sum((x - r) ** 2), jnp.zeros(2)) for c in (0.5, 1.0))
-    >>> record = {"records": jnp.ones(2)}
-    >>> fingerprint(half, record) == fingerprint(whole, record)
-    False
-    """
-    begun, sha = start(problem), hashlib.sha256()
-    asked = {name: (*begun, records.get(level, records.get("records"))) for level, name in problem.losses.items()}
-    for name, given in {**asked, **_without_records(problem)}.items():
-        traced = jax.make_jaxpr(getattr(problem, name))(*given)
-        # Addresses of functions differ from process to process; what they compute does not.
-        sha.update(re.sub(r" at 0x[0-9a-f]+", "", f"{name}: {traced.jaxpr}").encode())
-        for constant in _constants(traced.jaxpr, traced.consts):
-            sha.update(np.ascontiguousarray(constant).tobytes())
-    return sha.hexdigest()[:16]
+
+def _started(problem: Problem) -> list[Any]:
+    return jax.tree.leaves([getattr(problem, f"{name}0") for name in problem.variables])
+
+
+def _derivatives(loss: Callable[..., jax.Array], problem: Problem, record: Record) -> list[ClosedJaxpr]:
+    """Return the loss's gradient as a jaxpr: rules of `custom_vjp` and `custom_jvp` are written out in it."""
+    count = len(problem.variables)
+    return [jax.make_jaxpr(jax.grad(loss, argnums=tuple(range(count))))(*start(problem), record)]
 
 
 def _without_records(problem: Problem) -> dict[str, tuple[Tree, ...]]:
@@ -236,33 +227,11 @@ def _check_public(problem: Problem) -> None:
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             raise ValueError(f"{name} could not be evaluated ({type(error).__name__}: {error})") from error
         if not problem.public_constants:
-            _refuse_captured(name, traced)
+            captures.refuse(name, getattr(problem, name), [traced], _REMEDY, _started(problem))
         if name.startswith("public") and jnp.shape(value) != ():
             raise ValueError(f"{name} returned shape {jnp.shape(value)}: it must return one number (sum it)")
         if name.startswith("project_") and jax.tree.map(jnp.shape, value) != jax.tree.map(jnp.shape, given[0]):
             raise ValueError(f"{name} must return what it is given, with other numbers: its shapes changed")
-
-
-def _refuse_captured(name: str, traced: ClosedJaxpr) -> None:
-    """Refuse array constants: inside a loss they would reach the result without passing the gate (clip and noise)."""
-    for constant in _constants(traced.jaxpr, traced.consts):
-        if isinstance(constant, (np.ndarray, jax.Array)) and np.size(constant) > 1:
-            raise ValueError(
-                f"{name} closes over an array of shape {np.shape(constant)}, which would by-pass the privacy gate. "
-                f"Pass data as part of the record; if the array is public, say so with public_constants=True."
-            )
-
-
-def _constants(jaxpr: Any, own: Sequence[Any]) -> Iterator[Any]:
-    """Yield all constants that a traced function captures, also those inside functions that it calls."""
-    yield from own
-    for equation in jaxpr.eqns:
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if isinstance(inner, ClosedJaxpr):
-                    yield from _constants(inner.jaxpr, inner.consts)
-                elif hasattr(inner, "eqns"):
-                    yield from _constants(inner, ())
 
 
 def _fill_defaults(problem: Problem) -> None:

@@ -46,6 +46,7 @@ EXACT = (
     "noise is discrete and exact, coins and noise come from the operating system: the guarantee holds bit for bit, "
     "if a compiled program gives the same bits for the same input"
 )
+EVALUATED = "figures of `evaluate` are computed without noise: they are public only if it reads public records alone"
 _SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend their time on the disk
 
 
@@ -135,6 +136,8 @@ def run(
             job_for = _simulated(problem, data, account, budget, ledger, seed, every, performance)
     folder = RunFolder.open(out, resume)
     job = job_for(folder)
+    if evaluate is not None and not isinstance(data, Table):
+        job = replace(job, report=replace(job.report, caveats=(*job.report.caveats, EVALUATED)))
     last = drive(job, folder, resume, steps, evaluate, every, f"{type(method).__name__}", performance.progress)
     result = job.place.result(last.leaves, last.stacked(), job.report)
     if folder.path is not None:
