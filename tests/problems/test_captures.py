@@ -64,8 +64,10 @@ def _closed():
         "jit": jax.jit(lambda x, r: square(x, r) + table[0, 0]),
         "custom_vjp": lambda x, r: square(x, r) + _steep(x),
         "custom_jvp": lambda x, r: square(x, r) + _curved(x),
-        "callback": lambda x, r: square(x, r)
-        + jax.lax.stop_gradient(jax.pure_callback(lambda: np.float32(1.0), jax.ShapeDtypeStruct((), jnp.float32))),
+        "callback": lambda x, r: (
+            square(x, r)
+            + jax.lax.stop_gradient(jax.pure_callback(lambda: np.float32(1.0), jax.ShapeDtypeStruct((), jnp.float32)))
+        ),
         "debug callback": lambda x, r: (jax.debug.callback(lambda v: None, x), square(x, r))[1],
     }
 
