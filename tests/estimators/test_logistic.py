@@ -5,6 +5,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
+import sottovoce as sv
 from sottovoce.data import load
 from sottovoce.data.synthetic import logistic
 from sottovoce.estimators import PrivateLogisticRegression
@@ -47,8 +48,8 @@ def test_same_state_same_model_another_state_another(fitted) -> None:
 
 def test_norm_is_a_unit_only(fitted) -> None:
     """Features in other units with the norm in the same: the same model."""
-    scaled = clone(fitted).set_params(norm=1000.0).fit(1000.0 * X, Y)
-    np.testing.assert_allclose(1000.0 * scaled.coef_, fitted.coef_, rtol=1e-3, atol=1e-4)
+    scaled = clone(fitted).set_params(norm=1024.0).fit(1024.0 * X, Y)  # a power of two: the same bits
+    np.testing.assert_allclose(1024.0 * scaled.coef_, fitted.coef_, rtol=1e-3, atol=1e-4)
 
 
 def test_several_classes_with_words_and_groups() -> None:
@@ -70,11 +71,35 @@ def test_several_classes_with_words_and_groups() -> None:
         ({"validation": 1.5}, "between 0 and 1"),
         ({"epsilon": 0.0}, "give a positive number"),
         ({"steps": 0}, "at least 1"),
+        ({"epsilon": "1"}, "epsilon is '1': give a positive number"),
+        ({"delta": 0.5}, "at most 1/n"),
     ],
 )
 def test_mistakes_say_what_to_do(settings, words) -> None:
     with pytest.raises(ValueError, match=words):
         PrivateLogisticRegression(**settings).fit(X, Y)
+
+
+def test_few_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="n_samples = 9"):
+        PrivateLogisticRegression().fit(X[:9], Y[:9])
+
+
+def test_a_second_fit_on_the_same_rows_warns_or_is_added_up(fitted) -> None:
+    with pytest.warns(UserWarning, match="fitted on before"):
+        clone(fitted).fit(X, Y)
+    ledger = sv.Ledger()
+    model = clone(fitted).set_params(ledger=ledger, budget=sv.Budget(2.5, 1e-5))
+    model.fit(X, Y)
+    with pytest.raises(sv.privacy.BudgetExceeded):
+        model.fit(X, Y)
+
+
+def test_a_given_state_is_a_simulation_and_says_so(fitted) -> None:
+    assert any("simulated noise" in caveat for caveat in fitted.privacy_.caveats)
+    secret = PrivateLogisticRegression(epsilon=2.0, steps=4).fit(X, Y)
+    assert any("secret key" in caveat for caveat in secret.privacy_.caveats)
+    assert any("fitted on these rows before" in caveat for caveat in secret.privacy_.caveats)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import sottovoce as sv
 from sottovoce.methods.dp_sgd import DpSgd
 
 DATA = np.ones((30, 2), np.float32)
+HALF = np.asarray(0.5)
 MEAN = jnp.asarray(0.3)  # of the data: a number that is an array
 
 
@@ -53,7 +54,7 @@ def _closed():
     return {
         "closure": lambda x, r: square(x, r) + jnp.sum(table),
         "a 0-d array": lambda x, r: square(x, r) * number,
-        "a 0-d NumPy array": lambda x, r, c=np.asarray(0.5): square(x, r) * c,
+        "a 0-d NumPy array": lambda x, r, c=HALF: square(x, r) * c,
         "default argument": lambda x, r, t=table: square(x, r) + t[0, 0],
         "keyword default": lambda x, r, *, t=table: square(x, r) + t[0, 0],
         "global": lambda x, r: square(x, r) * MEAN,

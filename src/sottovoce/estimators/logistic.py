@@ -3,8 +3,10 @@
 Training and tuning share one (epsilon, delta): there is no grid search, and no further access to the data to charge.
 """
 
+import hashlib
 import math
 import secrets
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +22,7 @@ from sottovoce.data.preprocess import bounded_norm
 from sottovoce.data.split import levels, split
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
 from sottovoce.optimisers import Momentum
+from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
 from sottovoce.problems.tasks import Shape, Task
@@ -28,6 +31,14 @@ from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.run import run
 
 _MOMENTUM = 0.8
+_FEWEST = 10  # rows: below this a guarantee for one of them leaves nothing to learn
+_FITTED_BEFORE = (
+    "not covered: whatever was fitted on these rows before (a scaler, a feature selection), and other fits without a "
+    "ledger"
+)
+_SECRET = secrets.token_bytes(16)
+_SEEN: set[bytes] = set()  # keyed digests of rows that this process has fitted on; at most `_REMEMBERED` per fit
+_REMEMBERED = 2000
 
 
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
@@ -36,8 +47,12 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     Guarantee: `coef_`, `intercept_`, `penalties_` and everything computed from them are (epsilon, delta)-differentially
     private for one row of X and y under zero-out adjacency, given that the following are public: the number of rows,
     the class list (give `classes`, or it is read from y), and the settings. The figure is that of the ideal mechanism:
-    noise is drawn in floating point from a seed of 31 bits, and someone who holds all other rows could search for this
-    seed. With a given `random_state` no search is needed: use it for simulation only.
+    noise is drawn in floating point, from a secret key of 64 bits. With a given `random_state` the fit is a simulation,
+    and its statement says so: who knows the state can subtract the noise.
+
+    Each `fit` spends its budget again. `GridSearchCV` and cross-validation fit many times on the same rows: give them a
+    `ledger`, which adds up all fits, and a `budget`, which refuses a fit that would exceed it. Without a ledger the
+    second fit on the same rows in one process gives a warning.
 
     Rows of X longer than `norm` are shortened to it, each separately. Scale features to comparable sizes by public
     ranges beforehand (`sottovoce.data.Ranges`); statistics of the data would have to be charged. A random share
@@ -55,7 +70,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         tuning_rate: how far the logarithm of a penalty moves; 0 leaves all at `penalty`.
         clip: bound on a row's gradient.
         classes: the class list; by default it is read from y.
-        random_state: None draws a fresh seed from the operating system.
+        random_state: None draws a secret key from the operating system.
+        ledger: an `sv.Ledger` that all fits on this data share.
+        budget: an `sv.Budget` for all fits in the ledger together.
 
     >>> from sottovoce.data.synthetic import logistic
     >>> rows = logistic(4000, 5)
@@ -79,6 +96,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         clip: float = 1.0,
         classes: Sequence[Any] | None = None,
         random_state: Any = None,
+        ledger: Ledger | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -92,6 +111,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.clip = clip
         self.classes = classes
         self.random_state = random_state
+        self.ledger = ledger
+        self.budget = budget
 
     def fit(self, X: Any, y: Any) -> "PrivateLogisticRegression":
         """Train and tune; afterwards `privacy_` holds the statement that goes with the model."""
@@ -103,18 +124,23 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             raise ValueError(f"y holds {unknown.tolist()}, which `classes` does not list: add them, or drop these rows")
         if len(self.classes_) < 2:
             raise ValueError(f"y has one class only ({self.classes_.tolist()}): a classifier needs at least two")
-        if len(X) < 2:
-            raise ValueError(f"n_samples = {len(X)}: at least two rows are needed, one to train and one to judge")
-        seed = self._seed()
+        if len(X) < _FEWEST:
+            raise ValueError(f"n_samples = {len(X)}: at least {_FEWEST} rows are needed to hide one among them")
+        _check_budget(self.epsilon, self.delta, len(X))
+        if self.ledger is None:
+            _warn_of_second_fit(X)
+        seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
+        rows_seed = secrets.randbits(63) if seed is None else seed  # which rows judge: kept to ourselves
         records = {
             "features": bounded_norm(X, self.norm) / np.float32(self.norm),
             "label": np.searchsorted(self.classes_, y).astype(np.int32),
         }
-        part = levels(split(records, agents=1, seed=seed)[0], self.validation, seed)
+        part = levels(split(records, agents=1, seed=rows_seed)[0], self.validation, rows_seed)
         task = self._task(X.shape[1])
         result = run(
             task.problem, [part], self._method(), steps=self.steps, epsilon=self.epsilon, delta=self.delta,
-            adjacency="zero-out", seed=seed, every=self.steps, performance=Performance(chunk=8192, progress=False),
+            adjacency="zero-out", seed=seed, every=self.steps, ledger=self.ledger, budget=self.budget,
+            performance=Performance(chunk=8192, progress=False),
         )  # fmt: skip
         model: Any = result.y
         weights, bias = np.asarray(model["weights"]), np.asarray(model["bias"])
@@ -122,7 +148,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.intercept_ = bias.reshape(-1).astype(np.float64)
         self.penalties_ = self.penalty * np.exp(np.asarray(result.x, np.float64))
         read = () if self.classes is not None else ("the class list was read from the labels: taken as public",)
-        self.privacy_ = replace(result.privacy, caveats=(*result.privacy.caveats, *read))
+        self.privacy_ = replace(result.privacy, caveats=(*result.privacy.caveats, _FITTED_BEFORE, *read))
         self.n_iter_ = self.steps * self.inner_steps
         return self
 
@@ -177,13 +203,33 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             radius=10.0,
         )
 
-    def _seed(self) -> int:
-        if self.random_state is None:
-            return secrets.randbits(31)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         tags.classifier_tags.poor_score = True  # a few dozen rows cannot be learned privately
         return tags
+
+
+def _check_budget(epsilon: Any, delta: Any, rows: int) -> None:
+    """Refuse what is no epsilon, or a delta that guarantees nothing."""
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+            raise ValueError(f"{name} is {value!r}: give a positive number")
+    if not 0 < delta <= 1 / rows:
+        raise ValueError(
+            f"delta is {delta}: it must be positive and at most 1/n = {1 / rows:.2g}, because a mechanism that "
+            "publishes one row at random would satisfy a larger one"
+        )
+
+
+def _warn_of_second_fit(X: np.ndarray) -> None:
+    """Warn if this process has fitted on some of these rows before: their epsilons add up."""
+    rows = np.ascontiguousarray(X[:: max(1, len(X) // _REMEMBERED)][:_REMEMBERED])
+    digests = {hashlib.blake2b(row.tobytes(), key=_SECRET, digest_size=12).digest() for row in rows}
+    if digests & _SEEN:
+        warnings.warn(
+            "these rows were fitted on before, and their epsilons add up: give ledger=sv.Ledger(path) to compose them, "
+            "and budget=sv.Budget(epsilon, delta) to bound them",
+            stacklevel=3,
+        )
+    _SEEN.update(digests)

@@ -21,14 +21,14 @@ PHASES = {"init": 0, "step": 1}
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse what is no whole number.
+    """Refuse what is neither a whole number nor None.
 
     >>> check_seed(True)
     Traceback (most recent call last):
     ...
     ValueError: seed is True: it must be a whole number
     """
-    if isinstance(seed, bool) or not isinstance(seed, Integral):
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral)):
         raise ValueError(f"seed is {seed!r}: it must be a whole number")
 
 
@@ -41,7 +41,7 @@ def root_key(seed: int) -> jax.Array:
     return jax.random.key(seed, impl="threefry2x32")
 
 
-def agent_keys(seed: int, program: str, records: Sequence[bytes]) -> jax.Array:
+def agent_keys(seed: int | str, program: str, records: Sequence[bytes]) -> jax.Array:
     """Return one key per agent, made of the seed, what is computed, and the agent's own records.
 
     >>> one, other = agent_keys(0, "sgd", [b"north", b"south"])

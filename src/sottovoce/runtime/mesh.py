@@ -25,13 +25,7 @@ class MeshPlace(RowsPlace):
     def __init__(self, trace: Trace, problem: Any, layout: Layout, root: Array, chunk: int, devices: int) -> None:
         super().__init__(trace, problem)
         agents = layout.population.parties
-        if agents % devices:
-            raise ValueError(f"{agents} agents do not spread evenly over {devices} devices: use a divisor")
-        if len(jax.devices()) < devices:
-            raise ValueError(
-                f"{devices} devices were asked for, {len(jax.devices())} are there; on a CPU set "
-                f"XLA_FLAGS=--xla_force_host_platform_device_count={devices} before Python starts"
-            )
+        check_devices(agents, devices)
         self.spec, self.devices = Spec(trace, chunk, AXIS), devices
         self.indices = jnp.arange(agents, dtype=jnp.int32)
         self.roots = jnp.broadcast_to(root, agents)
@@ -47,6 +41,23 @@ class MeshPlace(RowsPlace):
         given = (list(state), jnp.int32(first), self.indices, self.records, self.roots)
         moved, broken = _compiled(self.spec, self.devices, count)(*given)
         return moved, np.asarray(broken)
+
+
+def check_devices(agents: int, devices: int) -> None:
+    """Refuse a number of devices that is not there, or that does not divide the agents.
+
+    >>> check_devices(agents=4, devices=3)
+    Traceback (most recent call last):
+    ...
+    ValueError: 4 agents do not spread evenly over 3 devices: use a divisor
+    """
+    if agents % devices:
+        raise ValueError(f"{agents} agents do not spread evenly over {devices} devices: use a divisor")
+    if len(jax.devices()) < devices:
+        raise ValueError(
+            f"{devices} devices were asked for, {len(jax.devices())} are there; on a CPU set "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={devices} before Python starts"
+        )
 
 
 @lru_cache(maxsize=64)

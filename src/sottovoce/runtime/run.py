@@ -34,7 +34,7 @@ from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.columns import ColumnsPlace, table_root
 from sottovoce.runtime.keys import agent_keys, check_seed
 from sottovoce.runtime.layout import Layout, lay_out, own_digests
-from sottovoce.runtime.mesh import MeshPlace
+from sottovoce.runtime.mesh import MeshPlace, check_devices
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.place import NEVER, Evaluate, Place
 from sottovoce.runtime.progress import Progress
@@ -46,6 +46,7 @@ EXACT = (
     "noise is discrete and exact, coins and noise come from the operating system: the guarantee holds bit for bit, "
     "if a compiled program gives the same bits for the same input"
 )
+SECRET = "noise comes from a secret key and a floating-point sampler, so this is the epsilon of the ideal mechanism"
 EVALUATED = "figures of `evaluate` are computed without noise: they are public only if it reads public records alone"
 _SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend their time on the disk
 
@@ -74,7 +75,7 @@ def run(
     budget: Budget | None = None,
     ledger: Ledger | Sequence[Ledger] | None = None,
     noise: Literal["simulated", "discrete"] = "simulated",
-    seed: int = 0,
+    seed: int | None = 0,
     evaluate: Evaluate | None = None,
     every: int | None = None,
     out: str | Path | None = None,
@@ -99,7 +100,8 @@ def run(
         noise: "simulated", or "discrete" as deployed: exact noise and coins from the operating system, one thread per
             agent. A resumed run keeps what was stored; steps that must be drawn anew are new releases, and are charged
             again under the next attempt number.
-        seed: same seed, same bytes. For simulation: a seed is no secret. Discrete noise does not use it.
+        seed: same seed, same bytes. For simulation: a seed is no secret. None takes a secret key of 64 bits from the
+            operating system instead (kept in `out`, so that the run can be resumed). Discrete noise does not use it.
         evaluate: ``evaluate(x)`` or ``evaluate(x, y)`` returning named numbers, in JAX; recorded for the agents'
             average and, with up to 64 agents, for each agent (``name/agents``). For a table: ``evaluate(x, y)`` of
             the parties' blocks, from public test records it brings along.
@@ -127,7 +129,9 @@ def run(
     check_count("every", every)
     checks.metrics(problem, evaluate)
     if isinstance(data, Table):
-        job_for: Callable[[RunFolder], Job] = _columns(problem, data, method, steps, epsilon, delta or 0.0, seed, every)
+        job_for: Callable[[RunFolder], Job] = _columns(
+            problem, data, method, steps, epsilon, delta or 0.0, _seed_of_table(seed), every
+        )
     else:
         account = _account(problem, data, method, steps, network, epsilon, 1e-5 if delta is None else delta, adjacency)
         if noise == "discrete":
@@ -212,25 +216,29 @@ def _account(
 
 
 def _simulated(
-    problem: Any, data: Any, account: Account, budget: Budget | None, ledger: Any, seed: int, every: int,
+    problem: Any, data: Any, account: Account, budget: Budget | None, ledger: Any, seed: int | None, every: int,
     performance: Performance,
 ) -> Callable[[RunFolder], Job]:  # fmt: skip
     """Return how to make the job of a simulation: all agents as one array, on one device or several."""
     layout = lay_out(data)
     checks.finite(layout)
-    chunk, devices = performance.chunk, performance.devices
+    devices = performance.devices
+    check_devices(account.population.parties, devices)
     program = f"{account.trace.fingerprint}|{account.method!r}|{_network_digest(account.network)}"
-    root = agent_keys(seed, program, own_digests(layout))
-    place: Place
-    if devices > 1:
-        place = MeshPlace(account.trace, problem, layout, root, chunk, devices)
-    else:
-        place = ArrayPlace(account.trace, problem, layout, root, chunk)
-    exact = f"{SIMULATED} (noise='discrete' is exact)"
+    said = f"{SIMULATED if seed is not None else SECRET} (noise='discrete' is exact)"
     report = account.report
-    report = replace(report, caveats=(*report.caveats, exact)) if report.private else report
+    report = replace(report, caveats=(*report.caveats, said)) if report.private else report
 
     def job(folder: RunFolder) -> Job:
+        begin_with = folder.secret.hex() if seed is None else seed
+        given = (
+            account.trace,
+            problem,
+            layout,
+            agent_keys(begin_with, program, own_digests(layout)),
+            performance.chunk,
+        )
+        place: Place = MeshPlace(*given, devices) if devices > 1 else ArrayPlace(*given)
         kept = ledger if ledger is not None else Ledger(folder.path / "ledger.jsonl" if folder.path else None)
         charging = Charging(kept, folder.name, account)
         if budget is not None:
@@ -316,6 +324,13 @@ def _identity(account: Account, layout: Layout, folder: RunFolder, every: int, *
         "records": folder.seal(held),
         **how,
     }
+
+
+def _seed_of_table(seed: int | None) -> int:
+    """Return the seed of batches and directions, which all parties know."""
+    if seed is None:
+        raise ValueError("seed is None: batches and directions of a Table are public, so give their seed")
+    return seed
 
 
 def _network_digest(network: Network) -> str:
