@@ -1,5 +1,42 @@
-"""Two CPU devices, so that sharded runs can be compared with vectorised ones."""
+"""Two CPU devices, so that sharded runs can be compared with vectorised ones; and bounded memory."""
+
+import ctypes
+import gc
+import os
+from pathlib import Path
 
 import jax
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 2)
+
+_ROOM = 900 * 2**20  # bytes that a test process may hold before it forgets compiled programs
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Between files, forget compiled programs if they fill the memory: programs are hardly shared between files."""
+    if nextitem is not None and nextitem.path == item.path:
+        return
+    if _resident() > _ROOM:
+        from sottovoce.accounting.table import trace_table
+        from sottovoce.accounting.trace import trace
+
+        trace.cache_clear()
+        getattr(trace_table, "cache_clear", lambda: None)()
+        jax.clear_caches()
+        gc.collect()
+        _give_back()
+
+
+def _resident() -> int:
+    """Return the bytes that this process holds, where the system tells."""
+    status = Path("/proc/self/statm")
+    return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0
+
+
+def _give_back() -> None:
+    """Return freed memory to the system, where the C library can."""
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except OSError:
+        return

@@ -14,6 +14,7 @@ import numpy as np
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
 from sottovoce.methods.base import Method
+from sottovoce.methods.baselines.private_grid import DpGrid
 from sottovoce.optimisers import Adam
 from sottovoce.privacy.sampling import Full, Poisson
 from sottovoce.runtime.array import ArrayPlace
@@ -108,8 +109,17 @@ def bilevel(levels: bool = False) -> Case:
 CASES: dict[type, Callable[[], Case]] = {sv.Minimize: minimize, sv.MinMax: minmax, sv.Bilevel: bilevel}
 
 
+@cache
+def grid() -> Case:
+    """As `bilevel`, with b - a = 1 on average: x* = 1/2 in every coordinate, where a grid can find it."""
+    whole = bilevel()
+    a, b = _means(whole.parts)
+    parts = [{"a": part["a"], "b": (part["b"] - b + a + 1).astype(np.float32)} for part in whole.parts]
+    return Case(whole.problem, parts, (_tree(np.full(3, 0.5)), _tree(a + 0.5)))
+
+
 def case_for(method: Method) -> Case:
-    return CASES[method.solves[0]]()
+    return grid() if isinstance(method, DpGrid) else CASES[method.solves[0]]()
 
 
 def network_for(method: Method, agents: int = AGENTS) -> sv.networks.Network:

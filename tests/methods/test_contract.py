@@ -11,27 +11,32 @@ from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
 from sottovoce.trees import descend
 
-from . import contract
+from . import columns_contract, contract
 
 EXAMPLES = {
     f"{name}-{label}": example
     for name, cls in sv.methods.available.items()
-    if cls is not sv.methods.Bambi
+    if sv.Vertical not in cls.solves
     for label, example in cls.examples().items()
 }
+
+
+ALIKE = ("momentum", "adam", "optax", "optimisers", "exponential", "rounds")
+QUICK = (contract.check_converges, contract.check_private_is_accounted)
 
 
 def _cases() -> list[Any]:
     """Every example with every check; an example's go to one worker, so that its programs are compiled once.
 
-    A baseline's second design shares its first one's code: the costly checks of it are left to `make test-all`.
+    The papers' own methods are checked in every place. Of baselines, and of examples that differ in their optimiser
+    alone, the costly checks are left to `make test-all`: they share the papers' code for that.
     """
-    costly = (contract.check_threads_equal_vectorised, contract.check_sharded_equals_vectorised)
     cases = []
     for name, method in EXAMPLES.items():
-        second = ".baselines." in type(method).__module__ and method != next(iter(type(method).examples().values()))
+        label = name.split("-", 1)[1]
+        alike = ".baselines." in type(method).__module__ or label in ALIKE
         for check in contract.CHECKS:
-            marks = [pytest.mark.xdist_group(name), *([pytest.mark.slow] if second and check in costly else [])]
+            marks = [pytest.mark.xdist_group(name), *([pytest.mark.slow] if alike and check not in QUICK else [])]
             title = f"{name}-{check.__name__.removeprefix('check_')}"
             cases.append(pytest.param(name, check, marks=marks, id=title))
     return cases
@@ -41,6 +46,16 @@ def _cases() -> list[Any]:
 def test_contract(example: str, check: Any) -> None:
     method = EXAMPLES[example]
     check(method, contract.case_for(method))
+
+
+@pytest.mark.parametrize("check", columns_contract.CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("example", list(columns_contract.examples()))
+def test_contract_of_columns(example: str, check: Any) -> None:
+    check(columns_contract.examples()[example], columns_contract.case())
+
+
+def test_every_method_is_in_the_suite() -> None:
+    assert all(cls.examples() for cls in sv.methods.available.values())
 
 
 # A contract that cannot be broken proves nothing: each of these must fail.

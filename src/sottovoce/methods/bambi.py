@@ -15,7 +15,7 @@ import numpy as np
 from sottovoce import optimisers
 from sottovoce.methods.base import Method
 from sottovoce.methods.party import Party
-from sottovoce.optimisers import Rate
+from sottovoce.optimisers import Adam, Momentum, Rate
 from sottovoce.privacy.labels import LabelGate, Open
 from sottovoce.problems.vertical import Vertical
 from sottovoce.trees import Tree, add, inner
@@ -139,8 +139,9 @@ class Bambi(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Two directions with true labels: what the contract suite runs."""
-        return {"open": cls(4, 12, 0.1, 0.4, Open(), directions=2)}
+        """Return full batches of 24 rows with true labels, with step sizes and with optimisers."""
+        plain = cls(30, 24, 4.0, 0.3, Open(), directions=4)
+        return {"open": plain, "optimisers": replace(plain, rate_x=Adam(0.05), rate_y=Momentum(0.15, 0.5))}
 
 
 def _repeated(tree: Tree, times: int) -> Tree:

@@ -15,7 +15,7 @@ from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method
 from sottovoce.methods.bilevel import toward_y
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import Sampling
+from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Bilevel
 from sottovoce.trees import Tree, descend
 
@@ -108,5 +108,6 @@ class DpGrid(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Return none: a grid does not reach an optimum between its points, so the contract is not for it."""
-        return {}
+        """Return a grid of two candidates; it reaches an optimum that is one of them."""
+        free = Release.open()
+        return {"two": cls(((-0.5, 0.2), (0.5, 0.2)), free, Full(), free)}
