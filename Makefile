@@ -8,7 +8,7 @@ export JAX_PLATFORMS ?= cpu
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 
-.PHONY: setup demo test test-all lint format bench docs lock clean help
+.PHONY: setup demo test test-all soak lint format bench docs lock clean help
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -29,6 +29,9 @@ test: $(STAMP) ## every test that stands in a few minutes
 
 test-all: $(STAMP) ## the long ones too
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+soak: $(STAMP) ## interrupts, kills and damaged files at full count
+	SOAK=50 $(BIN)/python -m pytest tests/soak -q
 
 lint: $(STAMP) ## ruff, the type checker and the import contract
 	$(BIN)/ruff check .

@@ -246,3 +246,13 @@ def test_a_budget_too_small_is_told_before_any_row_runs(tiny, tmp_path):
     with pytest.raises(ValueError, match=r"privacy\.budget is 1, but a run would spend 3"):
         execute.execute(RunFile.parse(tiny, ["privacy.budget=1.0"]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_calibrated_run_traces_a_step_at_most_twice(tiny, monkeypatch):
+    step, calls = sv.methods.DpSgd.step, []
+    monkeypatch.setattr(sv.methods.DpSgd, "step", lambda self, *given: calls.append(self) or step(self, *given))
+    (case,) = RunFile.parse(tiny, ["run.steps=7"]).cases.values()
+    made = execute.setup(case)
+    assert made.account.epsilon <= case.privacy.epsilon
+    made.run(seed=0)
+    assert 1 <= len(calls) <= 2
