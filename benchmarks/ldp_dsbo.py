@@ -42,10 +42,7 @@ def repeat(
 ) -> Curves:
     """The agents' average evaluated along the run, for several seeds."""
     options = {"network": network, "steps": steps, "evaluate": evaluate, "every": every, "chunk": chunk}
-    found = [
-        sv.run(problem, parts, method, seed=seed, **options).history
-        for seed in seeds
-    ]
+    found = [sv.run(problem, parts, method, seed=seed, **options).history for seed in seeds]
     return {name: np.stack([one[name] for one in found]) for name in found[0]}
 
 

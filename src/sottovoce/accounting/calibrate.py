@@ -27,7 +27,7 @@ _FAR = 1.02  # a run whose epsilon differs from the target by more than this fac
 
 
 @dataclass(frozen=True)
-class Target:
+class CalibratedFor:
     """What a method was calibrated for."""
 
     epsilon: float
@@ -78,14 +78,14 @@ def calibrate(
     found = method.louder(_factor(lambda factor: rough.louder(factor).report, epsilon, tolerance))
     if account_for(found).report.epsilon > epsilon:  # its step does more with noise than draw it: trace every trial
         found = method.louder(_factor(lambda factor: account_for(method.louder(factor)).report, epsilon, tolerance))
-    target = Target(epsilon, rough.population.parties, steps, rough.network.name)
+    target = CalibratedFor(epsilon, rough.population.parties, steps, rough.network.name)
     object.__setattr__(found, _TARGET, target)
     return found
 
 
 def check_target(account: Account) -> None:
     """Warn if a calibrated method is about to be run at another epsilon than the one it was calibrated for."""
-    target: Target | None = getattr(account.method, _TARGET, None)
+    target: CalibratedFor | None = getattr(account.method, _TARGET, None)
     reached = account.report.epsilon
     if target is not None and not target.epsilon / _FAR <= reached <= target.epsilon * (1 + 1e-9):
         warnings.warn(

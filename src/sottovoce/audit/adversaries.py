@@ -25,14 +25,12 @@ from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.problems import Bilevel, Minimize, MinMax
 from sottovoce.runtime import array
-from sottovoce.runtime.array import ArrayAnswers, Spec
+from sottovoce.runtime.array import ArrayAnswers, SealedRecords, Spec
 from sottovoce.runtime.interpreter import Answer, play, walk
 from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import Layout, alone, lay_out
 from sottovoce.runtime.threads import NoiseSource, ThreadAnswers, ThreadPlace
 from sottovoce.trees import Tree
-
-Records = Mapping[str, Sealed]  # all agents' records by level
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,8 @@ class Instance:
 
     problem: Any
     layout: Layout
-    under_d: Records
-    under_other: Records
+    under_d: SealedRecords
+    under_other: SealedRecords
     target: Target
 
     def known(self, network: Network, steps: int) -> Known:
@@ -149,7 +147,7 @@ def worst_case(method: Method, sizes: Mapping[str, np.ndarray], target: Target, 
 
 def scores(
     instance: Instance, method: Method, network: Network, steps: int, chunk: int = 1024, each: int = 0
-) -> Callable[[jax.Array, Records], jax.Array]:
+) -> Callable[[jax.Array, SealedRecords], jax.Array]:
     """Return `score(seeds, data)`: for each seed, run the method on `data` and return the observer's two scores.
 
     The run with seed s is the one that ``sv.run(seed=s)`` makes on that data. With `each`, two scores per canary.
@@ -159,11 +157,11 @@ def scores(
     indices = jnp.arange(instance.layout.population.parties, dtype=jnp.int32)
     first, step = spec.trace.init, spec.trace.step
 
-    def trial(data: Records, seed: Any) -> jax.Array:
+    def trial(data: SealedRecords, seed: Any) -> jax.Array:
         root = root_key(seed)
 
         def observer(index: jax.Array, phase: str, t: jax.Array) -> Observer:
-            def own(records: Records) -> Records:
+            def own(records: SealedRecords) -> SealedRecords:
                 return {level: sealed.of(index) for level, sealed in records.items()}
 
             watch = Watch(target.level, target.row, (own(instance.under_d), own(instance.under_other)), each)
@@ -193,7 +191,7 @@ def scores(
 def thread_scores(
     instance: Instance, method: Method, network: Network, steps: int, noise: NoiseSource, chunk: int = 1024,
     each: int = 0,
-) -> Callable[[jax.Array, Records], np.ndarray]:  # fmt: skip
+) -> Callable[[jax.Array, SealedRecords], np.ndarray]:  # fmt: skip
     """Return the scores of runs in which every agent lives on a thread: one after the other, slowly.
 
     With discrete noise a seed fixes nothing: coins and noise come from the operating system.
@@ -201,12 +199,12 @@ def thread_scores(
     target, counts = instance.target, instance.layout.population.counts
     traced = trace(method, instance.problem, instance.known(network, steps))
 
-    def own(data: Records, me: int) -> Records:
+    def own(data: SealedRecords, me: int) -> SealedRecords:
         return {level: alone(sealed, me, int(counts[level][me])) for level, sealed in data.items()}
 
     hypotheses = (own(instance.under_d, target.agent), own(instance.under_other, target.agent))
 
-    def trial(data: Records, seed: int) -> np.ndarray:
+    def trial(data: SealedRecords, seed: int) -> np.ndarray:
         watching: list[Observer] = []
 
         def observe(answers: ThreadAnswers) -> Answer:

@@ -12,7 +12,7 @@ import numpy as np
 from sottovoce.accounting.account import account_of
 from sottovoce.accounting.table import table_account
 from sottovoce.audit import adversaries, bounds
-from sottovoce.audit.adversaries import Instance, Records, Target
+from sottovoce.audit.adversaries import Instance, SealedRecords, Target
 from sottovoce.audit.bounds import Finding
 from sottovoce.audit.labels import audit_labels
 from sottovoce.data.population import Population
@@ -27,7 +27,7 @@ from sottovoce.trees import Tree
 
 Adversary = Literal["canary", "replay", "one-run"]
 Runtime = Literal["vectorised", "threads"]
-Score = Callable[[jax.Array, Records], Any]  # for each seed the scores of a run on the data
+Score = Callable[[jax.Array, SealedRecords], Any]  # for each seed the scores of a run on the data
 
 _LOOKS = (0.125, 0.25, 0.5, 1.0)  # shares of the trials after which the verdict is checked; the checks share the risk
 _DIGITS = 3  # scores are float32: finer differences are rounding, and the audit is of the ideal mechanism

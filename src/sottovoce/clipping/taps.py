@@ -32,7 +32,7 @@ _INLINED = {primitives.jit_p: "jaxpr", primitives.closed_call_p: "call_jaxpr", p
 
 
 @dataclass
-class Cell:
+class TappedValue:
     """Hold one value of the evaluation.
 
     value: what the equation computed.
@@ -74,7 +74,7 @@ class Taps:
         return result
 
 
-def evaluate(closed: ClosedJaxpr, leaves: Sequence[Cell], rest: Sequence[Array], taps: Taps) -> Array:
+def evaluate(closed: ClosedJaxpr, leaves: Sequence[TappedValue], rest: Sequence[Array], taps: Taps) -> Array:
     """Evaluate a scalar function that was traced to `closed`, with taps; its first arguments are the leaves.
 
     >>> closed = jax.make_jaxpr(lambda w, x: (x @ w) ** 2)(jnp.ones(3), jnp.ones(3))
@@ -84,34 +84,36 @@ def evaluate(closed: ClosedJaxpr, leaves: Sequence[Cell], rest: Sequence[Array],
     >>> [(use.kind, use.leaf, use.positions) for use in taps.uses]
     [('dot', 0, 1)]
     """
-    [out] = _walk(closed.jaxpr, closed.consts, [*leaves, *map(Cell, rest)], taps, {})
+    [out] = _walk(closed.jaxpr, closed.consts, [*leaves, *map(TappedValue, rest)], taps, {})
     if out.view is not None:
         taps.direct.add(out.view.leaf)
     return out.tapped
 
 
-def leaf_cell(number: int, value: Array, zero: Array | None = None) -> Cell:
+def leaf_cell(number: int, value: Array, zero: Array | None = None) -> TappedValue:
     """Make a parameter leaf an argument of `evaluate`; `zero` is the leaf's own tap, if it needs one.
 
     >>> leaf_cell(0, jnp.ones((2, 2))).view.where.tolist()
     [[0, 1], [2, 3]]
     """
     where = np.arange(value.size).reshape(value.shape)
-    return Cell(value, View(number, (), where), value if zero is None else value + zero)
+    return TappedValue(value, View(number, (), where), value if zero is None else value + zero)
 
 
-def _walk(jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Cell], taps: Taps, seen: dict[Any, Any]) -> list[Cell]:
-    env: dict[Any, Cell] = dict(zip(jaxpr.invars, args))
-    env |= {v: Cell(const, fixed=True) for v, const in zip(jaxpr.constvars, consts)}
+def _walk(
+    jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[TappedValue], taps: Taps, seen: dict[Any, Any]
+) -> list[TappedValue]:
+    env: dict[Any, TappedValue] = dict(zip(jaxpr.invars, args))
+    env |= {v: TappedValue(const, fixed=True) for v, const in zip(jaxpr.constvars, consts)}
     for eqn in jaxpr.eqns:
-        cells = [Cell(v.val, fixed=True) if isinstance(v, Literal) else env[v] for v in eqn.invars]
+        cells = [TappedValue(v.val, fixed=True) if isinstance(v, Literal) else env[v] for v in eqn.invars]
         inner = _opened(eqn)
         if inner is not None:
             outs = _walk(inner.jaxpr, inner.consts, cells, taps, seen)
         else:
             outs = _once(eqn, cells, taps, seen)
         env.update(zip(eqn.outvars, outs))
-    return [Cell(v.val, fixed=True) if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
+    return [TappedValue(v.val, fixed=True) if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
 
 
 def _opened(eqn: JaxprEqn) -> ClosedJaxpr | None:
@@ -125,7 +127,7 @@ def _opened(eqn: JaxprEqn) -> ClosedJaxpr | None:
     return jax.make_jaxpr(replacement)(*avals) if replacement is not None else None
 
 
-def _once(eqn: JaxprEqn, cells: list[Cell], taps: Taps, seen: dict[Any, Any]) -> list[Cell]:
+def _once(eqn: JaxprEqn, cells: list[TappedValue], taps: Taps, seen: dict[Any, Any]) -> list[TappedValue]:
     """Evaluate an equation, or return the result of an equal equation that was evaluated before.
 
     A surrogate such as jvp(loss) - loss computes the loss twice. Evaluating it once merges the two uses of each leaf
@@ -147,7 +149,7 @@ def _literal(literal: Literal) -> tuple[str, bytes]:
     return str(literal.aval), np.asarray(literal.val).tobytes()
 
 
-def _apply(eqn: JaxprEqn, cells: list[Cell], taps: Taps) -> list[Cell]:
+def _apply(eqn: JaxprEqn, cells: list[TappedValue], taps: Taps) -> list[TappedValue]:
     primitive = eqn.primitive
     params = primitive.get_bind_params(eqn.params)
 
@@ -158,29 +160,29 @@ def _apply(eqn: JaxprEqn, cells: list[Cell], taps: Taps) -> list[Cell]:
 
     viewed = [i for i, c in enumerate(cells) if c.view is not None]
     if not viewed:
-        return [Cell(v, fixed=all(c.fixed for c in cells)) for v in bind([c.value for c in cells])]
+        return [TappedValue(v, fixed=all(c.fixed for c in cells)) for v in bind([c.value for c in cells])]
     is_constant = primitive is primitives.stop_gradient_p or not any(_is_float(v.aval) for v in eqn.outvars)
     if is_constant:
-        return [Cell(v) for v in bind([c.value for c in cells])]
+        return [TappedValue(v) for v in bind([c.value for c in cells])]
     view = cells[viewed[0]].view
     assert view is not None
     if len(cells) == 1 and primitive in MOVES and _is_float(eqn.outvars[0].aval):
         moved = View(view.leaf, (*view.moves, (primitive, tuple(params.items()))), MOVES[primitive](view.where, params))
         [value], [tapped] = bind([cells[0].value]), bind([cells[0].tapped])
-        return [Cell(value, moved, tapped)]
+        return [TappedValue(value, moved, tapped)]
     if _is_shift(eqn, cells, viewed):
         [value], [tapped] = bind([c.value for c in cells]), bind([c.tapped for c in cells])
-        return [Cell(value, view, tapped)]
+        return [TappedValue(value, view, tapped)]
     product = PRODUCTS.get(primitive)
     use = product(eqn, view, viewed[0], bind) if product is not None and len(viewed) == 1 else None
     if use is None:
         taps.direct.update(c.view.leaf for c in cells if c.view is not None)
-        return [Cell(v) for v in bind([c.tapped for c in cells])]
+        return [TappedValue(v) for v in bind([c.tapped for c in cells])]
     factor = [c.value for i, c in enumerate(cells) if i != viewed[0]]
-    return [Cell(taps.add(use, factor, bind([c.value for c in cells])[0]))]
+    return [TappedValue(taps.add(use, factor, bind([c.value for c in cells])[0]))]
 
 
-def _is_shift(eqn: JaxprEqn, cells: list[Cell], viewed: list[int]) -> bool:
+def _is_shift(eqn: JaxprEqn, cells: list[TappedValue], viewed: list[int]) -> bool:
     """Say whether the equation only adds a fixed value to a view: the derivative is then still that of the view."""
     if eqn.primitive is primitives.sub_p:
         shifts = viewed == [0] and cells[1].fixed

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce.data import formats, synthetic
-from sottovoce.data.formats import Reader, TrainTest
+from sottovoce.data.formats import FileReader, TrainTest
 from sottovoce.data.preprocess import Ranges
 
 _CIFAR10 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
@@ -42,7 +42,7 @@ class Source:
     """
 
     files: tuple[OfficialFile, ...]
-    read: Reader
+    read: FileReader
     other_forms: tuple[tuple[str, ...], ...] = ()
     image: tuple[int, ...] | None = None
     fetch: Callable[[Path], None] | None = None

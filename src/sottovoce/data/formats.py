@@ -25,7 +25,7 @@ import scipy.sparse as sp
 from sottovoce.data.parts import Records
 
 TrainTest = tuple[Records, Records]
-Reader = Callable[[Path], TrainTest]
+FileReader = Callable[[Path], TrainTest]
 
 CIFAR10_ARCHIVE = "cifar-10-python.tar.gz"
 CIFAR10_SUBSET = "cifar10_12k_2k_nchw_uint8.npz"
@@ -79,7 +79,7 @@ def idx(folder: Path) -> TrainTest:
     return train, test
 
 
-def svmlight(width: int) -> Reader:
+def svmlight(width: int) -> FileReader:
     """Return a reader of `<name>` and `<name>.t`, in plain text or packed, where `<name>` is the folder's name.
 
     `width` is the number of features: a test file may never mention the last ones. A positive label becomes 1, any
@@ -116,7 +116,7 @@ def _svmlight_file(folder: Path, name: str, width: int) -> Records:
     return records(features.toarray(), label > 0)
 
 
-def cifar10(sha256: str) -> Reader:
+def cifar10(sha256: str) -> FileReader:
     """Return a reader of all 60 000 pictures of the official archive, or else of the subset in a prepared npz.
 
     The archive holds pickles, which may run code. It is opened only if its bytes have this SHA-256.

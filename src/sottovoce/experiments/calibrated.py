@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sottovoce.experiments.execute import Setup
-from sottovoce.experiments.toml import Table, dump
+from sottovoce.experiments.toml import TomlTable, dump
 from sottovoce.privacy.release import Release
 from sottovoce.schedules import Scaled
 
@@ -17,7 +17,7 @@ def written(title: str, setups: Mapping[str, Setup]) -> str:
     return dump({"title": title, "variant": [{"name": name, **table} for name, table in tables.items()]})
 
 
-def _tables(setup: Setup) -> Table:
+def _tables(setup: Setup) -> TomlTable:
     table = setup.case.model_dump(exclude_unset=True, exclude_none=True)
     if setup.method.releases():  # labels that are drawn once have no noise to write out: their epsilon stays
         table["method"] = _noisy(table["method"], setup.method)
@@ -25,7 +25,7 @@ def _tables(setup: Setup) -> Table:
     return {key: value for key, value in table.items() if value}
 
 
-def _noisy(table: Table, made: Any) -> Table:
+def _noisy(table: TomlTable, made: Any) -> TomlTable:
     """Return the method's table with the noise of the releases that were built from it."""
     noisy = dict(table)
     for key, value in table.items():

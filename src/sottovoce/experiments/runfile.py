@@ -68,7 +68,7 @@
     what = "DP-SGD, test accuracy"
     value = 0.93
     epsilon = 1.0
-    source = "Table 2"
+    source = "TomlTable 2"
 
 Tables are merged key by key; a table whose `name` or `kind` changes is replaced as a whole.
 """
@@ -81,7 +81,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sottovoce.experiments.toml import Table, dump, merge, parse_sets
+from sottovoce.experiments.toml import TomlTable, dump, merge, parse_sets
 from sottovoce.naming import unknown
 from sottovoce.reports.comparison import PaperFigure
 
@@ -102,7 +102,7 @@ class _Open(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     @property
-    def options(self) -> Table:
+    def options(self) -> TomlTable:
         """The options: keys that are not known here."""
         return dict(self.model_extra or {})
 
@@ -259,7 +259,7 @@ class RunFile:
         )
 
 
-def _cases(base: Table, variants: list[Table]) -> dict[str, Case]:
+def _cases(base: TomlTable, variants: list[TomlTable]) -> dict[str, Case]:
     if not variants:
         case = _case(base)
         return {case.method.name: case}
@@ -275,7 +275,7 @@ def _cases(base: Table, variants: list[Table]) -> dict[str, Case]:
     return cases
 
 
-def _case(tables: Table) -> Case:
+def _case(tables: TomlTable) -> Case:
     missing = [f"[{name}]" for name, field in Case.model_fields.items() if field.is_required() and name not in tables]
     if missing:
         raise ValueError(f"the run file lacks {', '.join(missing)}: `sottovoce run --help` shows a whole one")

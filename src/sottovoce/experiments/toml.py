@@ -10,10 +10,10 @@ from typing import Any
 
 import tomli_w
 
-Table = dict[str, Any]
+TomlTable = dict[str, Any]
 
 
-def merge(base: Table, change: Table) -> Table:
+def merge(base: TomlTable, change: TomlTable) -> TomlTable:
     """Apply `change` to `base`, table by table; a table whose `name` or `kind` changes is replaced as a whole.
 
     >>> merge({"a": {"x": 1, "y": 2}, "b": {"kind": "ring", "weight": 0.3}}, {"a": {"y": 3}, "b": {"kind": "star"}})
@@ -29,17 +29,17 @@ def merge(base: Table, change: Table) -> Table:
     return merged
 
 
-def _renamed(old: Table, new: Table) -> bool:
+def _renamed(old: TomlTable, new: TomlTable) -> bool:
     return any(new.get(word, old.get(word)) != old.get(word) for word in ("name", "kind"))
 
 
-def parse_sets(sets: Sequence[str]) -> Table:
+def parse_sets(sets: Sequence[str]) -> TomlTable:
     """Read tables from ``key=value`` lines; a value is TOML, or a word without quotation marks.
 
     >>> parse_sets(["run.steps=100", "network.kind=star"])
     {'run': {'steps': 100}, 'network': {'kind': 'star'}}
     """
-    overrides: Table = {}
+    overrides: TomlTable = {}
     for line in sets:
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals or not key:

@@ -28,7 +28,7 @@ from sottovoce.runtime.place import NEVER, RowsPlace, public
 from sottovoce.trees import Tree
 
 Array = jax.Array
-Records = Mapping[str, Sealed]
+SealedRecords = Mapping[str, Sealed]
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,13 @@ def bounded_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tr
     return in_blocks(one, block)(at, *given)
 
 
-def moment(spec: Spec, index: Any, phase: str, t: Any, records: Records, root: Array) -> Moment:
+def moment(spec: Spec, index: Any, phase: str, t: Any, records: SealedRecords, root: Array) -> Moment:
     """Return one agent's moment; `records` are sealed sets whose `starts` is this agent's."""
     known = spec.trace.known
     return Moment(known, index, t, step_key(root, index, phase, t), records, spec.chunk)
 
 
-def init(spec: Spec, indices: Array, starts: Mapping[str, Array], records: Records, roots: Array) -> list[Array]:
+def init(spec: Spec, indices: Array, starts: Mapping[str, Array], records: SealedRecords, roots: Array) -> list[Array]:
     """Return the leaves of the agents' states before the first step, stacked."""
     first = spec.trace.init
 
@@ -123,7 +123,7 @@ def init(spec: Spec, indices: Array, starts: Mapping[str, Array], records: Recor
 
 def advance(
     spec: Spec, count: int, state: list[Array], first: Array, indices: Array, starts: Mapping[str, Array],
-    records: Records, roots: Array,
+    records: SealedRecords, roots: Array,
 ) -> tuple[list[Array], Array]:  # fmt: skip
     """Return the state after `count` steps from step `first`, and when each public leaf was first not finite."""
     step, shown = spec.trace.step, public(spec.trace)

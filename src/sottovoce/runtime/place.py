@@ -17,7 +17,7 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime.result import Result, measure
 
 NEVER = np.iinfo(np.int32).max  # "was always finite"
-Evaluate = Callable[..., Mapping[str, Any]]
+Metrics = Callable[..., Mapping[str, Any]]
 
 
 class Place(ABC):
@@ -42,7 +42,7 @@ class Place(ABC):
         """Return the state `count` steps after step `first`, and when each named leaf was first not finite."""
 
     @abstractmethod
-    def measure(self, state: list[Any], step: int, evaluate: Evaluate | None) -> Mapping[str, Any]:
+    def measure(self, state: list[Any], step: int, evaluate: Metrics | None) -> Mapping[str, Any]:
         """Return named figures of the state after `step` steps."""
 
     @abstractmethod
@@ -74,7 +74,7 @@ class RowsPlace(Place):
         agents = self.trace.known.population.parties
         return [jax.ShapeDtypeStruct((agents, *leaf.shape), leaf.dtype) for leaf in self.trace.shapes]
 
-    def measure(self, state: list[Any], step: int, evaluate: Evaluate | None) -> Mapping[str, Any]:
+    def measure(self, state: list[Any], step: int, evaluate: Metrics | None) -> Mapping[str, Any]:
         """Return the consensus error and the user's metrics."""
         return measure(self._variables(state), evaluate)
 

@@ -36,7 +36,7 @@ from sottovoce.runtime.keys import agent_keys, check_seed
 from sottovoce.runtime.layout import Layout, lay_out, own_digests
 from sottovoce.runtime.mesh import MeshPlace, check_devices
 from sottovoce.runtime.performance import Performance
-from sottovoce.runtime.place import NEVER, Evaluate, Place
+from sottovoce.runtime.place import NEVER, Metrics, Place
 from sottovoce.runtime.progress import Progress
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run_state import CHECKPOINT, RunFolder, RunState, digest
@@ -76,7 +76,7 @@ def run(
     ledger: Ledger | Sequence[Ledger] | None = None,
     noise: Literal["simulated", "discrete"] = "simulated",
     seed: int | None = 0,
-    evaluate: Evaluate | None = None,
+    evaluate: Metrics | None = None,
     every: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -150,7 +150,7 @@ def run(
 
 
 def drive(
-    job: Job, folder: RunFolder, resume: bool, steps: int, evaluate: Evaluate | None, every: int, title: str,
+    job: Job, folder: RunFolder, resume: bool, steps: int, evaluate: Metrics | None, every: int, title: str,
     progress: bool | None,
 ) -> RunState:  # fmt: skip
     """Run a job to its last step: the one loop.

@@ -25,8 +25,8 @@ from sottovoce.privacy.release import NoiseKind, Release
 from sottovoce.privacy.sampling import Sampling, Stream
 from sottovoce.schedules import Constant, Decay, PerAgent, Ratio, Scaled, Schedule
 
-Case = Literal["strongly convex", "convex", "nonconvex"]
-CASES: tuple[Case, ...] = ("strongly convex", "convex", "nonconvex")
+Convexity = Literal["strongly convex", "convex", "nonconvex"]
+CASES: tuple[Convexity, ...] = ("strongly convex", "convex", "nonconvex")
 VARIABLES = ("x", "y", "z")
 PerVariableAndAgent = PerAgent | Sequence[PerAgent]  # for x, y and z at once or apart; for all agents or one by one
 _STRICT = "stricter reading: eigenvalues of -W below 1"
@@ -286,7 +286,7 @@ def caveats(dynamics: Dynamics, sampling: Sampling, network: Network, steps: int
 class Prediction:
     """What was checked, and the exponent r of the predicted error O(T^-r), which is None when a condition fails."""
 
-    case: Case
+    case: Convexity
     findings: tuple[Condition, ...]
     rate: float | None
 
@@ -300,7 +300,7 @@ class Prediction:
         return "\n".join([head, *map(str, self.findings)])
 
 
-def predict(dynamics: Dynamics, network: Network, case: Case = "nonconvex") -> Prediction:
+def predict(dynamics: Dynamics, network: Network, case: Convexity = "nonconvex") -> Prediction:
     """Check Assumptions 2.1 and 3.1 and Theorem 4.1 for given step sizes and noise on a network.
 
     The paper's stricter reading of Assumption 2.1 (eigenvalues of -W below 1) is listed but not required: its own
@@ -329,7 +329,7 @@ def predict(dynamics: Dynamics, network: Network, case: Case = "nonconvex") -> P
     return Prediction(case, findings, rate([max(p) for p in per_agent[0]], lowest, case) if all(required) else None)
 
 
-def conditions(v: Sequence[float], s: Sequence[Any], case: Case) -> list[Condition]:
+def conditions(v: Sequence[float], s: Sequence[Any], case: Convexity) -> list[Condition]:
     """List the conditions of Assumption 3.1 and Theorem 4.1 on step-size exponents v and noise exponents s.
 
     Both have one entry for each of x, y and z. An entry of s is a number, or one number per agent: Assumption 3.1 looks
@@ -366,7 +366,7 @@ def conditions(v: Sequence[float], s: Sequence[Any], case: Case) -> list[Conditi
     return [Condition(name, left > right + 1e-9, f"{left:.6g} against {right:.6g}") for name, left, right in asked]
 
 
-def rate(v: Sequence[float], s: Sequence[float], case: Case) -> float:
+def rate(v: Sequence[float], s: Sequence[float], case: Convexity) -> float:
     """Return the exponent of Theorem 4.1, whether or not its conditions hold.
 
     The error is |x - x*|^2 at the last step (strongly convex), the average of F - F* (convex), or the average of the
