@@ -109,7 +109,15 @@ def rate(seeds: int = 6, epsilon: float = 1.0, budget: int = 450) -> None:
         for solve in ("gap", "apart"):
             chosen = plan(facts, n, epsilon, budget=budget, solve=solve)  # type: ignore[arg-type]
             method = planned(chosen)
-            result = sv.run(problem, [records] * seeds, method, network=sv.networks.isolated(seeds), steps=chosen.steps, every=chosen.steps, performance=sv.Performance(chunk=16384))  # fmt: skip
+            result = sv.run(
+                problem,
+                [records] * seeds,
+                method,
+                network=sv.networks.isolated(seeds),
+                steps=chosen.steps,
+                every=chosen.steps,
+                performance=sv.Performance(chunk=16384),
+            )
             error = np.linalg.norm(2 * np.asarray(result.agents.x) - wanted, axis=1)
             errors[solve].append(float(error.mean()))
             print(

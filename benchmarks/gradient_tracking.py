@@ -20,7 +20,6 @@ import numpy as np
 import sottovoce as sv
 from sottovoce.methods.dp_gradient_tracking import DpGradientTracking
 from sottovoce.theory.gradient_tracking import S1, S2, Rates
-from sottovoce.trees import combine
 
 PULL = [(0, 1), (1, 0), (1, 2), (0, 3), (3, 4)]  # agents 2, 3, 4 only listen
 PUSH = [(1, 0), (0, 1), (2, 0), (3, 1), (4, 3)]  # and only speak
@@ -66,7 +65,8 @@ class _Naive(DpGradientTracking):
         slope = agent.release(self.gradient, problem.loss, at=state.x, batch=agent.sample(self._sampling))
         alpha, _, gamma = self._rates
         pull, heard = agent.heard("pull"), agent.mix(state.x, over="pull")
-        return state._replace(x=combine(lambda x, h, g: x + alpha * (h - pull * x) - gamma * g, state.x, heard, slope))
+        x = jax.tree.map(lambda x, h, g: x + alpha * (h - pull * x) - gamma * g, state.x, heard, slope)
+        return state._replace(x=x)
 
 
 def errors(case: Case, method: Any, steps: int, every: int) -> tuple[np.ndarray, np.ndarray]:

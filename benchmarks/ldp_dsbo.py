@@ -16,12 +16,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sottovoce.runtime.store import lay_out
-from sottovoce.runtime.vectorised import program
 
 import sottovoce as sv
+from sottovoce.accounting.account import account_of
 from sottovoce.methods import DpSgd, LdpDsbo
 from sottovoce.problems import tasks
+from sottovoce.runtime import array
+from sottovoce.runtime.array import ArrayPlace
+from sottovoce.runtime.keys import root_key
+from sottovoce.runtime.layout import lay_out
 from sottovoce.theory.ldp_dsbo import predict
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
@@ -163,9 +166,12 @@ def _time_in_turn(
     """Best time of a step inside a compiled loop; in turn, so that a busy machine is fair to all."""
     layout, ready = lay_out(parts), {}
     for name, (problem, method) in contenders.items():
-        compiled = program(problem, method, layout, sv.networks.single(), 10_000, 0, 1024)
-        state = jax.block_until_ready(compiled.advance(compiled.init(), 0, count)[0])
-        memory = jax.jit(lambda s, c=compiled: c.advance(s, 0, 1)).lower(state).compile().memory_analysis()
+        trace = account_of(method, parts, 10_000, sv.networks.single(), problem=problem).trace
+        compiled = ArrayPlace(trace, problem, layout, root_key(0), 1024)
+        state = jax.block_until_ready(compiled.advance(compiled.begin(), 0, count)[0])
+        given = (compiled.indices, compiled.starts, compiled.records, compiled.roots)
+        one = jax.jit(lambda s, c=compiled, g=given: array.advance(c.spec, 1, s, jnp.int32(0), *g))
+        memory = one.lower(state).compile().memory_analysis()
         ready[name] = [compiled, state, memory.temp_size_in_bytes, math.inf]
     for _ in range(rounds):
         for held in ready.values():
