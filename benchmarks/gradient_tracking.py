@@ -14,11 +14,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 import sottovoce as sv
 from sottovoce.methods.dp_gradient_tracking import DpGradientTracking
+from sottovoce.theory import gradient_tracking as theory
 from sottovoce.theory.gradient_tracking import S1, S2, Rates
 
 PULL = [(0, 1), (1, 0), (1, 2), (0, 3), (3, 4)]  # agents 2, 3, 4 only listen
@@ -63,7 +65,7 @@ class _Naive(DpGradientTracking):
 
     def step(self, problem: Any, state: Any, agent: Any) -> Any:
         slope = agent.release(self.gradient, problem.loss, at=state.x, batch=agent.sample(self._sampling))
-        alpha, _, gamma = self._rates
+        alpha, _, gamma = (rate(agent.t, agent.index) for rate in theory.step_sizes(self.scheme))
         pull, heard = agent.heard("pull"), agent.mix(state.x, over="pull")
         x = jax.tree.map(lambda x, h, g: x + alpha * (h - pull * x) - gamma * g, state.x, heard, slope)
         return state._replace(x=x)
