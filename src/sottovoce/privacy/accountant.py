@@ -76,10 +76,29 @@ def epsilon(mechanisms: Iterable[tuple[Mechanism, int]], delta: float, adjacency
     - Without replacement. A removed record is a null record in its place, so zero-out is a special case of
       replace-one and its replace-one bound (sensitivity 2C/m) stands. Halving the sensitivity is not proved: the
       amplification theorem also compares the record with the others that are drawn in its place, at distance 2C/m.
-    - Replace-one where no dominating pair is known (Laplace releases on Poisson batches; batches with replacement).
-      Replacing is zeroing out twice, so (e, d) under zero-out is (2e, (1+e^e)d) under replace-one: the smallest such e
-      is found. The names of these bounds end in "of pairs".
+    - Replace-one where no dominating pair is known (Laplace releases on Poisson batches). Replacing is zeroing out
+      twice, so (e, d) under zero-out is (2e, (1+e^e)d) under replace-one: the smallest such e is found. The names of
+      these bounds end in "of pairs".
+    - With replacement. A draw that misses the record draws another one, so the releases without the record depend on
+      the draw too, and a record may come up k times, with chance w_k of the binomial law. See below.
     - More than 256 different mechanisms of one kind: inverse multipliers are rounded up to a geometric grid.
+
+    With replacement, proof. Let D and D' be neighbours, and D_a the hockey-stick divergence, whose value at a = e^e is
+    the delta of epsilon e. Write delta_s(a) for the curve of one release moved by s clips: s = k for a record that
+    comes up k times and is zeroed out, s = 2k if it is replaced.
+
+    1. Draws known. Draw the b row numbers first, for D and D' alike. Given them, the two sums differ by s clips. D_a is
+       jointly convex, so D_a(M(D) | M(D')) <= sum_k w_k delta_s(a). This is the curve of the pair that tells k and the
+       release moved by s or not, so it composes. Nothing of it changes when D and D' change places.
+    2. Draws secret. Let P0 be the release given k = 0, which D and D' share, P1 and Q1 those of D and D' given k > 0,
+       and eta = 1 - w_0. For a' = 1 + eta (a - 1) and c = a'/a, advanced joint convexity (Balle, Barthe, Gaboardi 2018,
+       theorem 2) gives D_a'(M(D) | M(D')) = eta D_a(P1 | (1-c) P0 + c Q1) <= eta ((1-c) D_a(P1 | P0) + c D_a(P1 | Q1)).
+       To compare P1 with P0, draw P1's rows and put uniform other records in the k places of the record: this gives
+       P0's rows, and the sums differ by at most 2k clips. P1 and Q1 differ by at most 2k clips as in 1. Hence
+       D_a'(M(D) | M(D')) <= sum_{k>0} w_k delta_2k(a) for all a >= 1, under zero-out too, and in both directions.
+       `pld.Redrawn` is the pair with this curve.
+
+    Under replace-one 2 is never above 1. Under zero-out either may be smaller, and the smaller one counts.
 
     >>> release = Mechanism(gaussian=1 / 1.5**2, amplification=PoissonAmplification(0.04))
     >>> bound = epsilon([(release, 2250)], 1e-5, "zero-out")
@@ -107,8 +126,6 @@ _CROSS_CHECKED = 16  # RDP is looser than PLD where both hold: for a longer list
 
 def _check_supported(mechanism: Mechanism) -> None:
     pure = bool(mechanism.laplace or mechanism.pure)
-    if pure and isinstance(mechanism.amplification, RedrawAmplification):
-        raise ValueError("no bound is known for Laplace or pure releases sampled with replacement: use Poisson batches")
     if pure and mechanism.gaussian and isinstance(mechanism.amplification, SubsetAmplification):
         raise ValueError(
             "no bound is known for Gaussian and Laplace releases on one batch drawn without replacement: use Poisson"
@@ -142,6 +159,8 @@ def _numerical(items: Spent, delta: float, adjacency: Adjacency) -> dict[str, fl
     if not fixed:
         if adjacency == "zero-out" or all(_has_replace_one_pair(mechanism) for mechanism, _ in items):
             found["PLD"] = pld.epsilon(_pieces(items, delta, adjacency), delta)
+            if adjacency == "zero-out" and any(isinstance(m.amplification, RedrawAmplification) for m, _ in items):
+                found["PLD, draws known"] = pld.epsilon(_pieces(items, delta, adjacency, hidden=False), delta)
         else:
             found["PLD of pairs"] = _of_pairs(items, delta)
     if all(_has_rdp(mechanism, adjacency, bool(fixed)) for mechanism, _ in items):
@@ -168,6 +187,9 @@ def _pure(mechanism: Mechanism, adjacency: Adjacency) -> float:
         return clips_moved(adjacency) * _amplified(total + mechanism.pure, by.rate)
     if isinstance(by, SubsetAmplification):  # proved for replace-one, of which zero-out is a special case
         return _amplified(2 * total + mechanism.pure, by.batch / by.size)
+    if isinstance(by, RedrawAmplification):  # the record may come up in every draw
+        known = by.batch * (clips_moved(adjacency) * total + mechanism.pure)
+        return min(known, _amplified(by.batch * (2 * total + mechanism.pure), by.appears))
     return clips_moved(adjacency) * total + mechanism.pure
 
 
@@ -181,9 +203,7 @@ def _is_fixed_size(mechanism: Mechanism) -> bool:
 
 
 def _has_replace_one_pair(mechanism: Mechanism) -> bool:
-    if isinstance(mechanism.amplification, PoissonAmplification):
-        return not (mechanism.laplace or mechanism.pure)
-    return not isinstance(mechanism.amplification, RedrawAmplification)
+    return not (isinstance(mechanism.amplification, PoissonAmplification) and (mechanism.laplace or mechanism.pure))
 
 
 def _has_rdp(mechanism: Mechanism, adjacency: Adjacency, with_fixed: bool) -> bool:
@@ -233,8 +253,11 @@ def _rounded_up(mechanism: Mechanism, ratio: float) -> Mechanism:
     )
 
 
-def _pieces(items: Spent, delta: float, adjacency: Adjacency) -> list[tuple[pld.Piece, int]]:
-    """Return the dominating pairs of the mechanisms, one or more per mechanism."""
+def _pieces(items: Spent, delta: float, adjacency: Adjacency, *, hidden: bool = True) -> list[tuple[pld.Piece, int]]:
+    """Return the dominating pairs of the mechanisms, one or more per mechanism.
+
+    `hidden` chooses between the two pairs of a batch with replacement: draws secret or known.
+    """
     total = sum(count for _, count in items)
     pieces: list[tuple[pld.Piece, int]] = []
     for mechanism, count in items:
@@ -247,7 +270,10 @@ def _pieces(items: Spent, delta: float, adjacency: Adjacency) -> list[tuple[pld.
         elif isinstance(by, SubsetAmplification):
             pieces.append((pld.Shared(pure=(_pure(mechanism, adjacency),)), count))
         elif isinstance(by, RedrawAmplification):
-            pieces.append((pld.Shifted(mu, over=_draws(by, 1e-4 * delta / total)), count))
+            scale = 2.0 if hidden else scale  # another record stands in the place of one that was not drawn
+            laplace = tuple(scale * e for e in mechanism.laplace)
+            pure = (mechanism.pure,) if mechanism.pure else ()
+            pieces.append((pld.Redrawn(_draws(by, 1e-4 * delta / total), hidden, scale * mu, laplace, pure), count))
         elif mechanism.laplace or mechanism.pure:
             pure = (mechanism.pure,) if mechanism.pure else ()
             pieces.append((pld.Shared(mu, mechanism.laplace, pure, by.rate), count))
@@ -260,9 +286,9 @@ def _pieces(items: Spent, delta: float, adjacency: Adjacency) -> list[tuple[pld.
 
 def _draws(by: RedrawAmplification, tail: float) -> pld.Mixture:
     """Return how often a record is drawn; counts rarer than `tail` are left out, and charged to delta."""
-    rate = 1 / by.size
-    most = int(binom.isf(min(tail, 0.5), by.batch, rate))
-    return tuple((k, float(w)) for k, w in enumerate(binom.pmf(np.arange(most + 1), by.batch, rate)) if w > 0)
+    counts = np.arange(by.batch + 1)
+    most = int(np.argmax(binom.sf(counts, by.batch, 1 / by.size) <= tail))
+    return tuple((k, float(w)) for k, w in enumerate(binom.pmf(counts[: most + 1], by.batch, 1 / by.size)) if w > 0)
 
 
 def _of_pairs(items: Spent, delta: float) -> float:

@@ -15,6 +15,7 @@ denominator m stays). Under replace-one a contribution moves by 2C/m: accountant
 Ledger files hold these values: `sottovoce.privacy.ledger` says which names are stable.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -56,7 +57,7 @@ class SubsetAmplification:
 class RedrawAmplification:
     """Amplify by a batch with replacement: `batch` uniform draws from `size` records, fresh and secret.
 
-    A record may be drawn, and counted, several times.
+    A record may be drawn, and counted, several times. A draw that misses it draws another record in its place.
     """
 
     size: int
@@ -65,6 +66,15 @@ class RedrawAmplification:
     def __post_init__(self) -> None:
         if self.batch < 1 or self.size < 1:
             raise ValueError(f"batch is {self.batch} of {self.size} records: both must be at least 1")
+
+    @property
+    def appears(self) -> float:
+        """Return the chance that a given record is drawn at least once.
+
+        >>> RedrawAmplification(size=2, batch=2).appears
+        0.75
+        """
+        return -math.expm1(self.batch * math.log1p(-1 / self.size)) if self.size > 1 else 1.0
 
 
 Amplification = NoAmplification | PoissonAmplification | SubsetAmplification | RedrawAmplification
