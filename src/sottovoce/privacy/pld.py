@@ -258,8 +258,8 @@ def _redrawn(piece: Redrawn, h: float, tail: float) -> Losses:
 
     Not hidden: (P1, Q1) with chance eta, and loss 0 otherwise.
     Hidden: D_a(A | Q1) with A = (1 - eta) Q1 + eta P1 bounds the true pair for all a >= 1, in both directions. The pair
-    with this curve for a >= 1 and its mirror image for a < 1 has A-masses at the losses l > 0 of A against Q1, Q1-masses
-    at -l, and the rest, which is not negative, at 0.
+    with this curve for a >= 1 and its mirror image for a < 1 has A-masses at the losses l > 0 of A against Q1,
+    Q1-masses at -l, and the rest, which is not negative, at 0.
     """
     appears = [(k, w) for k, w in piece.draws if k > 0 and w > 0]
     found = [(w, _jointly(piece, k, h, tail)) for k, w in appears]
