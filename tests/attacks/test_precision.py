@@ -98,7 +98,7 @@ def test_low_matmul_precision_changes_no_norm_and_no_sum():
     records = jax.random.normal(jax.random.key(1), (5, 3))
     with jax.default_matmul_precision("bfloat16"):
         program = str(jax.make_jaxpr(lambda r: clipped_sum(fn, w, r, jnp.ones(5), 1.0))(records))
-                twofold = str(jax.make_jaxpr(lambda r: record_norms(two_uses, jnp.ones((30, 40)), r))(jnp.ones((5, 30))))
+        twofold = str(jax.make_jaxpr(lambda r: record_norms(two_uses, jnp.ones((30, 40)), r))(jnp.ones((5, 30))))
     # the loss itself may use whatever it is told; products of factors are at the highest precision
     assert "HIGHEST" in program
     assert "HIGHEST" in twofold

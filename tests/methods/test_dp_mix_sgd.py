@@ -84,7 +84,9 @@ class TestAlgorithm:
 
     def test_tracks_the_average_of_what_was_sent(self):
         method = private(sampling=Poisson(8), first=Full())
-        result = sv.run(saddle(), records(4), method, network=NETWORK, steps=7)
+        result = sv.run(
+            saddle(), records(4), method, network=NETWORK, steps=7
+        )
         for sent, tracked in zip(result.agents.sent, result.agents.tracked):
             np.testing.assert_allclose(np.mean(tracked, axis=0), np.mean(sent, axis=0), atol=1e-5)
 
@@ -159,7 +161,10 @@ class TestAccount:
             increment=0.25,
             beta_x=0.5,
         )
-        first, second = (sv.run(saddle(), parts, method, steps=steps).agents.sent[0][0] for steps in (1, 2))
+        first, second = (
+            sv.run(saddle(), parts, method, steps=steps).agents.sent[0][0]
+            for steps in (1, 2)
+        )
         assert np.linalg.norm(second - 0.5 * first) == pytest.approx(0.25, rel=1e-3)
 
     @pytest.mark.parametrize(("sampling", "worst"), [(Full(), [range(31)]), (OnePass(20), [{0, 1}, {2}])])
