@@ -166,7 +166,7 @@ def _apply(eqn: JaxprEqn, cells: list[Cell], taps: Taps) -> list[Cell]:
     view = cells[viewed[0]].view
     assert view is not None
     # A leaf that becomes complex is no longer a real vector whose products can be measured: its own tap stays real.
-    is_real = not any(jnp.issubdtype(v.aval.dtype, jnp.complexfloating) for v in (*eqn.invars, *eqn.outvars))
+    is_real = not any(_is_complex(v.aval) for v in (*eqn.invars, *eqn.outvars))
     if len(cells) == 1 and primitive in MOVES and is_real and _is_float(eqn.outvars[0].aval):
         moved = View(view.leaf, (*view.moves, (primitive, tuple(params.items()))), MOVES[primitive](view.where, params))
         [value], [tapped] = bind([cells[0].value]), bind([cells[0].tapped])
@@ -194,3 +194,7 @@ def _is_shift(eqn: JaxprEqn, cells: list[Cell], viewed: list[int]) -> bool:
 
 def _is_float(aval: Any) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+def _is_complex(aval: Any) -> bool:
+    return jnp.issubdtype(aval.dtype, jnp.complexfloating)

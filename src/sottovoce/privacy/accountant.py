@@ -59,7 +59,9 @@ def library() -> str:
     return f"sottovoce {version('sottovoce')}, dp-accounting {version('dp-accounting')}"
 
 
-def epsilon(mechanisms: Iterable[tuple[Mechanism, int]], delta: float, adjacency: Adjacency) -> Epsilon:
+def epsilon(
+    mechanisms: Iterable[tuple[Mechanism, int]], delta: float, adjacency: Adjacency, *, overflow: float = 0.0
+) -> Epsilon:
     """Return the smallest valid epsilon of all (mechanism, count) together, composed adaptively.
 
     The guarantee is (epsilon, delta)-differential privacy of everything released, for the ideal mechanisms (real
@@ -71,7 +73,11 @@ def epsilon(mechanisms: Iterable[tuple[Mechanism, int]], delta: float, adjacency
     - "PLD": everything but Gaussian releases sampled without replacement.
     - "RDP": Gaussian releases without replacement; also Poisson and un-sampled releases, as a cross-check.
 
-    Three rules need a proof rather than a formula:
+    `overflow` is the chance that any padded batch did not fit its array. Cutting such batches makes another mechanism,
+    at a total variation of at most `overflow` from the one that is charged, for D and for D'. So (e, d) of the one that
+    is charged is (e, d + (1 + e^e) overflow) of the one that runs: a share of delta is kept for it.
+
+    Four rules need a proof rather than a formula:
 
     - Without replacement. A removed record is a null record in its place, so zero-out is a special case of
       replace-one and its replace-one bound (sensitivity 2C/m) stands. Halving the sensitivity is not proved: the
@@ -106,8 +112,10 @@ def epsilon(mechanisms: Iterable[tuple[Mechanism, int]], delta: float, adjacency
     (6.769, 'PLD', 'zero-out')
     """
     check_adjacency(adjacency)
-    if not 0 <= delta < 1:
-        raise ValueError(f"delta is {delta}: give a number in [0, 1)")
+    if isinstance(delta, bool | str) or not 0 <= delta < 1:
+        raise ValueError(f"delta is {delta!r}: give a number in [0, 1)")
+    if not overflow >= 0:
+        raise ValueError(f"overflow is {overflow}: give a chance >= 0")
     counts: dict[Mechanism, int] = {}
     for mechanism, count in mechanisms:
         if count < 0 or count != int(count):
@@ -115,12 +123,23 @@ def epsilon(mechanisms: Iterable[tuple[Mechanism, int]], delta: float, adjacency
         _check_supported(mechanism)
         if count and (mechanism.gaussian or mechanism.laplace or mechanism.pure):
             counts[mechanism] = counts.get(mechanism, 0) + int(count)
-    if delta == 0 and any(mechanism.gaussian for mechanism in counts):
+    if delta == 0 and any(0 < mechanism.gaussian < math.inf for mechanism in counts):
         raise ValueError("delta is 0, where Gaussian releases have no finite epsilon: give delta > 0 or use Laplace")
-    return _epsilon(frozenset(counts.items()), float(delta), adjacency)
+    items = frozenset(counts.items())
+    if overflow == 0.0 or not items:
+        return _epsilon(items, float(delta), adjacency)
+    for reserve in _RESERVES:
+        found = _epsilon(items, delta * (1 - reserve), adjacency)
+        if overflow * (1 + math.exp(min(float(found), 700.0))) <= reserve * delta:
+            return Epsilon(
+                found, delta=delta, adjacency=adjacency, accountant=found.accountant, considered=found.considered
+            )
+    # Beyond an epsilon of about 20 the chance of an overflow, times e^epsilon, is no longer negligible against delta.
+    return Epsilon(math.inf, delta=delta, adjacency=adjacency, accountant="none")
 
 
 _MOST_DIFFERENT = 256  # mechanisms that are composed one by one; a longer list is rounded up to a grid
+_RESERVES = (1e-6, 1e-2, 0.5)  # shares of delta that are kept for batches that did not fit
 _CROSS_CHECKED = 16  # RDP is looser than PLD where both hold: for a longer list it is not worth its time
 
 

@@ -17,7 +17,10 @@ Ledger files hold these values: `sottovoce.privacy.ledger` says which names are 
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from numbers import Real
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 Adjacency = Literal["zero-out", "replace-one"]
 
@@ -142,6 +145,49 @@ class Epsilon(float):
 
     def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, object]]:
         return (float(self),), dict(vars(self))
+
+
+_LARGEST_DELTA = 0.1  # delta is the chance that nothing is guaranteed
+
+
+def check_delta(delta: Any) -> float:
+    """Return delta as a number, or raise an error that names what is wrong with it.
+
+    >>> check_delta(1e-5)
+    1e-05
+    >>> check_delta(0.5)
+    Traceback (most recent call last):
+    ...
+    ValueError: delta is 0.5: give a number from 0 to below 0.1; 1e-5, or below 1/n, is usual
+    """
+    value = _number("delta", delta)
+    if not 0 <= value < _LARGEST_DELTA:
+        raise ValueError(
+            f"delta is {delta}: give a number from 0 to below {_LARGEST_DELTA:g}; 1e-5, or below 1/n, is usual"
+        )
+    return value
+
+
+def check_epsilon(epsilon: Any) -> float:
+    """Return epsilon as a number, or raise an error that names what is wrong with it.
+
+    >>> check_epsilon(2)
+    2.0
+    >>> check_epsilon("2")
+    Traceback (most recent call last):
+    ...
+    TypeError: epsilon is '2': give a number
+    """
+    value = _number("epsilon", epsilon)
+    if not 0 < value < math.inf:
+        raise ValueError(f"epsilon is {epsilon}: give a positive number")
+    return value
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool | np.bool) or not isinstance(value, Real | np.number):
+        raise TypeError(f"{name} is {value!r}: give a number")
+    return float(value)
 
 
 def check_adjacency(adjacency: str) -> Adjacency:
