@@ -1,5 +1,7 @@
 """Numbers that are not float32 inside a loss: 16 bits and fewer, complex ones, low matmul precision."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,8 +73,8 @@ def test_zeroing_out_a_record_among_many_moves_the_sum_by_at_most_the_clip(dtype
     n = 4000
     records = jnp.tile(jnp.asarray([1.0, 0.5, 0.25]), (n, 1))
     total = jax.jit(lambda weights: clipped_sum(make(dtype), jnp.ones(SHAPE), records, weights, 1.0))
-    sums = [np.asarray(total((jnp.arange(n) >= k).astype(jnp.float32)), np.float64) for k in range(0, 24)]
-    jumps = [np.linalg.norm(a - b) for a, b in zip(sums, sums[1:])]
+    sums = [np.asarray(total((jnp.arange(n) >= k).astype(jnp.float32)), np.float64) for k in range(24)]
+    jumps = [np.linalg.norm(a - b) for a, b in itertools.pairwise(sums)]
     assert max(jumps) <= 1.0 + n * 2.0**-23  # the rounding of a float32 sum, and nothing more
 
 

@@ -108,6 +108,7 @@ class RunFolder:
             raise ValueError(f"{known} is missing, so this run cannot be recognised: choose another folder")
         path.mkdir(parents=True, exist_ok=True)
         facts = {"version": VERSION, "name": fresh.name, "secret": fresh.secret.hex()}
+        facts["check"] = digest([fresh.name.encode(), fresh.secret])[:16]  # a flipped digit is not another run
         write_atomically(known, json.dumps(facts).encode(), private=True)
         return cls(path, fresh.name, fresh.secret)
 
@@ -122,7 +123,10 @@ def _read_run(path: Path) -> tuple[str, bytes]:
         stored = json.loads(path.read_bytes())
         if stored["version"] != VERSION or not isinstance(stored["name"], str):
             raise ValueError(f"version {stored['version']!r}")
-        return stored["name"], bytes.fromhex(stored["secret"])
+        name, secret = stored["name"], bytes.fromhex(stored["secret"])
+        if stored["check"] != digest([name.encode(), secret])[:16]:
+            raise ValueError("it was changed")
+        return name, secret
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{path} does not name a run ({type(error).__name__}: {error!s:.100}), so this run cannot be recognised: "
