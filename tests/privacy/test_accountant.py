@@ -97,8 +97,9 @@ class TestGoldenValues:
     def test_without_replacement(self):
         mechanism = Mechanism(gaussian=0.01, amplification=SubsetAmplification(1000, 100))
         bound = epsilon([(mechanism, 501)], 1e-5, "replace-one")
-        assert bound == pytest.approx(4.31322, abs=1e-4)
-        assert bound.accountant == "RDP"
+        assert bound == pytest.approx(1.91594, abs=1e-4)  # the library's RDP bound is 4.313
+        one_sided = pld.Shifted(0.2, ((0, 0.9), (1, 0.1)))  # others at -C, the record at C or -C: a lower bound
+        assert 1.808 < pld.epsilon([(one_sided, 501)], 1e-5) < bound
         # a removed record is a null record in its place: the replace-one bound stands, unhalved
         assert epsilon([(mechanism, 501)], 1e-5, "zero-out") == pytest.approx(float(bound))
 
@@ -320,13 +321,12 @@ class TestComposition:
         assert delta == pytest.approx(1e-3, rel=2e-3)
         assert set(bound.considered) == {"pure sum", "PLD"}
 
-    def test_mixed_samplings_without_one_accountant_share_delta(self):
+    def test_mixed_samplings_compose_in_one_accountant(self):
         fixed = Mechanism(gaussian=0.01, amplification=SubsetAmplification(1000, 100))
         poisson = Mechanism(gaussian=0.01, amplification=PoissonAmplification(0.1))
         both = epsilon([(fixed, 50), (poisson, 50)], 1e-5, "zero-out")
         parts = [epsilon([(m, 50)], 5e-6, "zero-out") for m in (fixed, poisson)]
-        assert both == pytest.approx(sum(parts))
-        assert both.accountant == "sum of two"
+        assert max(parts) < both < sum(parts)
 
     def test_a_long_schedule_is_rounded_up_not_down(self, monkeypatch):
         items = [
@@ -346,16 +346,6 @@ class TestComposition:
             for t in range(7000)
         ]
         assert 1.29 < epsilon(items, 1e-6, "zero-out") < 1.31
-
-    @pytest.mark.parametrize(
-        "mechanism",
-        [
-            Mechanism(gaussian=1.0, laplace=(1.0,), amplification=SubsetAmplification(10, 2)),
-        ],
-    )
-    def test_what_is_not_proved_is_refused(self, mechanism):
-        with pytest.raises(ValueError, match="no bound is known"):
-            epsilon([(mechanism, 1)], 1e-5, "zero-out")
 
     @pytest.mark.parametrize(
         "make",

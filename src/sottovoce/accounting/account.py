@@ -28,7 +28,7 @@ from sottovoce.privacy.release import Release
 from sottovoce.privacy.report import PrivacyReport, merge_caveats
 from sottovoce.privacy.sampling import FixedSize, OnePass, Sampling
 from sottovoce.privacy.table import Table
-from sottovoce.schedules import same_for_all
+from sottovoce.schedules import charged, same_for_all
 
 
 def account(
@@ -213,7 +213,7 @@ class Account:
     def _bound(self, agent: int) -> tuple[Epsilon, dict[str, Epsilon]]:
         """Return an agent's epsilon: the largest over its levels, or their composition where units are in both."""
         if self.tells:
-            proved = self.method.proved(self.setting, agent)
+            proved = self.method.proved(self.setting, agent) if self._drawn_as_stated(agent) else None
             known = proved if proved is not None else math.inf
             epsilon = Epsilon(known, delta=self.delta, adjacency=self.adjacency, accountant="the design's own bound")
             return epsilon, dict.fromkeys(self.population.sizes, epsilon)
@@ -227,6 +227,14 @@ class Account:
             for name, levels in self.groups(agent).items()
         }
         return max(by_level.values(), key=float), by_level
+
+    def _drawn_as_stated(self, agent: int) -> bool:
+        """Say whether a run draws the noise that a design's own proof reads off the schedules."""
+        times = np.arange(self.steps)
+        return all(
+            bool(np.all(charged(charge.release.scale, times, agent) >= charge.release.scale(times, agent)))
+            for charge in self.charges
+        )
 
     def overflow(self, agent: int, levels: Sequence[str], steps: range) -> float:
         """Return the chance that some padded batch of an agent's `levels` does not fit its array during `steps`.
@@ -336,7 +344,7 @@ def _group(
 
 def _inverse_multiplier(release: Release, sampling: Sampling, n: int, agent: int, times: np.ndarray) -> np.ndarray:
     """Return zero-out sensitivity over noise scale at each step; infinite where nothing is guaranteed."""
-    scale = np.broadcast_to(np.asarray(release.scale(times, agent), dtype=np.float64), times.shape)
+    scale = charged(release.scale, times, agent)
     sensitivity = release.clip / np.broadcast_to(np.asarray(sampling.denominator(n, times), np.float64), times.shape)
     with np.errstate(divide="ignore"):
         return np.where(scale > 0, sensitivity / np.where(scale > 0, scale, 1.0), np.inf)

@@ -55,6 +55,20 @@ class SubsetAmplification:
         if not 1 <= self.batch <= self.size:
             raise ValueError(f"batch is {self.batch} of {self.size} records: give 1 <= batch <= size")
 
+    @property
+    def appears(self) -> float:
+        """Return the chance that a given record is drawn.
+
+        >>> SubsetAmplification(size=8, batch=2).appears
+        0.25
+        """
+        return self.batch / self.size
+
+    @property
+    def most(self) -> int:
+        """Return how often a record can be drawn: once."""
+        return 1
+
 
 @dataclass(frozen=True)
 class RedrawAmplification:
@@ -78,6 +92,11 @@ class RedrawAmplification:
         0.75
         """
         return -math.expm1(self.batch * math.log1p(-1 / self.size)) if self.size > 1 else 1.0
+
+    @property
+    def most(self) -> int:
+        """Return how often a record can be drawn: in every draw."""
+        return self.batch
 
 
 Amplification = NoAmplification | PoissonAmplification | SubsetAmplification | RedrawAmplification

@@ -61,7 +61,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Redrawn:
-    """Describe releases on one batch drawn with replacement, in which a record comes up k times with chance draws[k].
+    """Describe releases on one batch of a fixed size, in which a record comes up k times with chance draws[k].
 
     mu, laplace and pure are the cost of one appearance: k appearances move every release k times as far. With `hidden`
     the draw itself is secret and amplifies; without it, the adversary is told k. `accountant.epsilon` has the proof
@@ -251,7 +251,7 @@ def _shared(piece: Shared, h: float, tail: float) -> tuple[Losses, Losses]:
 
 
 def _redrawn(piece: Redrawn, h: float, tail: float) -> Losses:
-    """Return the loss of a batch with replacement: the same in both directions.
+    """Return the loss of a batch of a fixed size: the same in both directions.
 
     Let P1 and Q1 be the release with and without the record, together with k, given that k > 0, and eta the chance of
     that. They are symmetric: the Q1-mass of loss l is the P1-mass of loss -l. So masses at l >= 0 determine the rest.

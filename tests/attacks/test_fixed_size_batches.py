@@ -1,4 +1,4 @@
-"""Batches with replacement: a draw that misses the record draws another one, and a record may come up several times."""
+"""Batches of a fixed size: a draw that misses the record takes another one, and with replacement it may come twice."""
 
 import itertools
 import math
@@ -9,16 +9,17 @@ from scipy.stats import binom, laplace, norm
 
 import sottovoce as sv
 from sottovoce.privacy import accountant, pld
-from sottovoce.privacy.accountant import Mechanism, RedrawAmplification, epsilon
+from sottovoce.privacy.accountant import Mechanism, RedrawAmplification, SubsetAmplification, epsilon
 
 
-def exact_delta(eps, contributions, neighbour, batch, scale, noise):
+def exact_delta(eps, contributions, neighbour, batch, scale, noise, draws=itertools.product):
     """Integrate the two densities of the sum over all draws of a tiny case; both directions."""
     span = 14 * scale + batch
     x = np.linspace(-span, span, 40_001)
 
     def density(values):
-        sums, counts = np.unique([sum(c) for c in itertools.product(values, repeat=batch)], return_counts=True)
+        every = draws(values, repeat=batch) if draws is itertools.product else draws(values, batch)
+        sums, counts = np.unique([sum(c) for c in every], return_counts=True)
         return sum(w * noise.pdf(x, loc=s, scale=scale) for s, w in zip(sums, counts / counts.sum()))
 
     p, q = density(contributions), density(neighbour)
@@ -35,16 +36,17 @@ def neighbours(n, adjacency):
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+@pytest.mark.parametrize("by", [RedrawAmplification, SubsetAmplification])
 @pytest.mark.parametrize(("n", "batch", "scale"), [(2, 2, 1.0), (3, 1, 0.5), (4, 3, 2.0), (6, 2, 0.7), (5, 5, 4.0)])
 @pytest.mark.parametrize("delta", [1e-5, 1e-2])
-def test_no_tiny_case_has_a_larger_delta_than_stated(adjacency, kind, n, batch, scale, delta):
-    by = RedrawAmplification(n, batch)
-    mechanism = Mechanism(gaussian=1 / scale**2, amplification=by)
+def test_no_tiny_case_has_a_larger_delta_than_stated(adjacency, kind, by, n, batch, scale, delta):
+    mechanism = Mechanism(gaussian=1 / scale**2, amplification=by(n, batch))
     if kind == "laplace":
-        mechanism = Mechanism(laplace=(1 / scale,), amplification=by)
+        mechanism = Mechanism(laplace=(1 / scale,), amplification=by(n, batch))
     stated = float(epsilon([(mechanism, 1)], delta, adjacency))
     noise = norm if kind == "gaussian" else laplace
-    worst = max(exact_delta(stated, one, other, batch, scale, noise) for one, other in neighbours(n, adjacency))
+    draws = itertools.product if by is RedrawAmplification else itertools.combinations
+    worst = max(exact_delta(stated, one, other, batch, scale, noise, draws) for one, other in neighbours(n, adjacency))
     assert worst <= delta * (1 + 1e-3)
 
 
