@@ -142,6 +142,14 @@ def test_names_come_from_parts_and_splits():
         sv.Population([3, 4], names=("", "b"))
 
 
+def test_a_unit_of_one_level_only_is_refused():
+    """A unit's records in the other level were clipped one by one, and epsilon was stated per unit."""
+    records, ids = {"a": np.ones((100, 2), np.float32)}, np.arange(100) // 10
+    halves = Levels(Part(records, np.arange(50), ids), Part(records, np.arange(50, 100)))
+    with pytest.raises(ValueError, match="name it in both levels, or in neither"):
+        sv.Population.of([halves])
+
+
 def test_a_ledger_pays_for_batches_that_do_not_fit(monkeypatch):
     """The account keeps a share of delta for overflow; the ledger states the same number, and more if it grows."""
     method, people = sgd(0.02, sv.Poisson(50)), sv.Population([1000])

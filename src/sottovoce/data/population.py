@@ -27,7 +27,7 @@ class Population:
             mapping from level to list.
         unit: whose data is protected: "record", or what the ids name ("patient", ...).
         names: one name per party; "0", "1" and so on by default. A ledger goes by names over several runs: a name must
-            stand for the same holder of the same records in each.
+            stand for the same holder of the same records in each. A number is no name to a ledger.
         shared: for each unit with records in several places, these places: pairs (party number, level). Example:
             ``{((0, "upper"), (0, "lower"))}`` says that some unit of party 0 has records in both levels.
 
@@ -163,6 +163,8 @@ def parts_by_level(parts: Sequence[Any]) -> dict[str, list[Part]]:
         by_level = {SINGLE: [as_part(part) for part in parts]}
     for level, group in by_level.items():
         _check_group(level, group)
+    if len({group[0].unit is None for group in by_level.values()}) > 1:  # a unit's records would be clipped one by one
+        raise ValueError("one level names a privacy unit, the other does not: name it in both levels, or in neither")
     return by_level
 
 
