@@ -1,7 +1,9 @@
 """Define values that change with the step and may differ from agent to agent, for example ``Decay(1.0, 0.5)``.
 
 One schedule object serves the compiled run (traced step and agent) and the accountant (NumPy steps, float64), so the
-noise that is drawn and the noise that is charged are the same function.
+noise that is drawn and the noise that is charged are the same function. They are not the same numbers: a run computes
+in float32, where 1e-46 is 0. Noise is therefore drawn larger by the relative amount `RAISED`, and `charged` compares
+both: what is charged is never above what is drawn.
 """
 
 from abc import ABC, abstractmethod
@@ -13,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 PerAgent = float | tuple[float, ...]  # one value for all, or one for each agent
+RAISED = 2.0**-16  # noise is drawn larger by this relative amount, which covers the rounding of float32
+_SMALLEST = float(np.finfo(np.float32).tiny)  # smaller numbers are flushed to 0 on many machines
 
 
 def _pick(value: PerAgent, agent: Any) -> Any:
@@ -27,6 +31,14 @@ def _agents(*values: PerAgent) -> int | None:
     if len(counts) > 1:
         raise ValueError(f"a schedule lists values for {sorted(counts)} agents: give one value, or one per agent")
     return counts.pop() if counts else None
+
+
+def _settled(value: Any) -> Any:
+    """Keep the compiler from rewriting across this value: 1e38 / x**10 as 1e38 * x**-10 is 0 in float32.
+
+    With this, a compiled run computes step by step what `charged` computes, and not something equal on paper.
+    """
+    return jax.lax.optimization_barrier(value) if isinstance(value, jax.Array) else value
 
 
 class Schedule(ABC):
@@ -88,7 +100,7 @@ class Decay(Schedule):
         base = t + self.offset
         if isinstance(base, np.ndarray):
             base = base.astype(np.float64)
-        return _pick(self.value, agent) / base ** _pick(self.power, agent)
+        return _settled(_pick(self.value, agent) / _settled(base ** _pick(self.power, agent)))
 
     @property
     def agents(self) -> int | None:
@@ -116,9 +128,9 @@ class Linear(Schedule):
     def __call__(self, t: Any, agent: Any = 0) -> Any:
         """Return the value at step t."""
         least = jnp.minimum if isinstance(t, jax.Array) else np.minimum
-        done = least(t, self.steps) / self.steps
-        value = _pick(self.start, agent) * (1 - done) + _pick(self.stop, agent) * done
-        return value if isinstance(value, (jax.Array, np.ndarray)) else float(value)
+        done = least(t, self.steps)  # in whole numbers, where the difference of the last steps is exact
+        value = (_pick(self.start, agent) * (self.steps - done) + _pick(self.stop, agent) * done) / self.steps
+        return _settled(value) if isinstance(value, (jax.Array, np.ndarray)) else float(value)
 
     @property
     def agents(self) -> int | None:
@@ -140,7 +152,7 @@ class Scaled(Schedule):
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
         """Return the value at step t."""
-        return self.of(t, agent) * _pick(self.factor, agent)
+        return _settled(_settled(self.of(t, agent)) * _pick(self.factor, agent))
 
     @property
     def agents(self) -> int | None:
@@ -162,12 +174,36 @@ class Ratio(Schedule):
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
         """Return the value at step t."""
-        return self.top(t, agent) / self.bottom(t, agent)
+        return _settled(_settled(self.top(t, agent)) / _settled(self.bottom(t, agent)))
 
     @property
     def agents(self) -> int | None:
         """The number of agents it lists values for."""
         return self.top.agents or self.bottom.agents
+
+
+def charged(value: Schedule, times: np.ndarray, agent: int) -> np.ndarray:
+    """Return the scale of the noise at each step as it may be charged: exact, but never above what a run draws.
+
+    A run computes the schedule in float32 and multiplies it by 1 + `RAISED`. Where that is below the exact value, it is
+    what is charged; where it underflows, the noise counts as none. Noise that overflows is an error.
+
+    >>> charged(Constant(0.5), np.arange(3), 0).tolist(), charged(Constant(1e-46), np.arange(2), 0).tolist()
+    ([0.5, 0.5, 0.5], [0.0, 0.0])
+    """
+    exact = np.broadcast_to(np.asarray(value(times, agent), dtype=np.float64), times.shape)
+    step, who = jnp.asarray(times, jnp.int32), jnp.asarray(agent, jnp.int32)
+    with np.errstate(over="ignore"):
+        drawn = np.asarray(jnp.asarray(value(step, who), jnp.float32), np.float64)
+    drawn = np.broadcast_to(drawn, times.shape)
+    if not np.isfinite(drawn).all() and np.isfinite(exact).all():
+        at = int(times[np.argmin(np.isfinite(drawn))])
+        raise ValueError(
+            f"noise is {exact[np.argmin(np.isfinite(drawn))]:g} at step {at}, which a run cannot compute in float32: "
+            "use a schedule that grows less"
+        )
+    usable = np.where(drawn >= _SMALLEST, drawn, 0.0)
+    return np.where(usable * (1 + RAISED) >= exact, exact, usable)
 
 
 def same_for_all(value: Schedule) -> bool:

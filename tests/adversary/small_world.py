@@ -46,9 +46,7 @@ class World:
     def stated(self, delta: float) -> float:
         """What the package states."""
         population = sv.Population([self.n])
-        return sv.account(
-            self.method(), population, steps=self.steps, delta=delta, adjacency=self.adjacency
-        ).epsilon
+        return sv.account(self.method(), population, steps=self.steps, delta=delta, adjacency=self.adjacency).epsilon
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,7 @@ class Repeated(sv.methods.Method):
 
     def step(self, problem: Any, state: Any, agent: Any) -> Any:
         batch = agent.sample(self.sampling)
-        found = [
-            agent.release(self.gradient, problem.loss, at=state["x"], batch=batch) for _ in range(self.releases)
-        ]
+        found = [agent.release(self.gradient, problem.loss, at=state["x"], batch=batch) for _ in range(self.releases)]
         return {"x": sum(found[1:], found[0])}
 
 

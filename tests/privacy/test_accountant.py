@@ -97,13 +97,14 @@ class TestGoldenValues:
     def test_without_replacement(self):
         mechanism = Mechanism(gaussian=0.01, amplification=SubsetAmplification(1000, 100))
         bound = epsilon([(mechanism, 501)], 1e-5, "replace-one")
-        assert bound == pytest.approx(4.31322, abs=1e-4)
-        assert bound.accountant == "RDP"
+        assert bound == pytest.approx(1.91594, abs=1e-4)  # the library's RDP bound is 4.313
+        one_sided = pld.Shifted(0.2, ((0, 0.9), (1, 0.1)))  # others at -C, the record at C or -C: a lower bound
+        assert 1.808 < pld.epsilon([(one_sided, 501)], 1e-5) < bound
         # a removed record is a null record in its place: the replace-one bound stands, unhalved
         assert epsilon([(mechanism, 501)], 1e-5, "zero-out") == pytest.approx(float(bound))
 
-    def test_with_replacement_is_a_little_worse_than_poisson(self):
-        """50 releases of z = 4, batches of 100 out of 5000."""
+    def test_with_replacement_is_worse_than_poisson(self):
+        """50 releases of z = 4, batches of 100 out of 5000: another record stands where the record was not drawn."""
         poisson = epsilon(
             [(Mechanism(gaussian=1 / 16, amplification=PoissonAmplification(0.02)), 50)], 1e-5, "zero-out"
         )
@@ -111,7 +112,7 @@ class TestGoldenValues:
             [(Mechanism(gaussian=1 / 16, amplification=RedrawAmplification(5000, 100)), 50)], 1e-5, "zero-out"
         )
         assert poisson == pytest.approx(0.11841, abs=1e-5)
-        assert drawn == pytest.approx(0.11867, abs=1e-5)
+        assert drawn == pytest.approx(0.43370, abs=1e-4)
 
     def test_small_epsilon_is_accurate(self):
         """Un-sampled Laplace and pure pieces of tiny size, against the central limit's exact neighbour: GDP."""
@@ -320,13 +321,12 @@ class TestComposition:
         assert delta == pytest.approx(1e-3, rel=2e-3)
         assert set(bound.considered) == {"pure sum", "PLD"}
 
-    def test_mixed_samplings_without_one_accountant_share_delta(self):
+    def test_mixed_samplings_compose_in_one_accountant(self):
         fixed = Mechanism(gaussian=0.01, amplification=SubsetAmplification(1000, 100))
         poisson = Mechanism(gaussian=0.01, amplification=PoissonAmplification(0.1))
         both = epsilon([(fixed, 50), (poisson, 50)], 1e-5, "zero-out")
         parts = [epsilon([(m, 50)], 5e-6, "zero-out") for m in (fixed, poisson)]
-        assert both == pytest.approx(sum(parts))
-        assert both.accountant == "sum of two"
+        assert max(parts) < both < sum(parts)
 
     def test_a_long_schedule_is_rounded_up_not_down(self, monkeypatch):
         items = [
@@ -348,17 +348,6 @@ class TestComposition:
         assert 1.29 < epsilon(items, 1e-6, "zero-out") < 1.31
 
     @pytest.mark.parametrize(
-        "mechanism",
-        [
-            Mechanism(laplace=(1.0,), amplification=RedrawAmplification(10, 2)),
-            Mechanism(gaussian=1.0, laplace=(1.0,), amplification=SubsetAmplification(10, 2)),
-        ],
-    )
-    def test_what_is_not_proved_is_refused(self, mechanism):
-        with pytest.raises(ValueError, match="no bound is known"):
-            epsilon([(mechanism, 1)], 1e-5, "zero-out")
-
-    @pytest.mark.parametrize(
         "make",
         [
             lambda: PoissonAmplification(0.0),
@@ -373,12 +362,6 @@ class TestComposition:
     def test_impossible_settings_are_refused(self, make):
         with pytest.raises(ValueError, match=r"give|must be"):
             make()
-
-    def test_with_replacement_under_replace_one_is_group_privacy(self):
-        items = [(Mechanism(gaussian=1 / 16, amplification=RedrawAmplification(1000, 20)), 50)]
-        bound = epsilon(items, 1e-5, "replace-one")
-        assert bound.accountant == "PLD of pairs"
-        assert bound > 2 * epsilon(items, 1e-5, "zero-out")
 
 
 amplifications = st.sampled_from(

@@ -140,7 +140,7 @@ class TestGradientTracking:
             bound = sound.gradient_tracking_printed(10, 0.1, 0.5, 0.5, 0.1, 0.0, FLAT, FLAT, form)
             assert bound == pytest.approx(value, abs=1e-6 if form == "tight" else 1e-8)
         without = sound.gradient_release(500, 100, 1000, 1.0, 0.1, 1e-5, "without_replacement")
-        assert without == pytest.approx(4.31322, abs=1e-3)
+        assert without == pytest.approx(1.91594, abs=1e-3)
         assert without.adjacency == "replace-one"
         poisson = sound.gradient_release(500, 100, 1000, 1.0, 0.1, 1e-5)
         assert poisson == pytest.approx(0.828943, abs=1e-3)
@@ -160,7 +160,7 @@ class TestGradientTracking:
             for sampling in ("none", "without_replacement", "poisson")
         ]
         assert released[0] == pytest.approx(807, abs=0.5)
-        assert released[1] == pytest.approx(1.71, abs=0.01)
+        assert released[1] == pytest.approx(0.921, abs=0.001)
         assert released[2] == pytest.approx(0.295, abs=1e-3)
 
     def test_adjacency_of_poisson_batches(self):
@@ -299,7 +299,7 @@ class TestDpBilevel:
         shared = sound.gradient_release(49, 100, 5000, 1.0, 1 / (100 * math.sqrt(joint)), 1e-5)
         assert shared == pytest.approx(4.15, abs=0.01)
         outer = [sound.dp_bilevel(50, 5000, 2.0, 0.08, (), 1e-5, kind, 100) for kind in ("poisson", "with_replacement")]
-        assert outer == pytest.approx([0.11841, 0.11867], abs=1e-5)
+        assert outer == pytest.approx([0.11841, 0.43370], abs=1e-4)
         assert {bound.adjacency for bound in outer} == {"zero-out"}
 
     def test_a_whole_batch_is_the_full_batch(self):

@@ -138,7 +138,7 @@ def test_a_second_writer_is_noticed(tmp_path: Path) -> None:
 def test_an_interrupted_redraw_loses_nothing() -> None:
     labels = _labels()
     seen = labels.memo(1.0).observed.copy()
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match="rows run from 5 to 1000"):
         labels.redraw(1.0, rows=[5, 1000])
     np.testing.assert_array_equal(labels.memo(1.0).observed, seen)
 

@@ -23,12 +23,12 @@ from sottovoce.naming import check_count
 from sottovoce.networks import Network, single
 from sottovoce.privacy import accountant
 from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
-from sottovoce.privacy.mechanisms import Spent
+from sottovoce.privacy.mechanisms import Spent, check_delta
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.report import PrivacyReport, merge_caveats
 from sottovoce.privacy.sampling import FixedSize, OnePass, Sampling
 from sottovoce.privacy.table import Table
-from sottovoce.schedules import same_for_all
+from sottovoce.schedules import charged, same_for_all
 
 
 def account(
@@ -61,7 +61,7 @@ def account(
     """
     if isinstance(data, Table):
         labels = blank(data.labels)
-        about = table_account(method, data, problem, steps, delta or 0.0)
+        about = table_account(method, data, problem, steps, 0.0 if delta is None else check_delta(delta))
         about.charge(labels)
         return about.report(labels)
     return account_of(method, data, steps, network, 1e-5 if delta is None else delta, adjacency, problem).report
@@ -86,8 +86,7 @@ def account_of(
     if not isinstance(method, Method):
         raise TypeError(f"method is {method!r}: give a configured method, such as sv.methods.DpSgd(rate=0.1, ...)")
     check_count("steps", steps)
-    if not 0 <= delta < 1:
-        raise ValueError(f"delta is {delta}: it must lie in [0, 1); 1e-5, or below 1/n, is usual")
+    delta = check_delta(delta)
     population = Population.of(data)
     if isinstance(data, Population):
         if problem is not None:
@@ -214,34 +213,42 @@ class Account:
     def _bound(self, agent: int) -> tuple[Epsilon, dict[str, Epsilon]]:
         """Return an agent's epsilon: the largest over its levels, or their composition where units are in both."""
         if self.tells:
-            proved = self.method.proved(self.setting, agent)
+            proved = self.method.proved(self.setting, agent) if self._drawn_as_stated(agent) else None
             known = proved if proved is not None else math.inf
             epsilon = Epsilon(known, delta=self.delta, adjacency=self.adjacency, accountant="the design's own bound")
             return epsilon, dict.fromkeys(self.population.sizes, epsilon)
         by_level = {
-            name: bound(
+            name: accountant.epsilon(
                 self.spent(agent, levels, range(self.steps)),
-                sum(self._overflow(agent, level) for level in levels),
                 self.delta,
                 self.adjacency,
+                overflow=self.overflow(agent, levels, range(self.steps)),
             )
             for name, levels in self.groups(agent).items()
         }
         return max(by_level.values(), key=float), by_level
 
-    def _overflow(self, agent: int, level: str) -> float:
-        """Return the chance that some padded batch of the run does not fit its array."""
-        n = int(self.population.counts[level][agent])
-        seen = {
-            (charge.phase, charge.batch): charge
+    def _drawn_as_stated(self, agent: int) -> bool:
+        """Say whether a run draws the noise that a design's own proof reads off the schedules."""
+        times = np.arange(self.steps)
+        return all(
+            bool(np.all(charged(charge.release.scale, times, agent) >= charge.release.scale(times, agent)))
             for charge in self.charges
-            if charge.sampling is not None and level in charge.levels
-        }
-        return sum(
-            charge.sampling.overflow(n) * charge.batches * (1 if charge.phase == "init" else self.steps)
-            for charge in seen.values()
-            if charge.sampling is not None
         )
+
+    def overflow(self, agent: int, levels: Sequence[str], steps: range) -> float:
+        """Return the chance that some padded batch of an agent's `levels` does not fit its array during `steps`.
+
+        What `init` draws is counted with step 0.
+        """
+        total = 0.0
+        for level in levels:
+            n = int(self.population.counts[level][agent])
+            seen = {(charge.phase, charge.batch): charge for charge in self.charges if level in charge.levels}
+            for charge in seen.values():
+                times = (0 in steps) if charge.phase == "init" else len(steps)
+                total += charge.sampling.overflow(n) * charge.batches * times if charge.sampling is not None else 0.0
+        return total
 
     def _caveats(self, worst: Epsilon) -> list[str]:
         caveats = []
@@ -340,32 +347,10 @@ def _group(
 
 def _inverse_multiplier(release: Release, sampling: Sampling, n: int, agent: int, times: np.ndarray) -> np.ndarray:
     """Return zero-out sensitivity over noise scale at each step; infinite where nothing is guaranteed."""
-    scale = np.broadcast_to(np.asarray(release.scale(times, agent), dtype=np.float64), times.shape)
+    scale = charged(release.scale, times, agent)
     sensitivity = release.clip / np.broadcast_to(np.asarray(sampling.denominator(n, times), np.float64), times.shape)
     with np.errstate(divide="ignore"):
         return np.where(scale > 0, sensitivity / np.where(scale > 0, scale, 1.0), np.inf)
-
-
-def bound(mechanisms: Spent, overflow: float, delta: float, adjacency: Adjacency) -> Epsilon:
-    """Return epsilon of what was spent; `overflow`, the chance that any padded batch did not fit, is paid from delta.
-
-    >>> float(bound(((Mechanism(laplace=(0.1,)), 10),), 0.0, 0.0, "zero-out"))
-    1.0
-    """
-    infinite = any(
-        not math.isfinite(m.gaussian) or not all(map(math.isfinite, m.laplace)) or not math.isfinite(m.pure)
-        for m, _ in mechanisms
-    )
-    if infinite:
-        return Epsilon(math.inf, delta=delta, adjacency=adjacency, accountant="none")
-    if overflow == 0.0:
-        return accountant.epsilon(mechanisms, delta, adjacency)
-    for reserve in (1e-6, 1e-2):
-        epsilon = accountant.epsilon(mechanisms, delta * (1 - reserve), adjacency)
-        if overflow * (1 + math.exp(min(float(epsilon), 700.0))) <= reserve * delta:
-            return epsilon
-    # Beyond an epsilon of about 20 the chance of an overflow, times e^epsilon, is no longer negligible against delta.
-    return Epsilon(math.inf, delta=delta, adjacency=adjacency, accountant="none")
 
 
 def default_adjacency(charges: Sequence[Charge]) -> Adjacency:

@@ -18,6 +18,7 @@ from sottovoce.accounting.table import calibrate_labels
 from sottovoce.methods.base import Method
 from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
+from sottovoce.privacy.mechanisms import check_delta, check_epsilon
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 
@@ -51,8 +52,9 @@ def calibrate(
     """Return the method with its noise scaled so that the worst agent's epsilon is the wanted one.
 
     All releases keep their ratio to each other. The result's epsilon lies within `tolerance` (relative) below the
-    target, never above it. The method remembers the target: `sv.run` warns if it is run for other data, another network
-    or another number of steps. Other arguments as for `account`.
+    target, never above it. Where no noise has such an epsilon, it is the largest one below the target that can be
+    reached, and a warning names both. The method remembers the target: `sv.run` warns if it is run for other data,
+    another network or another number of steps. Other arguments as for `account`.
 
     >>> import sottovoce as sv
     >>> rough = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
@@ -61,14 +63,13 @@ def calibrate(
     >>> 0.999 <= sv.account(tuned, clinics, steps=200, network=network).epsilon <= 1.0
     True
     """
-    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)):
-        raise TypeError(f"epsilon is {epsilon!r}: give a positive number")
-    if not epsilon > 0 or not math.isfinite(epsilon):
-        raise ValueError(f"epsilon is {epsilon}: give a positive number")
-
+    epsilon = check_epsilon(epsilon)
+    if not isinstance(tolerance, float) or not 0 < tolerance < 1:
+        raise ValueError(f"tolerance is {tolerance!r}: give a relative error between 0 and 1, such as 1e-3")
     if isinstance(data, Table):
-        return calibrate_labels(method, data, problem, epsilon, steps, delta or 0.0)  # type: ignore[return-value, arg-type]
-    within = 1e-5 if delta is None else delta
+        within = 0.0 if delta is None else check_delta(delta)
+        return calibrate_labels(method, data, problem, epsilon, steps, within)  # type: ignore[return-value, arg-type]
+    within = 1e-5 if delta is None else check_delta(delta)
 
     def account_for(candidate: Method) -> Account:
         return account_of(candidate, data, steps, network, within, adjacency, problem)
@@ -76,8 +77,16 @@ def calibrate(
     rough = account_for(method)
     _require_scalable(method)
     found = method.louder(_factor(lambda factor: rough.louder(factor).report, epsilon, tolerance))
-    if account_for(found).report.epsilon > epsilon:  # its step does more with noise than draw it: trace every trial
+    reached = account_for(found).report.epsilon
+    if reached > epsilon:  # its step does more with noise than draw it: trace every trial
         found = method.louder(_factor(lambda factor: account_for(method.louder(factor)).report, epsilon, tolerance))
+        reached = account_for(found).report.epsilon
+    if reached < epsilon * (1 - 2 * tolerance) / _FAR:
+        warnings.warn(
+            f"epsilon {epsilon:g} was wanted, and {reached:.4g} is the largest that scaling the noise can reach below "
+            "it: with less noise no finite epsilon is proved. Use full batches, or a smaller epsilon",
+            stacklevel=2,
+        )
     target = CalibratedFor(epsilon, rough.population.parties, steps, rough.network.name)
     object.__setattr__(found, _TARGET, target)
     return found
@@ -135,4 +144,6 @@ def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:
         if excess(low) >= 0 >= excess(high):
             return low, high
         width *= 2
-    raise ValueError("the wanted epsilon is out of reach by scaling the noise: change the clip, batch or steps")
+    raise ValueError(
+        "the wanted epsilon is out of reach by scaling the noise, even by e^32: change the clip, the batch or the steps"
+    )

@@ -12,7 +12,7 @@ import numpy as np
 
 from sottovoce.accounting.account import Account, composed
 from sottovoce.privacy.accountant import Mechanism
-from sottovoce.privacy.ledger import OWNER, Budget, Entry, Group, Ledger
+from sottovoce.privacy.ledger import Budget, Entry, Group, Ledger
 from sottovoce.privacy.mechanisms import Spent
 from sottovoce.privacy.sampling import OnePass
 
@@ -20,8 +20,8 @@ from sottovoce.privacy.sampling import OnePass
 class Charging:
     """The charges of one run, in a ledger that all agents share, or in one per agent.
 
-    A simulation is one process that holds everybody's records, so one file is enough. Deployed agents keep their own:
-    it outlives the run, and only its owner writes it.
+    A simulation is one process that holds everybody's records, so one file is enough. It goes by the names in the
+    `Population`. Deployed agents keep their own: it outlives the run, and only its owner writes it.
 
     `attempt` counts how often a stretch was drawn. A simulation repeats the same bytes when it is resumed, so it stays
     0 and nothing is charged twice. Deployed noise cannot be repeated: a stretch that is drawn anew is a new release,
@@ -33,8 +33,8 @@ class Charging:
         self.first = 0  # where this attempt starts: what is paid for once per run is paid for again there
         self.shared = ledger if isinstance(ledger, Ledger) else None
         self.own = () if isinstance(ledger, Ledger) else _one_each(ledger, account.population.parties)
-        for kept in self.ledgers:
-            kept.check(account.population.unit, owned=self.shared is None)
+        for agent, kept in enumerate(self.ledgers):  # before any work
+            kept.check(self._entry(range(0), None if self.shared is not None else agent))
 
     @property
     def ledgers(self) -> tuple[Ledger, ...]:
@@ -65,12 +65,11 @@ class Charging:
             raise ValueError(f"a budget of {budget.epsilon:g} was set, but: {self.account.report.statement()}")
         # A repeated simulation replaces what it charged; a new attempt comes on top of all earlier ones.
         replaced, planned = (self.run, range(self.account.steps)) if self.attempt == 0 else ("", self._rest(first))
-        adjacency = self.account.adjacency
         if self.shared is not None:
-            self.shared.require(budget, replaced, self._planned(planned), adjacency)
+            self.shared.require(budget, replaced, self._planned(planned))
         for agent, ledger in enumerate(self.own):
             name = f"agent {self.account.population.names[agent]}"
-            ledger.require(budget, replaced, self._planned(planned, agent), adjacency, name)
+            ledger.require(budget, replaced, self._planned(planned, agent), name)
 
     def ensure(self, stop: int, every: int) -> None:
         """Charge what a resumed run has released before step `stop`, if a ledger does not hold it yet."""
@@ -86,16 +85,35 @@ class Charging:
         return range(first, self.account.steps)
 
     def _write(self, ledger: Ledger, start: int, stop: int, agent: int | None) -> None:
-        groups = self._planned(range(start, stop), agent)
-        ledger.charge(Entry(self.run, start, stop, groups, self.account.population.unit, self.attempt))
+        ledger.charge(self._entry(range(start, stop), agent))
+
+    def _entry(self, stretch: range, agent: int | None) -> Entry:
+        """Return the entry of a stretch, for everyone or in the ledger of one agent."""
+        account = self.account
+        return Entry(
+            self.run,
+            stretch.start,
+            stretch.stop,
+            self._planned(stretch, agent),
+            account.population.unit,
+            self.attempt,
+            account.adjacency,
+            owned=agent is not None,
+        )
 
     def _planned(self, stretch: range, agent: int | None = None) -> tuple[Group, ...]:
         """Return what is spent by level and kind of agent, or for one agent."""
         kinds = self.account.kinds
         alike = [np.flatnonzero(kinds == kind).tolist() for kind in np.unique(kinds)]
-        who = [(agents[0], tuple(agents)) for agents in alike] if agent is None else [(agent, (OWNER,))]
+        who = [(agents[0], agents) for agents in alike] if agent is None else [(agent, [agent])]
+        names = self.account.population.names
         return tuple(
-            Group(name, agents, self._spent(first, levels, stretch))
+            Group(
+                name,
+                tuple(names[number] for number in agents),
+                self._spent(first, levels, stretch),
+                self.account.overflow(first, levels, stretch),
+            )
             for first, agents in who
             for name, levels in self.account.groups(first).items()
         )

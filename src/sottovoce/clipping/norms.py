@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 from jax import Array
+from jax.lax import Precision
 
 
 def length(x: Array, norm: str) -> Array:
@@ -52,7 +53,7 @@ def outer_sum(a: Array, d: Array, norm: str) -> Array:
     if a.shape[1] == 1 or norm == "l1":
         return length(spread, norm)
     short, long = (a, d) if a.shape[2] <= d.shape[2] else (d, a)
-    combined = length(jnp.einsum("gkt,gtq->gkq", triangle(short), long), norm)
+    combined = length(_product("gkt,gtq->gkq", triangle(short), long), norm)
     rounding = (8 + 2 * a.shape[1]) * jnp.finfo(a.dtype).eps
     return length(length(combined, norm) + rounding * spread, norm)
 
@@ -92,5 +93,10 @@ def row_sum(numbers: Array, d: Array, norm: str) -> Array:
     same = numbers[:, None] == numbers[None, :]
     is_first = ~jnp.any(jnp.tril(same, -1), -1)
     merge = (same & is_first[:, None]).astype(d.dtype)
-    rounding = jnp.finfo(d.dtype).eps * jnp.sum((jnp.sum(merge, -1) - 1) * (merge @ length(d, norm)))
-    return length(length(merge @ d, norm), norm) + rounding
+    rounding = jnp.finfo(d.dtype).eps * jnp.sum((jnp.sum(merge, -1) - 1) * _product("st,t->s", merge, length(d, norm)))
+    return length(length(_product("st,tq->sq", merge, d), norm), norm) + rounding
+
+
+def _product(indices: str, a: Array, b: Array) -> Array:
+    """Multiply at full precision, whatever `jax.default_matmul_precision` says: a rounded norm may be too small."""
+    return jnp.einsum(indices, a, b, precision=Precision.HIGHEST)

@@ -24,7 +24,6 @@ from jax.extend.core import JaxprEqn, primitives
 from sottovoce.clipping import norms
 
 Factors = Callable[[list[Array], Array], tuple[Array, Array]]
-Bind = Callable[[Sequence[Array]], list[Array]]  # applies the equation's primitive
 FACTORED_POSITIONS = 8  # with more positions than this an explicit gradient costs no more than its factors
 
 Moves = tuple[tuple[Any, tuple[tuple[str, Any], ...]], ...]
@@ -42,9 +41,14 @@ class View:
     where: np.ndarray
 
     def of(self, leaf: Array) -> Array:
-        """Make the same moves on another array of the leaf's shape."""
+        """Make the same moves on another array of the leaf's shape, in that array's precision.
+
+        A loss may cast its parameters down, for example to bfloat16. Gradients are not cast with them: what is added up
+        must be what was measured, and a sum of many 16-bit numbers is wrong by more than one of them.
+        """
         for primitive, params in self.moves:
-            leaf = primitive.bind(leaf, **dict(params))
+            if primitive is not primitives.convert_element_type_p:
+                leaf = primitive.bind(leaf, **dict(params))
         return leaf
 
 
@@ -61,8 +65,22 @@ class Use:
     leaf: int
     where: np.ndarray
     positions: int
-    apply: Callable[[list[Array], Array], Array]  # (a, leaf) -> the product, linear in leaf
+    lay: Callable[[Array], Array]  # an array of the leaf's shape, laid out like `where`
     factors: Factors
+
+    def gradient(self, factor: list[Array], d: Array, leaf: Array) -> Array:
+        """Return the gradient through this use from its factors, summed over a leading axis of records.
+
+        It is computed in at least float32 from the same factors that were measured, whatever precision the loss used.
+        """
+        a, d = jax.vmap(self.factors)(factor, d)
+        _, p, q = self.where.shape
+        if self.kind == "rows":
+            rows = jnp.zeros((p, q), wide(d).dtype).at[a.reshape(-1)].add(wide(d).reshape(-1, q))
+            summed = rows[None]
+        else:
+            summed = jnp.einsum("bgtp,bgtq->gpq", wide(a), wide(d), precision=jax.lax.Precision.HIGHEST)
+        return jax.linear_transpose(self.lay, leaf)(summed.astype(leaf.dtype))[0]
 
 
 @dataclass(frozen=True)
@@ -86,7 +104,7 @@ def blocks_of(elements: int, uses: Sequence[tuple[int, Use]]) -> list[Block] | N
     Returns None if two uses touch sets of elements that overlap without being equal.
 
     >>> def use(*elements):
-    ...     return Use("dot", 0, np.array(elements).reshape(1, -1, 1), 1, lambda a, leaf: leaf, lambda a, d: (a[0], d))
+    ...     return Use("dot", 0, np.array(elements).reshape(1, -1, 1), 1, lambda leaf: leaf, lambda a, d: (a[0], d))
     >>> blocks = blocks_of(4, [(0, use(0, 1)), (1, use(2, 3)), (2, use(0, 1))])
     >>> [len(block.uses) for block in blocks]
     [2, 1]
@@ -113,7 +131,7 @@ def is_cheaper_in_factors(block: Block, norm: str) -> bool:
 
     >>> where = np.arange(1000).reshape(1, 20, 50)
     >>> def block(positions):
-    ...     use = Use("dot", 0, where, positions, lambda a, leaf: leaf, lambda a, d: (a[0], d))
+    ...     use = Use("dot", 0, where, positions, lambda leaf: leaf, lambda a, d: (a[0], d))
     ...     return Block("dot", where, [(0, use, False)])
     >>> is_cheaper_in_factors(block(1), "l2"), is_cheaper_in_factors(block(20), "l2")
     (True, False)
@@ -130,12 +148,12 @@ def is_cheaper_in_factors(block: Block, norm: str) -> bool:
 
 
 def wide(x: Array) -> Array:
-    """Convert to at least float32, in which norms are computed.
+    """Convert to at least float32, in which norms and sums are computed; every narrower number is exact in it.
 
-    >>> wide(jnp.ones(2, jnp.bfloat16)).dtype
-    dtype('float32')
+    >>> wide(jnp.ones(2, jnp.bfloat16)).dtype, wide(jnp.ones(2, jnp.float8_e4m3fn)).dtype
+    (dtype('float32'), dtype('float32'))
     """
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
 
 
 def shape_of(atom: Any) -> tuple[int, ...]:
@@ -147,7 +165,7 @@ def shape_of(atom: Any) -> tuple[int, ...]:
     return atom.aval.shape
 
 
-def _dot(eqn: JaxprEqn, view: View, side: int, bind: Bind) -> Use:
+def _dot(eqn: JaxprEqn, view: View, side: int) -> Use:
     contracted, batched = eqn.params["dimension_numbers"]
     mine, theirs = view.where, shape_of(eqn.invars[1 - side])
     my_free = [i for i in range(mine.ndim) if i not in contracted[side] and i not in batched[side]]
@@ -164,12 +182,11 @@ def _dot(eqn: JaxprEqn, view: View, side: int, bind: Bind) -> Use:
         d = d.reshape(groups, positions, q) if side == 1 else jnp.swapaxes(d.reshape(groups, q, positions), 1, 2)
         return a, d
 
-    def apply(factor: list[Array], leaf: Array) -> Array:
-        operands = [*factor, view.of(leaf)] if side == 1 else [view.of(leaf), *factor]
-        return bind(operands)[0]
+    def lay(leaf: Array) -> Array:
+        return view.of(leaf).transpose(*batched[side], *contracted[side], *my_free).reshape(groups, p, q)
 
     where = mine.transpose(*batched[side], *contracted[side], *my_free).reshape(groups, p, q)
-    return Use("dot", view.leaf, where, positions, apply, factors)
+    return Use("dot", view.leaf, where, positions, lay, factors)
 
 
 def _numbers(indices: Array, sizes: Sequence[int]) -> Array:
@@ -180,23 +197,23 @@ def _numbers(indices: Array, sizes: Sequence[int]) -> Array:
     return number
 
 
-def _rows_use(view: View, rows: Sequence[int], positions: int, bind: Bind, number: Factors) -> Use:
+def _rows_use(view: View, rows: Sequence[int], positions: int, number: Factors) -> Use:
     """Make a use that picks whole rows: one index in each of the dimensions `rows`, all indices in the others."""
     rest = [i for i in range(view.where.ndim) if i not in rows]
     count = math.prod(view.where.shape[i] for i in rows)
     where = view.where.transpose(*rows, *rest).reshape(1, count, -1)
 
-    def apply(factor: list[Array], leaf: Array) -> Array:
-        return bind([view.of(leaf), *factor])[0]
+    def lay(leaf: Array) -> Array:
+        return view.of(leaf).transpose(*rows, *rest).reshape(1, count, -1)
 
     def factors(factor: list[Array], d: Array) -> tuple[Array, Array]:
         numbers, d = number(factor, d)
         return numbers.reshape(1, positions), d.reshape(1, positions, where.shape[2])
 
-    return Use("rows", view.leaf, where, positions, apply, factors)
+    return Use("rows", view.leaf, where, positions, lay, factors)
 
 
-def _dynamic_slice(eqn: JaxprEqn, view: View, side: int, bind: Bind) -> Use | None:
+def _dynamic_slice(eqn: JaxprEqn, view: View, side: int) -> Use | None:
     sizes, shape = eqn.params["slice_sizes"], view.where.shape
     rows = [i for i, (size, n) in enumerate(zip(sizes, shape)) if size != n]
     if side != 0 or len(eqn.invars) != 1 + len(shape) or any(sizes[i] != 1 for i in rows):
@@ -206,10 +223,10 @@ def _dynamic_slice(eqn: JaxprEqn, view: View, side: int, bind: Bind) -> Use | No
         start = jnp.stack([factor[i] for i in rows], -1) if rows else jnp.zeros(0, jnp.int32)
         return _numbers(start, [shape[i] for i in rows]), d
 
-    return _rows_use(view, rows, 1, bind, number)
+    return _rows_use(view, rows, 1, number)
 
 
-def _gather(eqn: JaxprEqn, view: View, side: int, bind: Bind) -> Use | None:
+def _gather(eqn: JaxprEqn, view: View, side: int) -> Use | None:
     dims, sizes, shape = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], view.where.shape
     rows = dims.start_index_map
     whole_rows = all(sizes[i] == (1 if i in rows else n) for i, n in enumerate(shape))
@@ -231,7 +248,7 @@ def _gather(eqn: JaxprEqn, view: View, side: int, bind: Bind) -> Use | None:
             d = jnp.where(inside.reshape(inside.shape + (1,) * len(dims.offset_dims)), d, 0)
         return _numbers(factor[0], [shape[i] for i in rows]), d
 
-    return _rows_use(view, rows, positions, bind, number)
+    return _rows_use(view, rows, positions, number)
 
 
 PRODUCTS: dict[Any, Callable[..., Use | None]] = {

@@ -10,7 +10,8 @@ For example, in ``0.5 * (x @ w - y) ** 2`` the leaf `w` is used once, in ``x @ w
 gradient in `w` is d * a.
 
 A leaf that is used in any other way gets a zero added to itself instead. The derivative with respect to that zero is
-the leaf's own per-record gradient, which is what `vmap(grad)` would compute, but for this leaf alone.
+the leaf's own per-record gradient, which is what `vmap(grad)` would compute, but for this leaf alone. So does a leaf
+that becomes complex: JAX carries the derivative back through complex numbers, and what arrives at the leaf is real.
 """
 
 from __future__ import annotations
@@ -166,7 +167,9 @@ def _apply(eqn: JaxprEqn, cells: list[TappedValue], taps: Taps) -> list[TappedVa
         return [TappedValue(v) for v in bind([c.value for c in cells])]
     view = cells[viewed[0]].view
     assert view is not None
-    if len(cells) == 1 and primitive in MOVES and _is_float(eqn.outvars[0].aval):
+    # A leaf that becomes complex is no longer a real vector whose products can be measured: its own tap stays real.
+    is_real = not any(_is_complex(v.aval) for v in (*eqn.invars, *eqn.outvars))
+    if len(cells) == 1 and primitive in MOVES and is_real and _is_float(eqn.outvars[0].aval):
         moved = View(view.leaf, (*view.moves, (primitive, tuple(params.items()))), MOVES[primitive](view.where, params))
         [value], [tapped] = bind([cells[0].value]), bind([cells[0].tapped])
         return [TappedValue(value, moved, tapped)]
@@ -174,7 +177,7 @@ def _apply(eqn: JaxprEqn, cells: list[TappedValue], taps: Taps) -> list[TappedVa
         [value], [tapped] = bind([c.value for c in cells]), bind([c.tapped for c in cells])
         return [TappedValue(value, view, tapped)]
     product = PRODUCTS.get(primitive)
-    use = product(eqn, view, viewed[0], bind) if product is not None and len(viewed) == 1 else None
+    use = product(eqn, view, viewed[0]) if product is not None and len(viewed) == 1 and is_real else None
     if use is None:
         taps.direct.update(c.view.leaf for c in cells if c.view is not None)
         return [TappedValue(v) for v in bind([c.tapped for c in cells])]
@@ -193,3 +196,7 @@ def _is_shift(eqn: JaxprEqn, cells: list[TappedValue], viewed: list[int]) -> boo
 
 def _is_float(aval: Any) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+def _is_complex(aval: Any) -> bool:
+    return jnp.issubdtype(aval.dtype, jnp.complexfloating)

@@ -18,7 +18,8 @@ class Part:
     """Some rows of a record set: no record is copied until `gather`.
 
     `records` is a pytree whose leaves share their first axis, `rows` the positions that belong to this part, `unit`
-    the whole record set's column of unit ids (one per record), or None when a record is its own unit.
+    the whole record set's column of unit ids (one per record), or None when a record is its own unit. `name` says whose
+    records they are: a ledger that is kept over several runs goes by it.
 
     >>> part = Part({"label": np.array([3, 1, 4, 1])}, np.array([0, 2]))
     >>> len(part), part.gather()["label"].tolist()
@@ -28,6 +29,7 @@ class Part:
     records: Any
     rows: np.ndarray
     unit: np.ndarray | None = None
+    name: str | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

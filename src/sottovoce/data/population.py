@@ -26,7 +26,8 @@ class Population:
         sizes: how many units each party holds: a list of numbers, a list of ``Levels(upper, lower)`` of numbers, or a
             mapping from level to list.
         unit: whose data is protected: "record", or what the ids name ("patient", ...).
-        names: one name per party; "0", "1" and so on by default.
+        names: one name per party; "0", "1" and so on by default. A ledger goes by names over several runs: a name must
+            stand for the same holder of the same records in each. A number is no name to a ledger.
         shared: for each unit with records in several places, these places: pairs (party number, level). Example:
             ``{((0, "upper"), (0, "lower"))}`` says that some unit of party 0 has records in both levels.
 
@@ -57,6 +58,8 @@ class Population:
             raise ValueError(
                 f"there are {count} parties and {len(set(names))} different names: give one name per party"
             )
+        if not all(names):
+            raise ValueError(f"names are {list(names)}: a name must not be empty")
         object.__setattr__(self, "names", names)
 
     @classmethod
@@ -77,6 +80,7 @@ class Population:
         return cls(
             {level: [part.units for part in group] for level, group in by_level.items()},
             unit="record" if unit is None else "unit",
+            names=_names(by_level),
             shared=_shared(by_level),
         )
 
@@ -159,6 +163,8 @@ def parts_by_level(parts: Sequence[Any]) -> dict[str, list[Part]]:
         by_level = {SINGLE: [as_part(part) for part in parts]}
     for level, group in by_level.items():
         _check_group(level, group)
+    if len({group[0].unit is None for group in by_level.values()}) > 1:  # a unit's records would be clipped one by one
+        raise ValueError("one level names a privacy unit, the other does not: name it in both levels, or in neither")
     return by_level
 
 
@@ -169,6 +175,18 @@ def record_shapes(by_level: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
     {'records': ShapeDtypeStruct(shape=(2,), dtype=float32)}
     """
     return {level: jax.tree.map(_one_record, group[0].records) for level, group in by_level.items()}
+
+
+def _names(by_level: Mapping[str, Sequence[Part]]) -> tuple[str, ...]:
+    """Return the names that the parties' parts have; none if no part has one."""
+    given = [{part.name for part in held if part.name is not None} for held in zip(*by_level.values())]
+    if not any(given):
+        return ()
+    for party, names in enumerate(given):
+        if len(names) != 1:
+            said = f"two names, {' and '.join(sorted(names))}" if names else "no name, and others have one"
+            raise ValueError(f"party {party} has {said}: give every party one name, sv.data.Part(..., name=...)")
+    return tuple(name for names in given for name in names)
 
 
 def _one_record(leaf: Any) -> jax.ShapeDtypeStruct:

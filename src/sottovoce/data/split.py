@@ -4,6 +4,7 @@ Everything here is a view: rows are assigned, no record is copied.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 import jax
@@ -24,6 +25,7 @@ def split(
     sizes: Sequence[int] | None = None,
     seed: int = 0,
     unit: str | None = None,
+    names: Sequence[str] | None = None,
 ) -> list[Part]:
     """Give every record to exactly one of `agents` parties.
 
@@ -36,7 +38,7 @@ def split(
 
     With `unit`, the name of a column of ids, units stay whole: a party has all records of a unit or none, sizes count
     units, and a unit's class is its most frequent label. `label` and `dirichlet` read the labels: they simulate
-    parties, they do not protect anything.
+    parties, they do not protect anything. `names`, one per party, are what a ledger knows the parties by.
 
     >>> records = {"features": np.zeros((180, 3)), "label": np.arange(180) % 10}
     >>> parts = split(records, agents=10, by="label", skew=0.5)
@@ -47,6 +49,8 @@ def split(
     agents = int(agents)
     if agents < 1:
         raise ValueError(f"agents must be at least 1, got {agents}")
+    if names is not None and (isinstance(names, str) or len(names) != agents or len(set(names)) != agents):
+        raise ValueError(f"names are {names!r}: give {agents} different names, one per party")
     ids = None if unit is None else _column(records, unit, "unit")
     # Items are distributed: records, or units. `item` is the number of the item that a record belongs to.
     item = np.arange(total) if ids is None else np.unique(ids, return_inverse=True)[1].reshape(-1)
@@ -72,7 +76,8 @@ def split(
     owner = owner[item]
     order = np.argsort(owner, kind="stable")
     rows = np.split(order, np.cumsum(np.bincount(owner, minlength=agents))[:-1])
-    return [Part(records, part, ids) for part in rows]
+    named = [None] * agents if names is None else [str(name) for name in names]
+    return [Part(records, part, ids, name) for part, name in zip(rows, named)]
 
 
 @overload
@@ -109,7 +114,7 @@ def _levels(part: Part, upper: float, seed: tuple[int, int], who: str) -> Levels
     above = np.zeros(count, dtype=bool)
     above[np.random.default_rng(seed).permutation(count)[: min(max(round(upper * count), 1), count - 1)]] = True
     goes_up = above[item]
-    return Levels(Part(part.records, part.rows[goes_up], part.unit), Part(part.records, part.rows[~goes_up], part.unit))
+    return Levels(replace(part, rows=part.rows[goes_up]), replace(part, rows=part.rows[~goes_up]))
 
 
 def _by_sizes(count: int, sizes: Sequence[int], rng: np.random.Generator) -> np.ndarray:

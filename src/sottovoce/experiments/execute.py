@@ -20,6 +20,7 @@ from sottovoce.experiments.setup import Setup
 from sottovoce.methods import Method
 from sottovoce.networks import Network, isolated
 from sottovoce.privacy.ledger import Budget
+from sottovoce.privacy.mechanisms import check_adjacency
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import objectives
@@ -150,9 +151,16 @@ class RowsSetup(Setup):
             resume=resume,
             delta=privacy.delta,
             adjacency=privacy.adjacency,
-            budget=Budget(privacy.budget, privacy.delta) if privacy.budget and self.account.private else None,
+            budget=self._budget(),
             performance=Performance(how.chunk, how.devices if len(self.parts) > 1 else 1),
         )
+
+    def _budget(self) -> Budget | None:
+        """Return the run file's budget, under the adjacency in which its epsilon is stated."""
+        privacy = self.case.privacy
+        if not privacy.budget or not self.account.private:
+            return None
+        return Budget(privacy.budget, privacy.delta, check_adjacency(self.account.adjacency))
 
 
 def setup(case: Case) -> Setup:

@@ -59,7 +59,9 @@ def library() -> str:
     return f"sottovoce {version('sottovoce')}, dp-accounting {version('dp-accounting')}"
 
 
-def epsilon(mechanisms: Iterable[tuple[Mechanism, int]], delta: float, adjacency: Adjacency) -> Epsilon:
+def epsilon(
+    mechanisms: Iterable[tuple[Mechanism, int]], delta: float, adjacency: Adjacency, *, overflow: float = 0.0
+) -> Epsilon:
     """Return the smallest valid epsilon of all (mechanism, count) together, composed adaptively.
 
     The guarantee is (epsilon, delta)-differential privacy of everything released, for the ideal mechanisms (real
@@ -68,18 +70,39 @@ def epsilon(mechanisms: Iterable[tuple[Mechanism, int]], delta: float, adjacency
 
     - "pure sum": Laplace and pure releases; holds at delta = 0 too. Sampling at rate q turns e into log(1+q(e^e - 1)).
     - "exact GDP": un-sampled Gaussian releases only.
-    - "PLD": everything but Gaussian releases sampled without replacement.
-    - "RDP": Gaussian releases without replacement; also Poisson and un-sampled releases, as a cross-check.
+    - "PLD": everything.
+    - "RDP": Poisson and un-sampled releases, as a cross-check.
+
+    `overflow` is the chance that any padded batch did not fit its array. Cutting such batches makes another mechanism,
+    at a total variation of at most `overflow` from the one that is charged, for D and for D'. So (e, d) of the one that
+    is charged is (e, d + (1 + e^e) overflow) of the one that runs: a share of delta is kept for it.
 
     Three rules need a proof rather than a formula:
 
-    - Without replacement. A removed record is a null record in its place, so zero-out is a special case of
-      replace-one and its replace-one bound (sensitivity 2C/m) stands. Halving the sensitivity is not proved: the
-      amplification theorem also compares the record with the others that are drawn in its place, at distance 2C/m.
-    - Replace-one where no dominating pair is known (Laplace releases on Poisson batches; batches with replacement).
-      Replacing is zeroing out twice, so (e, d) under zero-out is (2e, (1+e^e)d) under replace-one: the smallest such e
-      is found. The names of these bounds end in "of pairs".
+    - Replace-one where no dominating pair is known (Laplace releases on Poisson batches). Replacing is zeroing out
+      twice, so (e, d) under zero-out is (2e, (1+e^e)d) under replace-one: the smallest such e is found. The names of
+      these bounds end in "of pairs".
+    - Batches of a fixed size. A draw that misses the record takes another one, so the release without the record
+      depends on the draw too. With replacement a record may come up k times, with chance w_k of the binomial law;
+      without replacement k is 0 or 1, and w_1 is the batch over the size. See below.
     - More than 256 different mechanisms of one kind: inverse multipliers are rounded up to a geometric grid.
+
+    Batches of a fixed size, proof. Let D and D' be neighbours, and D_a the hockey-stick divergence, whose value at
+    a = e^e is the delta of epsilon e. Write delta_s(a) for the curve of one release moved by s clips: s = k for a
+    record that comes up k times and is zeroed out, s = 2k if it is replaced.
+
+    1. Draws known. Draw the b row numbers first, for D and D' alike. Given them, the two sums differ by s clips. D_a is
+       jointly convex, so D_a(M(D) | M(D')) <= sum_k w_k delta_s(a). This is the curve of the pair that tells k and the
+       release moved by s or not, so it composes. Nothing of it changes when D and D' change places.
+    2. Draws secret. Let P0 be the release given k = 0, which D and D' share, P1 and Q1 those of D and D' given k > 0,
+       and eta = 1 - w_0. For a' = 1 + eta (a - 1) and c = a'/a, advanced joint convexity (Balle, Barthe, Gaboardi 2018,
+       theorem 2) gives D_a'(M(D) | M(D')) = eta D_a(P1 | (1-c) P0 + c Q1) <= eta ((1-c) D_a(P1 | P0) + c D_a(P1 | Q1)).
+       To compare P1 with P0, draw P1's rows and put uniform other records in the k places of the record (without
+       replacement, one that was not drawn): this gives P0's rows, and the sums differ by at most 2k clips. P1 and Q1
+       differ by at most 2k clips as in 1. Hence D_a'(M(D) | M(D')) <= sum_{k>0} w_k delta_2k(a) for all a >= 1, under
+       zero-out too, and in both directions. `pld.Redrawn` is the pair with this curve.
+
+    Under replace-one 2 is never above 1. Under zero-out either may be smaller, and the smaller one counts.
 
     >>> release = Mechanism(gaussian=1 / 1.5**2, amplification=PoissonAmplification(0.04))
     >>> bound = epsilon([(release, 2250)], 1e-5, "zero-out")
@@ -87,32 +110,35 @@ def epsilon(mechanisms: Iterable[tuple[Mechanism, int]], delta: float, adjacency
     (6.769, 'PLD', 'zero-out')
     """
     check_adjacency(adjacency)
-    if not 0 <= delta < 1:
-        raise ValueError(f"delta is {delta}: give a number in [0, 1)")
+    if isinstance(delta, bool | str) or not 0 <= delta < 1:
+        raise ValueError(f"delta is {delta!r}: give a number in [0, 1)")
+    if not overflow >= 0:
+        raise ValueError(f"overflow is {overflow}: give a chance >= 0")
     counts: dict[Mechanism, int] = {}
     for mechanism, count in mechanisms:
         if count < 0 or count != int(count):
             raise ValueError(f"a mechanism was used {count} times: give a whole number >= 0")
-        _check_supported(mechanism)
         if count and (mechanism.gaussian or mechanism.laplace or mechanism.pure):
             counts[mechanism] = counts.get(mechanism, 0) + int(count)
-    if delta == 0 and any(mechanism.gaussian for mechanism in counts):
+    if delta == 0 and any(0 < mechanism.gaussian < math.inf for mechanism in counts):
         raise ValueError("delta is 0, where Gaussian releases have no finite epsilon: give delta > 0 or use Laplace")
-    return _epsilon(frozenset(counts.items()), float(delta), adjacency)
+    items = frozenset(counts.items())
+    if overflow == 0.0 or not items:
+        return _epsilon(items, float(delta), adjacency)
+    for reserve in _RESERVES:
+        found = _epsilon(items, delta * (1 - reserve), adjacency)
+        if overflow * (1 + math.exp(min(float(found), 700.0))) <= reserve * delta:
+            return Epsilon(
+                found, delta=delta, adjacency=adjacency, accountant=found.accountant, considered=found.considered
+            )
+    # Beyond an epsilon of about 20 the chance of an overflow, times e^epsilon, is no longer negligible against delta.
+    return Epsilon(math.inf, delta=delta, adjacency=adjacency, accountant="none")
 
 
+_FixedSize = SubsetAmplification | RedrawAmplification
 _MOST_DIFFERENT = 256  # mechanisms that are composed one by one; a longer list is rounded up to a grid
+_RESERVES = (1e-6, 1e-2, 0.5)  # shares of delta that are kept for batches that did not fit
 _CROSS_CHECKED = 16  # RDP is looser than PLD where both hold: for a longer list it is not worth its time
-
-
-def _check_supported(mechanism: Mechanism) -> None:
-    pure = bool(mechanism.laplace or mechanism.pure)
-    if pure and isinstance(mechanism.amplification, RedrawAmplification):
-        raise ValueError("no bound is known for Laplace or pure releases sampled with replacement: use Poisson batches")
-    if pure and mechanism.gaussian and isinstance(mechanism.amplification, SubsetAmplification):
-        raise ValueError(
-            "no bound is known for Gaussian and Laplace releases on one batch drawn without replacement: use Poisson"
-        )
 
 
 @lru_cache(maxsize=4096)
@@ -136,20 +162,15 @@ def _epsilon(counts: frozenset[tuple[Mechanism, int]], delta: float, adjacency: 
 
 def _numerical(items: Spent, delta: float, adjacency: Adjacency) -> dict[str, float]:
     """Compute the bounds that need a numerical accountant."""
-    fixed = tuple(item for item in items if _is_fixed_size(item[0]))
-    others = tuple(item for item in items if not _is_fixed_size(item[0]))
     found: dict[str, float] = {}
-    if not fixed:
-        if adjacency == "zero-out" or all(_has_replace_one_pair(mechanism) for mechanism, _ in items):
-            found["PLD"] = pld.epsilon(_pieces(items, delta, adjacency), delta)
-        else:
-            found["PLD of pairs"] = _of_pairs(items, delta)
-    if all(_has_rdp(mechanism, adjacency, bool(fixed)) for mechanism, _ in items):
-        if fixed or len(items) <= _CROSS_CHECKED:
-            found["RDP"] = rdp.epsilon(items, delta, adjacency)
-    elif fixed:  # no single accountant takes both: basic composition of two guarantees at delta / 2
-        halves = [_numerical(part, delta / 2, adjacency) for part in (fixed, others)]
-        found["sum of two"] = sum(min(half.values()) for half in halves)
+    if adjacency == "zero-out" or all(_has_replace_one_pair(mechanism) for mechanism, _ in items):
+        found["PLD"] = pld.epsilon(_pieces(items, delta, adjacency), delta)
+        if adjacency == "zero-out" and any(isinstance(m.amplification, _FixedSize) for m, _ in items):
+            found["PLD, draws known"] = pld.epsilon(_pieces(items, delta, adjacency, hidden=False), delta)
+    else:
+        found["PLD of pairs"] = _of_pairs(items, delta)
+    if len(items) <= _CROSS_CHECKED and all(_has_rdp(mechanism, adjacency) for mechanism, _ in items):
+        found["RDP"] = rdp.epsilon(items, delta, adjacency)
     return found
 
 
@@ -166,8 +187,9 @@ def _pure(mechanism: Mechanism, adjacency: Adjacency) -> float:
     total, by = sum(mechanism.laplace), mechanism.amplification
     if isinstance(by, PoissonAmplification):  # proved for zero-out; replacing is zeroing out twice
         return clips_moved(adjacency) * _amplified(total + mechanism.pure, by.rate)
-    if isinstance(by, SubsetAmplification):  # proved for replace-one, of which zero-out is a special case
-        return _amplified(2 * total + mechanism.pure, by.batch / by.size)
+    if isinstance(by, _FixedSize):  # the record may come up in every draw
+        known = by.most * (clips_moved(adjacency) * total + mechanism.pure)
+        return min(known, _amplified(by.most * (2 * total + mechanism.pure), by.appears))
     return clips_moved(adjacency) * total + mechanism.pure
 
 
@@ -176,22 +198,16 @@ def _amplified(eps: float, rate: float) -> float:
     return math.log1p(rate * math.expm1(eps)) if eps < 500 else eps + math.log(rate)
 
 
-def _is_fixed_size(mechanism: Mechanism) -> bool:
-    return isinstance(mechanism.amplification, SubsetAmplification) and mechanism.gaussian > 0
-
-
 def _has_replace_one_pair(mechanism: Mechanism) -> bool:
-    if isinstance(mechanism.amplification, PoissonAmplification):
-        return not (mechanism.laplace or mechanism.pure)
-    return not isinstance(mechanism.amplification, RedrawAmplification)
+    return not (isinstance(mechanism.amplification, PoissonAmplification) and (mechanism.laplace or mechanism.pure))
 
 
-def _has_rdp(mechanism: Mechanism, adjacency: Adjacency, with_fixed: bool) -> bool:
+def _has_rdp(mechanism: Mechanism, adjacency: Adjacency) -> bool:
     if mechanism.pure:  # the library would read it as randomised response against a uniform answer: too small
         return False
     if isinstance(mechanism.amplification, PoissonAmplification):
-        return adjacency == "zero-out" and not (with_fixed or mechanism.laplace)
-    return isinstance(mechanism.amplification, NoAmplification) or _is_fixed_size(mechanism)
+        return adjacency == "zero-out" and not mechanism.laplace
+    return isinstance(mechanism.amplification, NoAmplification)
 
 
 def _few(items: Spent) -> Spent:
@@ -233,8 +249,11 @@ def _rounded_up(mechanism: Mechanism, ratio: float) -> Mechanism:
     )
 
 
-def _pieces(items: Spent, delta: float, adjacency: Adjacency) -> list[tuple[pld.Piece, int]]:
-    """Return the dominating pairs of the mechanisms, one or more per mechanism."""
+def _pieces(items: Spent, delta: float, adjacency: Adjacency, *, hidden: bool = True) -> list[tuple[pld.Piece, int]]:
+    """Return the dominating pairs of the mechanisms, one or more per mechanism.
+
+    `hidden` chooses between the two pairs of a batch of a fixed size: draws secret or known.
+    """
     total = sum(count for _, count in items)
     pieces: list[tuple[pld.Piece, int]] = []
     for mechanism, count in items:
@@ -244,10 +263,11 @@ def _pieces(items: Spent, delta: float, adjacency: Adjacency) -> list[tuple[pld.
                 pieces.append((pld.Shifted(scale * mu * math.sqrt(count)), 1))
             pieces += [(pld.Shared(laplace=(scale * e,)), count) for e in mechanism.laplace]
             pieces += [(pld.Shared(pure=(mechanism.pure,)), count)] if mechanism.pure else []
-        elif isinstance(by, SubsetAmplification):
-            pieces.append((pld.Shared(pure=(_pure(mechanism, adjacency),)), count))
-        elif isinstance(by, RedrawAmplification):
-            pieces.append((pld.Shifted(mu, over=_draws(by, 1e-4 * delta / total)), count))
+        elif isinstance(by, _FixedSize):
+            scale = 2.0 if hidden else scale  # another record stands in the place of one that was not drawn
+            laplace = tuple(scale * e for e in mechanism.laplace)
+            pure = (mechanism.pure,) if mechanism.pure else ()
+            pieces.append((pld.Redrawn(_draws(by, 1e-4 * delta / total), hidden, scale * mu, laplace, pure), count))
         elif mechanism.laplace or mechanism.pure:
             pure = (mechanism.pure,) if mechanism.pure else ()
             pieces.append((pld.Shared(mu, mechanism.laplace, pure, by.rate), count))
@@ -258,11 +278,13 @@ def _pieces(items: Spent, delta: float, adjacency: Adjacency) -> list[tuple[pld.
     return pieces
 
 
-def _draws(by: RedrawAmplification, tail: float) -> pld.Mixture:
+def _draws(by: SubsetAmplification | RedrawAmplification, tail: float) -> pld.Mixture:
     """Return how often a record is drawn; counts rarer than `tail` are left out, and charged to delta."""
-    rate = 1 / by.size
-    most = int(binom.isf(min(tail, 0.5), by.batch, rate))
-    return tuple((k, float(w)) for k, w in enumerate(binom.pmf(np.arange(most + 1), by.batch, rate)) if w > 0)
+    if isinstance(by, SubsetAmplification):
+        return (0, 1 - by.appears), (1, by.appears)
+    counts = np.arange(by.batch + 1)
+    most = int(np.argmax(binom.sf(counts, by.batch, 1 / by.size) <= tail))
+    return tuple((k, float(w)) for k, w in enumerate(binom.pmf(counts[: most + 1], by.batch, 1 / by.size)) if w > 0)
 
 
 def _of_pairs(items: Spent, delta: float) -> float:

@@ -19,6 +19,7 @@ from sottovoce.clipping.bookkeeping import clipped_sum
 from sottovoce.data.sealed import Sealed
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Rows
+from sottovoce.schedules import RAISED
 from sottovoce.trees import Tree
 
 
@@ -90,11 +91,14 @@ def added(means: Sequence[Tree]) -> Tree:
 def noised(mean: Tree, release: Release, key: jax.Array, t: Any, agent: Any) -> Tree:
     """Return `mean` with the release's noise of step t: independent in each coordinate of each leaf.
 
-    Floating-point noise: the guarantee is that of the ideal mechanism, which reports state.
+    The scale is computed in float32 and raised by `RAISED`, so that it is not below the one that is charged
+    (`sottovoce.schedules.charged`). Floating-point noise: the guarantee is that of the ideal mechanism, which reports
+    state.
     """
     scale = release.scale(t, agent)
     if isinstance(scale, float) and scale == 0.0:
         return mean
+    scale = jax.lax.optimization_barrier(jnp.asarray(scale, jnp.float32)) * (1 + RAISED)  # as it is charged
     draw = jax.random.normal if release.mechanism == "gaussian" else jax.random.laplace
     leaves, structure = jax.tree.flatten(mean)
     noisy = [

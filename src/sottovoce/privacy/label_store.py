@@ -3,25 +3,38 @@
 Draws are kept with the data: a second run, another seed or a sweep gets the labels that were drawn before. For example,
 ten runs with `Memoised(1.0)` see the same noisy labels, and cost epsilon 1 together. A redraw is possible, and adds its
 epsilon. With a path, draws and costs survive the process; the file holds no true label.
+
+One store per set of labels: what two stores spend on the same labels is added up by neither. A small file beside the
+store (`.head`) holds the hash of what was written last, so that an older copy of the store is refused. It also holds a
+salted hash of the labels, by which a second store of the same labels in the same folder, or in the same process, is
+refused. A copy of both files in another folder is not noticed: keep them where only the label holder can write.
 """
 
 import io
 import json
 import math
 import random
+import secrets
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sottovoce.files import write_atomically
+from sottovoce.files import locked, write_atomically
 from sottovoce.privacy import accountant
+from sottovoce.privacy.discrete import discrete_laplace
 from sottovoce.privacy.ledger import Budget, BudgetExceeded, digest
-from sottovoce.privacy.mechanisms import Epsilon, Mechanism
-from sottovoce.privacy.response import ONE, Response, groups
+from sottovoce.privacy.mechanisms import Epsilon, Mechanism, check_delta, check_epsilon
+from sottovoce.privacy.response import Response, groups
+
+VERSION = 1  # of a store's file and of its head
+_FINE = 2**16  # grid steps per label in the noise of a count
+_STORES: "weakref.WeakSet[Labels]" = weakref.WeakSet()  # of this process, to find a second one of the same labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,16 +102,22 @@ class Labels:
     ) -> None:
         if not (budget is None or isinstance(budget, Budget)):
             raise TypeError(f"budget is {budget!r}: give sv.Budget(epsilon, delta)")
+        if budget is not None and budget.adjacency != "replace-one":
+            raise ValueError("a label is replaced, never removed: give sv.Budget(epsilon, delta) with replace-one")
         self.budget = budget
         self._seen: str | None = None  # the file's digest, as this store knows it
         self._label = _checked(label, classes)
         self.classes, self.path, self.simulated = classes, Path(path) if path is not None else None, seed is not None
-        self._rows = sha256(repr((len(self._label), None if ids is None else np.asarray(ids).tolist())).encode())
+        self._rows = sha256(repr((len(self._label), _checked_ids(ids, len(self._label)))).encode())
+        self._salt = secrets.token_hex(16)
         self._coins: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
         self._memos: dict[float, Memo] = {}
         self._costs: dict[Mechanism, np.ndarray] = {}
-        if self.path is not None and self.path.exists():
-            self._read(self.path)
+        if self.path is not None:
+            with locked(self.path):
+                self._read(self.path)
+            self._refuse_second(self.path)
+            _STORES.add(self)
 
     def __len__(self) -> int:
         return len(self._label)
@@ -110,9 +129,11 @@ class Labels:
         chosen so that the answer tells most (`sottovoce.privacy.response`). It may come from public features and from
         labels drawn earlier, never from true ones.
         """
-        n, chosen = len(self), np.arange(len(self)) if rows is None else np.asarray(rows)
+        n, chosen, epsilon = len(self), self._chosen(rows), check_epsilon(epsilon)
         if prior is not None and np.shape(prior) != (len(chosen), self.classes):
             raise ValueError(f"the prior has shape {np.shape(prior)}, expected {(len(chosen), self.classes)}")
+        if prior is not None and not (np.isfinite(prior).all() and (np.asarray(prior) >= 0).all()):
+            raise ValueError("the prior has entries that are negative or not finite: give class probabilities")
         memo = self._memos.get(epsilon) or Memo(
             epsilon, np.full(n, -1, np.int32), np.zeros(n, np.int32), np.ones((n, self.classes), np.float32)
         )
@@ -143,10 +164,11 @@ class Labels:
 
     def redraw(self, epsilon: float, rows: Any = None) -> Memo:
         """Draw labels again that were drawn before; the cost is added to what was spent."""
+        epsilon, chosen = check_epsilon(epsilon), self._chosen(rows)
         old = self._memos.get(epsilon)
         if old is None:
             return self.memo(epsilon, rows)
-        forgotten = np.ones(len(self), bool) if rows is None else np.isin(np.arange(len(self)), rows)
+        forgotten = np.isin(np.arange(len(self)), chosen)
         self._memos[epsilon] = Memo(epsilon, np.where(forgotten, -1, old.observed), old.answers, old.likelihood)
         try:
             return self.memo(epsilon, rows)
@@ -158,7 +180,14 @@ class Labels:
         """Record that each mechanism will be applied to row i ``uses[mechanism][i]`` times, before any of them is."""
         costs = dict(self._costs)
         for mechanism, given in uses.items():
-            counts = np.asarray(given, np.int64)
+            counts = np.asarray(given)
+            if not isinstance(mechanism, Mechanism):
+                raise TypeError(f"{mechanism!r} was charged: give a mapping from Mechanism to counts")
+            if mechanism.gaussian or not isinstance(mechanism.amplification, accountant.NoAmplification):
+                raise ValueError("labels are charged for Laplace and pure releases without amplification only")
+            if counts.dtype.kind not in "biu" and not (counts.dtype.kind == "f" and (counts == counts.round()).all()):
+                raise ValueError(f"counts are {counts.dtype}: give whole numbers, one per row")
+            counts = counts.astype(np.int64)
             if counts.shape != (len(self),) or (counts < 0).any():
                 raise ValueError(f"counts have shape {counts.shape}: give one number >= 0 for each of {len(self)} rows")
             costs[mechanism] = costs.get(mechanism, 0) + counts
@@ -176,20 +205,50 @@ class Labels:
 
         All runs, all draws and all noisy counts are composed.
         """
-        return _most(self._costs, delta)
+        return _most(self._costs, check_delta(delta))
 
     def accuracy(self, guessed: Any, epsilon: float, rows: Any = None) -> float:
-        """Return the share of right guesses on true labels, with Laplace noise on the count, charged to these rows."""
-        if not epsilon > 0:
+        """Return the share of right guesses on true labels, with Laplace noise on the count, charged to these rows.
+
+        Guarantee: one label moves the count by at most 1, because there is one guess per row and no row is listed
+        twice. The noise is discrete and exact, on a grid of 1 / 65536.
+        """
+        if isinstance(epsilon, int | float) and not epsilon > 0:
             raise ValueError(f"epsilon is {epsilon}: give a positive number, or measure on public test labels")
-        chosen = np.arange(len(self)) if rows is None else np.asarray(rows)
+        epsilon, chosen, guesses = check_epsilon(epsilon), self._chosen(rows), np.asarray(guessed)
+        if not len(chosen):
+            raise ValueError("rows are empty: there is nothing to measure")
+        if guesses.shape != chosen.shape:
+            raise ValueError(f"guesses have shape {guesses.shape}: give one class per row, shape {chosen.shape}")
+        if not np.issubdtype(guesses.dtype, np.integer):
+            raise TypeError(
+                f"guesses are {guesses.dtype}: give classes as whole numbers, such as scores.argmax(axis=1)"
+            )
         self.charge({Mechanism(pure=epsilon): np.bincount(chosen, minlength=len(self))})
-        right = int(np.sum(np.asarray(guessed) == self._label[chosen]))
-        return (right + _whole_laplace(epsilon, self._coins)) / len(chosen)
+        right = int(np.sum(guesses == self._label[chosen]))
+        noise = discrete_laplace(math.ceil(_FINE / Fraction(epsilon)), self._coins)  # one label is _FINE grid steps
+        return (right + noise / _FINE) / len(chosen)
 
     def open(self) -> np.ndarray:
         """Return one-hot true labels, for gates that hide them at each use, and for runs that guarantee nothing."""
         return np.eye(self.classes, dtype=np.float32)[self._label]
+
+    def _chosen(self, rows: Any) -> np.ndarray:
+        """Return row numbers, each once and in range; a mask of booleans is not a list of rows."""
+        if rows is None:
+            return np.arange(len(self))
+        chosen = np.asarray(rows)
+        if chosen.size == 0:
+            return np.zeros(0, np.int64)
+        if chosen.dtype == bool:
+            raise TypeError("rows are booleans: give row numbers, np.flatnonzero(rows)")
+        if chosen.ndim != 1 or not np.issubdtype(chosen.dtype, np.integer):
+            raise TypeError(f"rows are {chosen.dtype} of shape {chosen.shape}: give a list of row numbers")
+        if chosen.min() < 0 or chosen.max() >= len(self):
+            raise ValueError(f"rows run from {chosen.min()} to {chosen.max()}: there are rows 0 to {len(self) - 1}")
+        if len(np.unique(chosen)) < len(chosen):
+            raise ValueError("rows list a row twice: a label is used once per call")
+        return chosen.astype(np.int64)
 
     def _save(self) -> None:
         if self.path is None:
@@ -201,33 +260,120 @@ class Labels:
         for number, counts in enumerate(self._costs.values()):
             arrays[f"counts{number}"] = counts
         facts = {
+            "version": VERSION,
             "rows": self._rows.hexdigest(),
             "memos": list(self._memos),
             "costs": [{"pure": m.pure, "laplace": m.laplace} for m in self._costs],
         }
         buffer = io.BytesIO()
         np.savez_compressed(buffer, facts=np.asarray(json.dumps(facts)), **arrays)  # type: ignore[arg-type]
-        if self._seen != (digest(self.path.read_bytes()) if self.path.exists() else None):
-            raise ValueError(
-                f"{self.path} was written to by another process meanwhile, so what was drawn and what is left of the "
-                "budget have changed: create the Labels again"
-            )
-        write_atomically(self.path, buffer.getvalue())
-        self._seen = digest(buffer.getvalue())
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self.path):
+            if self._seen != (digest(self.path.read_bytes()) if self.path.exists() else None):
+                raise ValueError(
+                    f"{self.path} was written to by another process meanwhile, so what was drawn and what is left of "
+                    "the budget have changed: create the Labels again"
+                )
+            after = digest(buffer.getvalue())
+            self._write_head(self.path, self._seen, after)  # a kill in between leaves either the old store or the new
+            write_atomically(self.path, buffer.getvalue(), private=True)
+            self._write_head(self.path, after, None)
+            self._seen = after
+
+    def _write_head(self, path: Path, now: str | None, coming: str | None) -> None:
+        mark = _mark(self._salt, self._label, self._rows.hexdigest())
+        facts = {"version": VERSION, "store": now, "next": coming, "salt": self._salt, "labels": mark}
+        write_atomically(_head(path), json.dumps(facts).encode(), private=True)
 
     def _read(self, path: Path) -> None:
-        data = path.read_bytes()
-        self._seen = digest(data)
-        with np.load(io.BytesIO(data)) as file:
-            facts = json.loads(str(file["facts"]))
-            if facts["rows"] != self._rows.hexdigest():
-                raise ValueError(f"{path} belongs to other rows, or to these in another order: give the right file")
-            for number, epsilon in enumerate(facts["memos"]):
-                parts = [file[f"{name}{number}"] for name in ("observed", "answers", "likelihood")]
-                self._memos[epsilon] = Memo(epsilon, *parts)
-            for number, cost in enumerate(facts["costs"]):
-                mechanism = Mechanism(pure=cost["pure"], laplace=tuple(cost["laplace"]))
-                self._costs[mechanism] = file[f"counts{number}"]
+        head = _read_head(_head(path))
+        try:
+            data = path.read_bytes() if path.exists() else None
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read ({error.strerror}): give the path of a label store") from error
+        if head is None and data is None:
+            return
+        if head is None:
+            raise ValueError(f"{_head(path)} is missing, so {path} may be an old copy. {_RESTORE}")
+        found = None if data is None else digest(data)
+        if found not in (head["store"], head["next"] or head["store"]):
+            raise ValueError(f"{path} is not what was written last: it was changed, or is an old copy. {_RESTORE}")
+        self._seen, self._salt = found, head["salt"]
+        if data is None:
+            return
+        try:
+            facts, arrays = _unpacked(data)
+            if facts["version"] != VERSION:
+                raise ValueError(f"version {facts['version']!r}, and this program reads version {VERSION}")
+            rows, memos, costs = facts["rows"], facts["memos"], facts["costs"]
+        except Exception as error:  # a damaged file may fail anywhere in the readers of zip, NumPy and JSON
+            raise ValueError(
+                f"{path} is no label store ({type(error).__name__}: {error!s:.100}). {_RESTORE}"
+            ) from error
+        if rows != self._rows.hexdigest():
+            raise ValueError(f"{path} belongs to other rows, or to these in another order: give the right file")
+        for number, epsilon in enumerate(memos):
+            parts = [arrays[f"{name}{number}"] for name in ("observed", "answers", "likelihood")]
+            self._memos[epsilon] = Memo(epsilon, *parts)
+        for number, cost in enumerate(costs):
+            mechanism = Mechanism(pure=cost["pure"], laplace=tuple(cost["laplace"]))
+            self._costs[mechanism] = arrays[f"counts{number}"]
+
+    def _refuse_second(self, path: Path) -> None:
+        """Refuse a store of labels that have another one: neither would know what the other spends."""
+        here = path.resolve()
+        same = [
+            other.path
+            for other in _STORES
+            if other.path is not None
+            and other.path.resolve() != here
+            and other.path.exists()
+            and other._rows.digest() == self._rows.digest()
+            and np.array_equal(other._label, self._label)
+        ]
+        for head in sorted(path.parent.glob("*.head")) if path.parent.is_dir() else []:
+            if head.resolve() == _head(here):
+                continue
+            try:
+                facts = _read_head(head)
+            except ValueError:
+                continue  # the head of something else, such as a ledger
+            if facts is not None and facts["labels"] == _mark(facts["salt"], self._label, self._rows.hexdigest()):
+                same.append(head.with_name(head.name.removesuffix(".head")))
+        if same:
+            raise ValueError(
+                f"these labels have a store already, {same[0]}: give path={str(same[0])!r}, because two stores do not "
+                "know what each other spends"
+            )
+
+
+_RESTORE = "Restore both files from the newest copy; without them nobody knows what was spent."
+
+
+def _head(path: Path) -> Path:
+    return path.with_name(path.name + ".head")
+
+
+def _mark(salt: str, label: np.ndarray, rows: str) -> str:
+    """Return a salted hash of the labels, by which a second store of the same labels is recognised."""
+    return sha256(salt.encode() + rows.encode() + label.astype(np.int64).tobytes()).hexdigest()
+
+
+def _read_head(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        facts = json.loads(path.read_bytes())
+        if facts["version"] != VERSION or not {"store", "next", "salt", "labels"} <= facts.keys():
+            raise ValueError("it has another version")
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise ValueError(f"{path} is not the head of a label store ({type(error).__name__}). {_RESTORE}") from error
+    return dict(facts)
+
+
+def _unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    with np.load(io.BytesIO(data)) as file:
+        return json.loads(str(file["facts"])), {name: file[name] for name in file.files if name != "facts"}
 
 
 def _most(costs: Mapping[Mechanism, np.ndarray], delta: float) -> Epsilon:
@@ -241,21 +387,19 @@ def _most(costs: Mapping[Mechanism, np.ndarray], delta: float) -> Epsilon:
     )
 
 
-def _whole_laplace(epsilon: float, coins: random.Random) -> int:
-    """Draw discrete Laplace noise for a count: the difference of two geometric numbers, by integer coins rounded up."""
-    going_on = math.ceil(math.exp(-epsilon) * (1 + 2**-50) * ONE)
-
-    def geometric() -> int:
-        turns = 0
-        while coins.randrange(ONE) < going_on:
-            turns += 1
-        return turns
-
-    return geometric() - geometric()
+def _checked_ids(ids: Any, count: int) -> list[Any] | None:
+    if ids is None:
+        return None
+    listed = np.asarray(ids)
+    if listed.shape != (count,) or len(np.unique(listed)) < count:
+        raise ValueError(f"ids have shape {listed.shape}: give {count} different ids, one per label")
+    return list(listed.tolist())
 
 
 def _checked(label: Any, classes: int) -> np.ndarray:
     label = np.asarray(label)
+    if isinstance(classes, bool) or not isinstance(classes, int | np.integer):
+        raise TypeError(f"classes is {classes!r}: give a whole number")
     if classes < 2:
         raise ValueError(f"classes is {classes}: a label needs at least 2 possible values")
     if label.ndim != 1 or not np.issubdtype(label.dtype, np.integer) or not len(label):

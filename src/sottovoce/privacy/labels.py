@@ -18,6 +18,7 @@ depend on the labels only through earlier noisy ones, and nothing but `Labels` r
 are known to every party, sampling amplifies nothing.
 """
 
+import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
@@ -29,7 +30,7 @@ from jax import Array
 
 from sottovoce.privacy import published
 from sottovoce.privacy.label_store import Labels
-from sottovoce.privacy.mechanisms import Mechanism
+from sottovoce.privacy.mechanisms import Mechanism, check_epsilon
 
 __all__ = ["Fresh", "LabelGate", "Labels", "LaplaceGate", "Memoised", "Open", "Printed"]
 
@@ -135,8 +136,7 @@ class Memoised(LabelGate):
     correction: Literal["forward", "debiased"] = "forward"
 
     def __post_init__(self) -> None:
-        if not self.epsilon > 0:
-            raise ValueError(f"epsilon is {self.epsilon}: give a positive number")
+        check_epsilon(self.epsilon)
         if self.correction not in ("forward", "debiased"):
             raise ValueError(f"correction is {self.correction!r}: choose 'forward' or 'debiased'")
 
@@ -175,8 +175,8 @@ class LaplaceGate(LabelGate):
     shared: bool = False
 
     def __post_init__(self) -> None:
-        if not self.scale > 0:
-            raise ValueError(f"scale is {self.scale}: give a positive number")
+        if isinstance(self.scale, bool | str) or not 0 < self.scale < float("inf"):
+            raise ValueError(f"scale is {self.scale!r}: give a positive number")
 
     @final
     @property
@@ -186,7 +186,12 @@ class LaplaceGate(LabelGate):
 
     @final
     def noise(self, shape: tuple[int, ...], copies: tuple[int, ...], key: Array) -> Array:
-        """Draw Laplace noise for a batch in each copy."""
+        """Draw Laplace noise for a batch in each copy.
+
+        The gate itself is part of the key. Otherwise two scales on one seed would share their noise, and twice the
+        release of `Fresh(2)` minus that of `Fresh(4)` would be the label.
+        """
+        key = jax.random.fold_in(key, zlib.crc32(repr(self).encode()))
         drawn = jax.random.laplace(key, shape if self.shared else (*copies, *shape))
         return self.scale * _repeated(drawn, copies) if self.shared else self.scale * drawn
 

@@ -1,24 +1,35 @@
-"""Keep a ledger: what each agent has spent, written to a file before it is spent.
+"""Keep a ledger: what each party has spent, written to a file before it is spent.
 
 For example, a run of 40 steps that charges every 10 steps writes four entries. A later run reads them, and is refused
 if both runs together would exceed the budget.
 
-A simulation has one ledger for all its agents; a deployed agent keeps its own. An entry covers consecutive steps of one
-run. Writing the same entry again changes nothing: a run that was killed and resumed repeats the same bytes, which cost
-no privacy, so nothing is charged twice.
+A simulation has one ledger for all its parties; a deployed party keeps its own. An entry covers consecutive steps of
+one run. Writing the same entry again changes nothing: a run that was killed and resumed repeats the same bytes, which
+cost no privacy, so nothing is charged twice.
 
-The file only grows. Each line carries the hash of the line before it. A small file beside it (`.head`) holds the number
-of lines and the hash of the last line. A line that was changed, removed or inserted is therefore refused, and so is a
-file that was cut, deleted or rolled back without its head: nobody would know what was spent. This guards against
-accidents and careless edits. Whoever rewrites both files can forge them, so keep them where only the agent can write.
+Who is who. A shared ledger goes by the names of the parties, because numbers change when a list is sorted another way:
+"north" is the same holder of the same records in every run. Parties without names can share a ledger within one run
+only, unless every run has a single party.
+
+Adjacency. Entries hold mechanisms, which do not depend on the adjacency, and the adjacency that their run stated. All
+entries are composed under one adjacency: the one that is asked for, or that of the budget. Replace-one, the default of
+a budget, covers zero-out: a record that is zeroed out is replaced by one that contributes nothing, so every bound under
+replace-one is a bound under zero-out too. The opposite is false.
+
+Files. The ledger only grows. Each line carries the hash of the line before it. A small file beside it (`.head`) holds
+the number of lines and the hash of the last line; it is made before the first line. A line that was changed, removed or
+inserted is therefore refused, and so is a file that was cut, deleted or rolled back without its head: nobody would know
+what was spent. A line that a kill left incomplete was never followed by a release, and is removed by the next charge.
+Writers wait for each other (`.lock`), and read what others wrote before they add a line. This guards against accidents
+and careless edits. Whoever rewrites both files can forge them, so the files are readable by their owner only.
 
 What is stable. A ledger outlives the program that wrote it. Each line has a version, and a line of another version is
 refused. Within a version these may never change: the names of the fields in a line, the names of the amplifications
 (`AMPLIFICATIONS`) and of their fields (rate, size, batch), and the meaning of the numbers, which is that of
 `sottovoce.privacy.mechanisms.Mechanism`. The names of Python classes are not in the file. A line, without its hash:
 
-    {"version": 1, "run": "a", "start": 0, "stop": 10, "unit": "record",
-     "groups": [{"level": "records", "agents": [0], "spent": [{"count": 10,
+    {"version": 2, "run": "a", "start": 0, "stop": 10, "unit": "record", "attempt": 0, "adjacency": "zero-out",
+     "owned": false, "groups": [{"level": "records", "agents": ["north"], "overflow": 0.0, "spent": [{"count": 10,
          "gaussian": 0.25, "laplace": [], "pure": 0.0, "sampling": {"kind": "poisson", "rate": 0.1}}]}]}
 """
 
@@ -27,12 +38,12 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce.files import write_atomically
+from sottovoce.files import PRIVATE, locked, write_atomically
 from sottovoce.privacy import accountant
 from sottovoce.privacy.mechanisms import (
     Adjacency,
@@ -44,35 +55,45 @@ from sottovoce.privacy.mechanisms import (
     RedrawAmplification,
     Spent,
     SubsetAmplification,
+    check_adjacency,
+    check_delta,
+    check_epsilon,
 )
 
-SpentByLevel = dict[str, Spent]  # what one run spent on records of each level
-VERSION = 1  # of a line in a ledger file
+Cost = tuple[Spent, float]  # mechanisms, and the chance that some padded batch did not fit
+CostByLevel = dict[str, Cost]  # what one run spent on records of each level
+VERSION = 2  # of a line in a ledger file, and of its head
 AMPLIFICATIONS: dict[str, type[Amplification]] = {  # names in ledger files, which are stable, and the classes
     "none": NoAmplification,
     "poisson": PoissonAmplification,
     "without replacement": SubsetAmplification,
     "with replacement": RedrawAmplification,
 }
-OWNER = -1  # stands for the agent itself in the ledger that it keeps for itself, whatever its number is in a run
+OWNER = ""  # stands for the party itself in the ledger that it keeps for itself, whatever its name is in a run
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _COMBINATIONS = 64  # combinations of levels over runs that are tried one by one
 _NAMES = {kind: name for name, kind in AMPLIFICATIONS.items()}
 
 
 @dataclass(frozen=True)
 class Budget:
-    """State the most that any agent may spend, over all runs in a ledger.
+    """State the most that any party may spend, over all runs in a ledger.
+
+    Everything that was ever spent is composed under `adjacency`, whatever adjacency a run states for itself: epsilons
+    of different adjacencies do not add up. Replace-one, the default, covers both.
 
     >>> Budget(epsilon=2.0, delta=1e-5)
-    Budget(epsilon=2.0, delta=1e-05)
+    Budget(epsilon=2.0, delta=1e-05, adjacency='replace-one')
     """
 
     epsilon: float
     delta: float
+    adjacency: Adjacency = "replace-one"
 
     def __post_init__(self) -> None:
-        if not self.epsilon > 0 or not 0 <= self.delta < 1:
-            raise ValueError(f"budget ({self.epsilon}, {self.delta}): epsilon must be positive and delta in [0, 1)")
+        object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
+        object.__setattr__(self, "delta", check_delta(self.delta))
+        check_adjacency(self.adjacency)
 
 
 class BudgetExceeded(ValueError):
@@ -81,19 +102,26 @@ class BudgetExceeded(ValueError):
 
 @dataclass(frozen=True)
 class Group:
-    """Name agents (or the `OWNER`) that spend the same on records of one level.
+    """Name parties that spend the same on records of one level.
 
-    The level is "records" for a problem with one record set.
+    The level is "records" for a problem with one record set. `overflow` is the chance that a padded batch did not fit.
+
+    >>> Group("records", ("north", "south"), ()).agents
+    ('north', 'south')
     """
 
     level: str
-    agents: tuple[int, ...]
+    agents: tuple[str, ...]
     spent: Spent
+    overflow: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "agents", tuple(map(str, self.agents)))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """State what each group of agents spends in the steps `start` to `stop` - 1 of a run."""
+    """State what each group of parties spends in the steps `start` to `stop` - 1 of a run."""
 
     run: str
     start: int
@@ -101,20 +129,27 @@ class Entry:
     groups: tuple[Group, ...]
     unit: str = "record"  # whose data is protected: epsilons of records and of larger units do not compose
     attempt: int = 0  # how often the stretch was drawn before: deployed noise cannot be repeated
+    adjacency: Adjacency = "replace-one"  # that the run states
+    owned: bool = False  # whether the ledger is kept by the one party in the groups
 
     @property
     def key(self) -> tuple[str, int, int, int]:
         """What makes it the same entry."""
         return self.run, self.start, self.stop, self.attempt
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The parties that it charges."""
+        return frozenset(name for group in self.groups for name in group.agents)
+
 
 class Ledger:
     """Hold entries in order, in memory and, with a path, in a file (one JSON line per entry).
 
     >>> ledger = Ledger()
-    >>> once = Entry("run", 0, 10, (Group("records", (0,), ((Mechanism(laplace=(0.1,)), 10),)),))
+    >>> once = Entry("run", 0, 10, (Group("records", ("north",), ((Mechanism(laplace=(0.1,)), 10),)),))
     >>> ledger.charge(once); ledger.charge(once)
-    >>> float(ledger.epsilon(agent=0, delta=0.0, adjacency="zero-out"))
+    >>> float(ledger.epsilon("north", delta=0.0, adjacency="zero-out"))
     1.0
     """
 
@@ -122,166 +157,224 @@ class Ledger:
         self.path = Path(path) if path is not None else None
         self.entries: dict[tuple[str, int, int, int], Entry] = {}
         self._last = digest(b"")
-        self._size = 0  # of the file, as this ledger knows it
+        self._size = 0  # of the complete lines in the file, as this ledger knows it
+        self._promised: Callable[[], None] = lambda: None  # checks the budget again
         if self.path is not None:
-            self._read(self.path)
+            with locked(self.path):
+                self._read(self.path)
 
     def charge(self, entry: Entry) -> None:
-        """Write an entry and sync it to disk, after which the release may follow; do nothing if it is there already."""
+        """Write an entry and sync it to disk, after which the release may follow; do nothing if it is there already.
+
+        If another run wrote to the file meanwhile, its entries are read first, and a budget is checked again.
+        """
+        if self.path is None:
+            if self._is_new(entry):
+                self.entries[entry.key] = entry
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self.path):
+            if self._others_wrote(self.path):
+                self._read(self.path)
+                self._promised()
+            if self._is_new(entry):
+                self._append(self.path, entry)
+                self.entries[entry.key] = entry
+
+    def _is_new(self, entry: Entry) -> bool:
         if entry.key in self.entries:
             if self.entries[entry.key] != entry:
                 raise ValueError(
                     f"run {entry.run}, steps {entry.start} to {entry.stop}, was charged differently before"
                 )
-            return
-        self.check(entry.unit, _owned(entry))
-        if self.path is not None:
-            self._append(self.path, json.dumps({"version": VERSION, **_encode(entry), "before": self._last}).encode())
-        self.entries[entry.key] = entry
+            return False
+        self.check(entry)
+        return True
 
-    def check(self, unit: str, owned: bool) -> None:
-        """Refuse an entry of another unit or owner than the first one, with which all others agree."""
-        first = next(iter(self.entries.values()), None)
+    def check(self, entry: Entry) -> None:
+        """Refuse an entry that does not compose with those of other runs, with the remedy."""
         where = self.path or "the ledger"
-        if first is not None and first.unit != unit:
-            raise ValueError(f"{where} counts by {first.unit}, this run by {unit}: give it another ledger")
-        if first is not None and _owned(first) != owned:
-            kind, remedy = ("all agents", "by itself") if owned else ("its owner alone", "in a list")
+        first = next(iter(self.entries.values()), None)
+        if first is None:
+            return
+        if first.unit != entry.unit:
+            raise ValueError(f"{where} counts by {first.unit}, this run by {entry.unit}: give it another ledger")
+        if first.owned != entry.owned:
+            kind, remedy = ("all agents", "by itself") if entry.owned else ("its owner alone", "in a list")
             raise ValueError(f"{where} was kept for {kind}: give it {remedy}, or give another ledger")
-
-    def _append(self, path: Path, line: bytes) -> None:
-        if (path.stat().st_size if path.exists() else 0) != self._size:
+        others = [kept for kept in self.entries.values() if kept.run != entry.run]
+        if entry.owned:
+            strangers = {name for kept in others for name in kept.names if _is_name(name)} - entry.names
+            if strangers and all(map(_is_name, entry.names)):
+                raise ValueError(
+                    f"{where} was kept by {', '.join(sorted(strangers))}, not by {', '.join(sorted(entry.names))}: "
+                    "give each party its own ledger, in the order of the parties"
+                )
+            return
+        parties = frozenset().union(entry.names, *(kept.names for kept in others))
+        if others and len(parties) > 1 and not all(map(_is_name, parties)):
             raise ValueError(
-                f"{path} was written to by another run meanwhile, so what is left of the budget has changed: "
-                "run again (what was released so far is charged)"
+                f"{where} holds another run, and some parties have no names: by number alone it is not known who spent "
+                "what. Name them, for example sv.data.Part(records, rows, name='north') or split(..., names=...), or "
+                "give another ledger"
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
+
+    def _others_wrote(self, path: Path) -> bool:
+        size = path.stat().st_size if path.exists() else 0
+        if size <= self._size:
+            return size < self._size
+        with path.open("rb") as file:  # what a kill left of a line is no line of another's
+            file.seek(self._size)
+            return b"\n" in file.read()
+
+    def _append(self, path: Path, entry: Entry) -> None:
+        line = json.dumps({"version": VERSION, **_encode(entry), "before": self._last}).encode()
+        if not _head(path).exists():  # before the first line: a kill in between leaves a ledger of 0 lines
+            self._write_head(path, 0)
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE), "r+b") as file:
+            file.truncate(self._size)  # what a kill left of a line
+            file.seek(self._size)
             file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())
         self._size += len(line) + 1
         self._last = digest(line)
-        write_atomically(_head(path), f"{len(self.entries) + 1} {self._last}\n".encode())
+        self._write_head(path, len(self.entries) + 1)
+
+    def _write_head(self, path: Path, lines: int) -> None:
+        facts = {"version": VERSION, "lines": lines, "last": self._last}
+        write_atomically(_head(path), json.dumps(facts).encode() + b"\n", private=True)
 
     def _read(self, path: Path) -> None:
         """Read all entries and check the chain of hashes; raise ValueError if anything is missing or changed."""
-        head = _head(path).read_text().split() if _head(path).exists() else None
-        data = path.read_bytes() if path.exists() else b""
+        head = _read_head(_head(path))
+        data = _bytes(path)
         *lines, torn = data.split(b"\n")
-        digests = [self._last]
+        digests, entries = [digest(b"")], dict[tuple[str, int, int, int], Entry]()
         for number, line in enumerate(lines, start=1):
-            try:
-                fields = json.loads(line)
-                if fields.pop("before") != digests[-1]:
-                    raise ValueError("it does not follow the line before")
-                version = fields.pop("version")
-                entry = _decode(fields) if version == VERSION else None
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(_refusal(f"{path}, line {number}, is not a ledger entry ({error})")) from error
-            if entry is None:
-                raise ValueError(
-                    f"{path}, line {number}, has version {version!r}, and this program reads version {VERSION}: "
-                    "use the version of sottovoce that wrote it, or give another ledger"
-                )
-            self.entries[entry.key] = entry
+            entry = _read_line(f"{path}, line {number},", line, digests[-1])
+            if entry.key in entries:
+                raise ValueError(_refusal(f"{path}, line {number}, repeats an earlier one"))
+            entries[entry.key] = entry
             digests.append(digest(line))
-        count = int(head[0]) if head else 0
         if head is None and (lines or torn):
             raise ValueError(_refusal(f"{_head(path)} is missing"))
+        count, last = head or (0, digests[0])
         # A kill may come between a line and its head, or inside a line: that release did not happen.
         if len(lines) not in (count, count + 1) or (torn and len(lines) != count):
             raise ValueError(_refusal(f"{path} has {len(lines)} lines where {count} were written"))
-        if head is not None and digests[count] != head[1]:
+        if digests[count] != last:
             raise ValueError(_refusal(f"{path}, line {count}, is not the one that was written"))
-        if torn:
-            os.truncate(path, len(data) - len(torn))
+        self.entries = entries
         self._last, self._size = digests[-1], len(data) - len(torn)
 
-    def spent(self, agent: int, leaving_out: str | None = None) -> list[SpentByLevel]:
-        """Return what each run but `leaving_out` spent on an agent's records, by level.
+    def spent(self, agent: str, leaving_out: str | None = None) -> list[CostByLevel]:
+        """Return what each run but `leaving_out` spent on a party's records, by level.
 
-        In an owner's ledger every agent is the owner.
+        In an owner's ledger every party is the owner.
         """
-        runs: dict[str, dict[str, Counter[Mechanism]]] = {}
+        runs: dict[str, dict[str, tuple[Counter[Mechanism], float]]] = {}
         for entry in self.entries.values():
             for group in entry.groups:
-                if entry.run != leaving_out and (agent in group.agents or OWNER in group.agents):
-                    level = runs.setdefault(entry.run, {}).setdefault(group.level, Counter())
-                    level.update(dict(group.spent))
-        return [{level: tuple(counts.items()) for level, counts in levels.items()} for levels in runs.values()]
+                if entry.run != leaving_out and (entry.owned or str(agent) in group.agents):
+                    levels = runs.setdefault(entry.run, {})
+                    counts, overflow = levels.get(group.level, (Counter(), 0.0))
+                    counts.update(dict(group.spent))
+                    levels[group.level] = counts, overflow + group.overflow
+        return [
+            {level: (tuple(counts.items()), overflow) for level, (counts, overflow) in levels.items()}
+            for levels in runs.values()
+        ]
 
-    def alike(self, agents: Iterable[int]) -> list[list[int]]:
-        """Group agents that were always charged together: they have spent the same."""
-        charged: dict[int, list[int]] = {agent: [] for agent in agents}
-        for number, group in enumerate(group for entry in self.entries.values() for group in entry.groups):
-            for agent in charged if OWNER in group.agents else charged.keys() & group.agents:
+    def alike(self, agents: Iterable[str]) -> list[list[str]]:
+        """Group parties that were always charged together: they have spent the same."""
+        charged: dict[str, list[int]] = {str(agent): [] for agent in agents}
+        groups = [(group, entry.owned) for entry in self.entries.values() for group in entry.groups]
+        for number, (group, owned) in enumerate(groups):
+            for agent in charged if owned else charged.keys() & group.agents:
                 charged[agent].append(number)
-        together: dict[tuple[int, ...], list[int]] = {}
+        together: dict[tuple[int, ...], list[str]] = {}
         for agent, numbers in charged.items():
             together.setdefault(tuple(numbers), []).append(agent)
         return list(together.values())
 
-    def epsilon(self, agent: int, delta: float, adjacency: Adjacency) -> Epsilon:
-        """Return epsilon of everything an agent spent, all runs composed, for the record that paid most."""
+    def epsilon(self, agent: str, delta: float, adjacency: Adjacency) -> Epsilon:
+        """Return epsilon of everything a party spent, all runs composed, for the record that paid most."""
         return _composed(self.spent(agent), delta, adjacency)
 
-    def require(
-        self, budget: Budget, run: str, planned: Iterable[Group], adjacency: Adjacency, owner: str = "the owner"
-    ) -> None:
-        """Refuse a run that would bring any agent over its budget, before anything is released."""
-        plans: dict[int, SpentByLevel] = {}
+    def require(self, budget: Budget, run: str, planned: Iterable[Group], owner: str = "the owner") -> None:
+        """Refuse a run that would bring any party over its budget, before anything is released.
+
+        It is checked again if another run writes to the file meanwhile.
+        """
+        planned = tuple(planned)
+        self._require(budget, run, planned, owner)
+        self._promised = lambda: self._require(budget, run, planned, owner)
+
+    def _require(self, budget: Budget, run: str, planned: Sequence[Group], owner: str) -> None:
+        plans: dict[str, CostByLevel] = {}
         for group in planned:
             for agent in group.agents:
-                plans.setdefault(agent, {})[group.level] = group.spent
-        first: dict[tuple[Any, ...], int] = {}  # one agent of those with the same past and the same plan
+                plans.setdefault(agent, {})[group.level] = group.spent, group.overflow
+        first: dict[tuple[Any, ...], str] = {}  # one party of those with the same past and the same plan
         for members in self.alike(plans):
             for agent in members:
                 first.setdefault((members[0], *plans[agent].items()), agent)
+        owned = any(entry.owned for entry in self.entries.values())
         for agent in first.values():
             past = self.spent(agent, leaving_out=run)
-            total = _composed([*past, plans[agent]], budget.delta, adjacency)
+            total = _composed([*past, plans[agent]], budget.delta, budget.adjacency)
             if total > budget.epsilon:
-                before = _composed(past, budget.delta, adjacency)
-                who = owner if agent == OWNER else f"agent {agent}"
+                before = _composed(past, budget.delta, budget.adjacency)
+                who = owner if agent == OWNER or owned else f"agent {agent}"
                 raise BudgetExceeded(
                     f"{who} would reach epsilon {float(total):.4g} of a budget of {budget.epsilon:g} "
-                    f"(delta {budget.delta:g}; {float(before):.4g} is spent already). Use fewer steps, more noise "
-                    f"(sv.calibrate finds how much), or a larger budget. Nothing was released."
+                    f"(delta {budget.delta:g}, {budget.adjacency}; {float(before):.4g} is spent already). Use fewer "
+                    f"steps, more noise (sv.calibrate finds how much), or a larger budget. Nothing was released."
                 )
 
 
-def _composed(runs: Sequence[SpentByLevel], delta: float, adjacency: Adjacency) -> Epsilon:
+def _composed(runs: Sequence[CostByLevel], delta: float, adjacency: Adjacency) -> Epsilon:
     """Return epsilon of the record that paid most over several runs.
 
     Within a run a record is in one level. In which level it was in another run is not known, because the split may have
     changed. So all combinations are tried. Where there are too many, a record counts as in all levels of all runs.
     """
-    possible: set[Spent] = {()}
+    possible: set[Cost] = {((), 0.0)}
     for levels in runs:
-        possible = {_sum(total, spent) for total in possible for spent in set(levels.values())}
+        possible = {_sum(total, cost) for total in possible for cost in set(levels.values())}
         if len(possible) > _COMBINATIONS:
-            everything = [spent for levels in runs for spent in levels.values()]
-            possible = {functools.reduce(_sum, everything, ())}
+            everything = [cost for levels in runs for cost in levels.values()]
+            nothing: Cost = ((), 0.0)
+            possible = {functools.reduce(_sum, everything, nothing)}
             break
-    return max((accountant.epsilon(total, delta, adjacency) for total in possible), key=float)
+    return max(
+        (accountant.epsilon(spent, delta, adjacency, overflow=overflow) for spent, overflow in possible), key=float
+    )
 
 
-def _sum(one: Spent, other: Spent) -> Spent:
-    counts = Counter(dict(one))
-    counts.update(dict(other))
-    return tuple(sorted(counts.items(), key=repr))
+def _sum(one: Cost, other: Cost) -> Cost:
+    counts = Counter(dict(one[0]))
+    counts.update(dict(other[0]))
+    return tuple(sorted(counts.items(), key=repr)), one[1] + other[1]
+
+
+def _is_name(agent: str) -> bool:
+    """Say whether a party was given a name; a number is what it has without one."""
+    return agent != OWNER and not agent.isdigit()
 
 
 def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | None = None) -> str:
-    """Describe as text what each agent has spent, all runs composed.
+    """Describe as text what each party has spent, all runs composed under one adjacency: the budget's, if there is one.
 
     >>> ledger = Ledger()
-    >>> ledger.charge(Entry("a1", 0, 10, (Group("records", (0, 1), ((Mechanism(laplace=(0.1,)), 10),)),)))
-    >>> print(show(ledger, delta=0.0, adjacency="zero-out", budget=Budget(2.0, 0.0)))
+    >>> ledger.charge(Entry("a1", 0, 10, (Group("records", ("a", "b"), ((Mechanism(laplace=(0.1,)), 10),)),)))
+    >>> print(show(ledger, delta=0.0, adjacency="zero-out", budget=Budget(2.0, 0.0, "zero-out")))
     run a1: steps 0 to 9
-    agents 0, 1: epsilon 1 of 2, delta 0, zero-out
+    agents a, b: epsilon 1 of 2, delta 0, zero-out
     """
+    if budget is not None:
+        delta, adjacency = budget.delta, budget.adjacency
     stretches: dict[str, list[Entry]] = {}
     for entry in ledger.entries.values():
         stretches.setdefault(entry.run, []).append(entry)
@@ -289,18 +382,15 @@ def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | No
         f"run {run}: steps {min(e.start for e in entries)} to {max(e.stop for e in entries) - 1}"
         for run, entries in stretches.items()
     ]
-    agents = {agent for entry in ledger.entries.values() for group in entry.groups for agent in group.agents}
-    for members in ledger.alike(sorted(agents)):
+    agents = {agent for entry in ledger.entries.values() for agent in entry.names}
+    owned = any(entry.owned for entry in ledger.entries.values())
+    for members in ledger.alike(sorted(agents, key=lambda name: (not name.isdigit(), name.zfill(12)))):
         spent = float(ledger.epsilon(members[0], delta, adjacency))
         of = f" of {budget.epsilon:g}" if budget is not None else ""
         named = ", ".join(map(str, members[:8])) + (f" and {len(members) - 8} more" if len(members) > 8 else "")
-        who = "owner" if members == [OWNER] else f"agent{'s' if len(members) > 1 else ''} {named}"
+        who = "owner" if owned else f"agent{'s' if len(members) > 1 else ''} {named}"
         lines.append(f"{who}: epsilon {spent:.4g}{of}, delta {delta:g}, {adjacency}")
     return "\n".join(lines) or "nothing has been spent"
-
-
-def _owned(entry: Entry) -> bool:
-    return any(group.agents == (OWNER,) for group in entry.groups)
 
 
 def _head(path: Path) -> Path:
@@ -316,6 +406,49 @@ def digest(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
+def _bytes(path: Path) -> bytes:
+    """Return what is in a file, nothing if it does not exist."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): give the path of a ledger file") from error
+
+
+def _read_head(path: Path) -> tuple[int, str] | None:
+    if not path.exists():
+        return None
+    try:
+        facts = json.loads(_bytes(path))
+        version, lines, last = facts["version"], facts["lines"], facts["last"]
+        if version != VERSION or type(lines) is not int or lines < 0 or not isinstance(last, str):
+            raise ValueError(f"version {version!r}, {lines!r} lines")
+    except _MALFORMED as error:
+        raise ValueError(_refusal(f"{path} is not the head of a ledger ({_said(error)})")) from error
+    return lines, last
+
+
+def _read_line(where: str, line: bytes, before: str) -> Entry:
+    try:
+        fields = json.loads(line)
+        version = fields.pop("version")
+        if version == VERSION:
+            if fields.pop("before") != before:
+                raise ValueError("it does not follow the line before")
+            return _decode(fields)
+    except _MALFORMED as error:
+        raise ValueError(_refusal(f"{where} is not a ledger entry ({_said(error)})")) from error
+    raise ValueError(
+        f"{where} has version {version!r}, and this program reads version {VERSION}: "
+        "use the version of sottovoce that wrote it, or give another ledger"
+    )
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:120]
+
+
 def _refusal(what: str) -> str:
     return f"{what}: the ledger was changed or cut. Restore it from a copy; without it nobody knows what was spent."
 
@@ -325,12 +458,13 @@ def _encode(entry: Entry) -> dict[str, Any]:
         {
             "level": group.level,
             "agents": list(group.agents),
+            "overflow": group.overflow,
             "spent": [{"count": count, **_encode_mechanism(m)} for m, count in group.spent],
         }
         for group in entry.groups
     ]
-    facts = {"run": entry.run, "start": entry.start, "stop": entry.stop, "unit": entry.unit, "attempt": entry.attempt}
-    return {**facts, "groups": groups}
+    names = ("run", "start", "stop", "unit", "attempt", "adjacency", "owned")
+    return {**{name: getattr(entry, name) for name in names}, "groups": groups}
 
 
 def _encode_mechanism(mechanism: Mechanism) -> dict[str, Any]:
@@ -344,13 +478,36 @@ def _encode_mechanism(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def _decode(data: dict[str, Any]) -> Entry:
+    """Make an entry from a line's fields; an error says which field is wrong, so that nothing odd is composed."""
+
+    def of(kind: type, value: Any, what: str) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"{what} is {value!r}")
+        return value
+
     def mechanism(item: dict[str, Any]) -> tuple[Mechanism, int]:
         sampling = dict(item["sampling"])
         by = AMPLIFICATIONS[sampling.pop("kind")](**sampling)
-        return Mechanism(item["gaussian"], tuple(item["laplace"]), item["pure"], by), item["count"]
+        if of(int, item["count"], "count") < 0:
+            raise ValueError("count is negative")
+        return Mechanism(float(item["gaussian"]), tuple(item["laplace"]), float(item["pure"]), by), item["count"]
 
-    groups = tuple(
-        Group(group["level"], tuple(group["agents"]), tuple(mechanism(item) for item in group["spent"]))
-        for group in data["groups"]
+    def group(item: dict[str, Any]) -> Group:
+        names = tuple(of(str, name, "a name") for name in item["agents"])
+        overflow = float(item["overflow"])
+        if not 0 <= overflow <= 1:
+            raise ValueError(f"overflow is {overflow}")
+        return Group(of(str, item["level"], "level"), names, tuple(map(mechanism, item["spent"])), overflow)
+
+    for name in ("start", "stop", "attempt"):
+        of(int, data[name], name)
+    return Entry(
+        of(str, data["run"], "run"),
+        data["start"],
+        data["stop"],
+        tuple(map(group, data["groups"])),
+        of(str, data["unit"], "unit"),
+        data["attempt"],
+        check_adjacency(data["adjacency"]),
+        of(bool, data["owned"], "owned"),
     )
-    return Entry(data["run"], data["start"], data["stop"], groups, data["unit"], data["attempt"])

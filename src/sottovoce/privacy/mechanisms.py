@@ -15,8 +15,12 @@ denominator m stays). Under replace-one a contribution moves by 2C/m: accountant
 Ledger files hold these values: `sottovoce.privacy.ledger` says which names are stable.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from numbers import Real
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 Adjacency = Literal["zero-out", "replace-one"]
 
@@ -51,12 +55,26 @@ class SubsetAmplification:
         if not 1 <= self.batch <= self.size:
             raise ValueError(f"batch is {self.batch} of {self.size} records: give 1 <= batch <= size")
 
+    @property
+    def appears(self) -> float:
+        """Return the chance that a given record is drawn.
+
+        >>> SubsetAmplification(size=8, batch=2).appears
+        0.25
+        """
+        return self.batch / self.size
+
+    @property
+    def most(self) -> int:
+        """Return how often a record can be drawn: once."""
+        return 1
+
 
 @dataclass(frozen=True)
 class RedrawAmplification:
     """Amplify by a batch with replacement: `batch` uniform draws from `size` records, fresh and secret.
 
-    A record may be drawn, and counted, several times.
+    A record may be drawn, and counted, several times. A draw that misses it draws another record in its place.
     """
 
     size: int
@@ -65,6 +83,20 @@ class RedrawAmplification:
     def __post_init__(self) -> None:
         if self.batch < 1 or self.size < 1:
             raise ValueError(f"batch is {self.batch} of {self.size} records: both must be at least 1")
+
+    @property
+    def appears(self) -> float:
+        """Return the chance that a given record is drawn at least once.
+
+        >>> RedrawAmplification(size=2, batch=2).appears
+        0.75
+        """
+        return -math.expm1(self.batch * math.log1p(-1 / self.size)) if self.size > 1 else 1.0
+
+    @property
+    def most(self) -> int:
+        """Return how often a record can be drawn: in every draw."""
+        return self.batch
 
 
 Amplification = NoAmplification | PoissonAmplification | SubsetAmplification | RedrawAmplification
@@ -132,6 +164,49 @@ class Epsilon(float):
 
     def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, object]]:
         return (float(self),), dict(vars(self))
+
+
+_LARGEST_DELTA = 0.1  # delta is the chance that nothing is guaranteed
+
+
+def check_delta(delta: Any) -> float:
+    """Return delta as a number, or raise an error that names what is wrong with it.
+
+    >>> check_delta(1e-5)
+    1e-05
+    >>> check_delta(0.5)
+    Traceback (most recent call last):
+    ...
+    ValueError: delta is 0.5: give a number from 0 to below 0.1; 1e-5, or below 1/n, is usual
+    """
+    value = _number("delta", delta)
+    if not 0 <= value < _LARGEST_DELTA:
+        raise ValueError(
+            f"delta is {delta}: give a number from 0 to below {_LARGEST_DELTA:g}; 1e-5, or below 1/n, is usual"
+        )
+    return value
+
+
+def check_epsilon(epsilon: Any) -> float:
+    """Return epsilon as a number, or raise an error that names what is wrong with it.
+
+    >>> check_epsilon(2)
+    2.0
+    >>> check_epsilon("2")
+    Traceback (most recent call last):
+    ...
+    TypeError: epsilon is '2': give a number
+    """
+    value = _number("epsilon", epsilon)
+    if not 0 < value < math.inf:
+        raise ValueError(f"epsilon is {epsilon}: give a positive number")
+    return value
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool | np.bool) or not isinstance(value, Real | np.number):
+        raise TypeError(f"{name} is {value!r}: give a number")
+    return float(value)
 
 
 def check_adjacency(adjacency: str) -> Adjacency:

@@ -59,7 +59,23 @@ class Shared:
     rate: float = 1.0
 
 
-Piece = Shifted | Shared
+@dataclass(frozen=True)
+class Redrawn:
+    """Describe releases on one batch of a fixed size, in which a record comes up k times with chance draws[k].
+
+    mu, laplace and pure are the cost of one appearance: k appearances move every release k times as far. With `hidden`
+    the draw itself is secret and amplifies; without it, the adversary is told k. `accountant.epsilon` has the proof
+    that both dominate. Probability missing from `draws`, which lists k = 0 too, is charged to delta.
+    """
+
+    draws: Mixture
+    hidden: bool
+    mu: float = 0.0
+    laplace: tuple[float, ...] = ()
+    pure: tuple[float, ...] = ()
+
+
+Piece = Shifted | Shared | Redrawn
 
 
 @dataclass(frozen=True)
@@ -130,6 +146,9 @@ def _losses(piece: Piece, h: float, tail: float) -> tuple[Losses, Losses]:
         one = _shifted(piece, h, tail)
         swapped = Shifted(piece.mu, _mirror(piece.under), _mirror(piece.over))  # x -> -x keeps log P/Q increasing
         return one, one if swapped == piece else _shifted(swapped, h, tail)
+    if isinstance(piece, Redrawn):
+        symmetric = _redrawn(piece, h, tail)
+        return symmetric, symmetric
     return _shared(piece, h, tail)
 
 
@@ -229,6 +248,55 @@ def _shared(piece: Shared, h: float, tail: float) -> tuple[Losses, Losses]:
     lower = np.append(lower, max(0.0, 1.0 - float(lower.sum())))
     mixed = q * np.append(upper, 0.0) + (1 - q) * lower
     return _snap(sampled, mixed, h, q * infinite), _snap(-sampled, lower, h, 0.0)
+
+
+def _redrawn(piece: Redrawn, h: float, tail: float) -> Losses:
+    """Return the loss of a batch of a fixed size: the same in both directions.
+
+    Let P1 and Q1 be the release with and without the record, together with k, given that k > 0, and eta the chance of
+    that. They are symmetric: the Q1-mass of loss l is the P1-mass of loss -l. So masses at l >= 0 determine the rest.
+
+    Not hidden: (P1, Q1) with chance eta, and loss 0 otherwise.
+    Hidden: D_a(A | Q1) with A = (1 - eta) Q1 + eta P1 bounds the true pair for all a >= 1, in both directions. The pair
+    with this curve for a >= 1 and its mirror image for a < 1 has A-masses at the losses l > 0 of A against Q1,
+    Q1-masses at -l, and the rest, which is not negative, at 0.
+    """
+    appears = [(k, w) for k, w in piece.draws if k > 0 and w > 0]
+    found = [(w, _jointly(piece, k, h, tail)) for k, w in appears]
+    reach = max((abs(edge) for _, one in found for edge in (one.first, one.first + len(one.mass) - 1)), default=0)
+    _check_size(2 * reach + 1)
+    with_record = np.zeros(2 * reach + 1)  # under P1, times eta, at the losses h * (-reach, ..., reach)
+    for w, one in found:
+        start = one.first + reach
+        with_record[start : start + len(one.mass)] += w * one.mass
+    unknown = max(0.0, 1.0 - sum(w for _, w in piece.draws))
+    infinite = sum((w * one.infinite for w, one in found), unknown)
+    if not piece.hidden:
+        with_record[reach] += sum(w for k, w in piece.draws if k == 0)
+        return Losses(-reach, with_record, infinite)
+    never = sum(w for k, w in piece.draws if k == 0)
+    eta = 1.0 - never
+    losses = h * np.arange(1, reach + 1)
+    upper = with_record[reach + 1 :]  # eta P1
+    lower = upper * np.exp(-losses) / eta if eta > 0 else upper  # Q1
+    with np.errstate(divide="ignore"):
+        sampled = np.logaddexp(np.log(never), np.log(eta) + losses) if eta > 0 else losses
+    mixed = upper + never * lower
+    rest = max(0.0, 1.0 - float(mixed.sum() + lower.sum()) - infinite)
+    points, mass = np.concatenate([sampled, -sampled, [0.0]]), np.concatenate([mixed, lower, [rest]])
+    return _snap(points, mass, h, infinite)
+
+
+def _jointly(piece: Redrawn, times: int, h: float, tail: float) -> Losses:
+    """Return the loss of all releases of a batch in which the record comes up `times` times."""
+    parts = [_shifted(Shifted(times * piece.mu), h, tail)] if piece.mu > 0 else []
+    parts += [_laplace(times * e, h) for e in piece.laplace] + [_pure(times * e, h) for e in piece.pure]
+    _check_size(sum(len(part.mass) for part in parts))
+    first, mass = 0, np.ones(1)
+    for part in parts:
+        first += part.first
+        mass = np.maximum(fftconvolve(mass, part.mass), 0) if len(mass) > 1 else part.mass * mass
+    return Losses(first, mass, 1.0 - math.prod(1.0 - part.infinite for part in parts))
 
 
 def _laplace(shift: float, h: float) -> Losses:

@@ -226,7 +226,7 @@ def gradient_release(
     no amplification.
 
     >>> round(gradient_release(500, 100, 1000, 1.0, 0.1, 1e-5, "without_replacement"), 4)
-    4.3132
+    1.9159
     """
     drawn, default = _sampling(sampling, D, m)
     mechanism = Mechanism(gaussian=(C2 / (m * sigma)) ** 2, amplification=drawn)

@@ -105,11 +105,11 @@ class Model:
 
     def save(self, path: str | Path) -> None:
         """Write one file: arrays and statement."""
-        checkpoint.save(Path(path), (self.x, self.y), {"privacy": self.privacy.to_dict()})
+        checkpoint.save(Path(path), (self.x, self.y), {"privacy": self.privacy.to_dict()}, kind="model")
 
     @classmethod
     def load(cls, path: str | Path, problem: Any) -> "Model":
         """Read a saved model of this problem (which gives the structure of x and y, and `predict`)."""
         like = (problem.x0, getattr(problem, "y0", None))
-        (x, y), meta = checkpoint.load(Path(path), like)
+        (x, y), meta = checkpoint.load(Path(path), like, kind="model")
         return cls(x, y, PrivacyReport.from_dict(meta["privacy"]), problem.predict)

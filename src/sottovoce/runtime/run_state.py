@@ -21,6 +21,7 @@ from sottovoce.files import write_atomically
 from sottovoce.runtime import checkpoint
 
 CHECKPOINT = "checkpoint.npz"
+VERSION = 1  # of run.json
 _HIDDEN = ("step", "seconds", "consensus", "bytes up", "bytes down")  # not shown in the progress bar
 
 
@@ -102,17 +103,35 @@ class RunFolder:
             raise ValueError(f"{path} holds a run already: choose another folder, or go on with resume=True (--resume)")
         known = path / "run.json"
         if resume and known.exists():
-            stored = json.loads(known.read_text())
-            return cls(path, stored["name"], bytes.fromhex(stored["secret"]))
+            return cls(path, *_read_run(known))
         if begun:
             raise ValueError(f"{known} is missing, so this run cannot be recognised: choose another folder")
         path.mkdir(parents=True, exist_ok=True)
-        write_atomically(known, json.dumps({"name": fresh.name, "secret": fresh.secret.hex()}).encode())
+        facts = {"version": VERSION, "name": fresh.name, "secret": fresh.secret.hex()}
+        facts["check"] = digest([fresh.name.encode(), fresh.secret])[:16]  # a flipped digit is not another run
+        write_atomically(known, json.dumps(facts).encode(), private=True)
         return cls(path, fresh.name, fresh.secret)
 
     def seal(self, tree: Any) -> str:
         """Return a keyed digest of private arrays."""
         return hmac.new(self.secret, digest(tree).encode(), hashlib.sha256).hexdigest()
+
+
+def _read_run(path: Path) -> tuple[str, bytes]:
+    """Return a run's name and secret; ValueError says what is wrong with the file."""
+    try:
+        stored = json.loads(path.read_bytes())
+        if stored["version"] != VERSION or not isinstance(stored["name"], str):
+            raise ValueError(f"version {stored['version']!r}")
+        name, secret = stored["name"], bytes.fromhex(stored["secret"])
+        if stored["check"] != digest([name.encode(), secret])[:16]:
+            raise ValueError("it was changed")
+        return name, secret
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"{path} does not name a run ({type(error).__name__}: {error!s:.100}), so this run cannot be recognised: "
+            "restore it from a copy, or choose another folder"
+        ) from error
 
 
 def digest(tree: Any) -> str:

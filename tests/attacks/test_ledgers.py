@@ -1,0 +1,298 @@
+"""What a ledger states is at least what is true: adjacency, names, overflow, resumed runs, two writers, kills."""
+
+import json
+import multiprocessing
+import stat
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.accounting.account import account_of
+from sottovoce.accounting.charging import Charging
+from sottovoce.data import Levels, Part
+from sottovoce.privacy import accountant
+from sottovoce.privacy import ledger as ledgers
+from sottovoce.privacy.gdp import gdp_epsilon
+from sottovoce.privacy.ledger import Budget, BudgetExceeded, Entry, Group, Ledger
+from sottovoce.privacy.mechanisms import Mechanism, PoissonAmplification
+
+RNG = np.random.default_rng(0)
+PROBLEM = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(2))
+RELEASE = Mechanism(laplace=(0.1,))
+
+
+def sgd(noise, sampling):
+    return sv.methods.DpSgd(rate=0.1, gradient=sv.Release(clip=1.0, noise=noise), sampling=sampling)
+
+
+def part(size, name=None):
+    return Part(RNG.normal(size=(size, 2)).astype(np.float32), np.arange(size), name=name)
+
+
+def test_a_budget_is_kept_under_its_own_adjacency_whatever_a_run_states():
+    """4.65 of 5 under replace-one, then a zero-out run: 7.51 in all."""
+    data, book, budget = [part(1000)], Ledger(), Budget(5.0, 1e-5)
+    first = sv.run(PROBLEM, data, sgd(0.0019, sv.Full()), steps=1, ledger=book, budget=budget)
+    assert first.privacy.adjacency == "replace-one"
+    with pytest.raises(BudgetExceeded, match=r"of a budget of 5 \(delta 1e-05, replace-one"):
+        sv.run(PROBLEM, data, sgd(0.01, sv.Poisson(100)), steps=30, ledger=book, budget=budget, seed=2)
+    assert float(book.epsilon("0", 1e-5, "replace-one")) <= 5.0
+
+
+def test_a_budget_says_its_adjacency_and_covers_zero_out_by_default():
+    assert Budget(1.0, 1e-5).adjacency == "replace-one"
+    with pytest.raises(ValueError, match="adjacency is 'add-remove'"):
+        Budget(1.0, 1e-5, "add-remove")  # type: ignore[arg-type]
+    for amplification in (accountant.NoAmplification(), PoissonAmplification(0.1)):
+        items = [(Mechanism(gaussian=1.0, amplification=amplification), 5)]
+        assert accountant.epsilon(items, 1e-5, "zero-out") <= accountant.epsilon(items, 1e-5, "replace-one")
+
+
+def test_entries_carry_the_adjacency_of_their_run():
+    book = Ledger()
+    sv.run(PROBLEM, [part(100)], sgd(0.1, sv.Poisson(10)), steps=2, ledger=book)
+    assert {entry.adjacency for entry in book.entries.values()} == {"zero-out"}
+
+
+def test_parties_that_change_places_are_charged_by_name():
+    """A small party and a large one change places over eight runs: 9.998 stated by number, 15.46 true."""
+    small, big = part(20, "small"), part(2000, "big")
+    book, method, network = Ledger(), sgd(0.1, sv.Full()), sv.networks.ring(2)
+    for i in range(8):
+        parts = [small, big] if i % 2 == 0 else [big, small]
+        sv.run(PROBLEM, parts, method, steps=1, network=network, seed=i, ledger=book)
+    true = gdp_epsilon(np.sqrt(8) * 2 / 20 / 0.1, 1e-5)
+    assert float(book.epsilon("small", 1e-5, "replace-one")) == pytest.approx(true, rel=1e-6)
+    assert float(book.epsilon("big", 1e-5, "replace-one")) < 0.1
+
+
+def test_a_budget_stops_the_named_party_that_moved():
+    small, big = part(20, "small"), part(2000, "big")
+    book, method, budget = Ledger(), sgd(0.1, sv.Full()), Budget(10.0, 1e-5)
+
+    def runs():
+        for i in range(8):
+            parts = [small, big] if i % 2 == 0 else [big, small]
+            sv.run(PROBLEM, parts, method, steps=1, network=sv.networks.ring(2), seed=i, ledger=book, budget=budget)
+
+    with pytest.raises(BudgetExceeded, match="agent small would reach"):
+        runs()
+    assert float(book.epsilon("small", 1e-5, "replace-one")) <= 10.0
+
+
+def test_parties_without_names_do_not_share_a_ledger_across_runs():
+    book, method, network = Ledger(), sgd(0.1, sv.Full()), sv.networks.ring(2)
+    sv.run(PROBLEM, [part(20), part(30)], method, steps=1, network=network, ledger=book)
+    before = dict(book.entries)
+    for parts in ([part(30), part(20)], [part(20, "small"), part(30, "big")]):
+        with pytest.raises(ValueError, match=r"some parties have no names.*name='north'"):
+            sv.run(PROBLEM, parts, method, steps=1, network=network, ledger=book)
+    assert book.entries == before
+
+
+def test_a_split_of_what_was_one_party_is_refused_without_names():
+    """One party first, then its records in two parts: by number the second part would have spent nothing."""
+    book, whole = Ledger(), RNG.normal(size=(40, 2)).astype(np.float32)
+    sv.run(PROBLEM, [whole], sgd(0.1, sv.Full()), steps=1, ledger=book)
+    with pytest.raises(ValueError, match="some parties have no names"):
+        sv.run(
+            PROBLEM,
+            [whole[:35], whole[35:]],
+            sgd(0.1, sv.Full()),
+            steps=1,
+            network=sv.networks.ring(2),
+            ledger=book,
+        )
+
+
+def test_a_single_party_needs_no_name_because_all_runs_are_added_up():
+    book = Ledger()
+    for seed in range(3):
+        sv.run(PROBLEM, [part(50)], sgd(0.1, sv.Full()), steps=1, seed=seed, ledger=book)
+    true = gdp_epsilon(np.sqrt(3) * 2 / 50 / 0.1, 1e-5)
+    assert float(book.epsilon("0", 1e-5, "replace-one")) == pytest.approx(true, rel=1e-6)
+
+
+def test_an_owners_ledger_is_not_taken_for_anothers():
+    def own(names, books):
+        sizes = sv.Population([50, 60], names=names)
+        account = account_of(sgd(0.1, sv.Full()), sizes, 1, sv.networks.ring(2))
+        return Charging(books, f"run of {names}", account)
+
+    books = [Ledger(), Ledger()]
+    own(("north", "south"), books).charge(0, 1)
+    with pytest.raises(ValueError, match="was kept by north, not by south"):
+        own(("south", "north"), books)
+
+
+def test_names_come_from_parts_and_splits():
+    records = {"label": np.arange(20) % 2}
+    parts = sv.data.split(records, 2, names=("north", "south"))
+    assert sv.Population.of(parts).names == ("north", "south")
+    assert sv.Population.of(sv.data.levels(parts)).names == ("north", "south")
+    with pytest.raises(ValueError, match="give 2 different names"):
+        sv.data.split(records, 2, names=("north", "north"))
+    with pytest.raises(ValueError, match="party 1 has no name"):
+        sv.Population.of([parts[0], Part(records, parts[1].rows)])
+    with pytest.raises(ValueError, match="party 0 has two names, north and south"):
+        sv.Population.of([Levels(*parts)])
+    with pytest.raises(ValueError, match="must not be empty"):
+        sv.Population([3, 4], names=("", "b"))
+
+
+def test_a_unit_of_one_level_only_is_refused():
+    """A unit's records in the other level were clipped one by one, and epsilon was stated per unit."""
+    records, ids = {"a": np.ones((100, 2), np.float32)}, np.arange(100) // 10
+    halves = Levels(Part(records, np.arange(50), ids), Part(records, np.arange(50, 100)))
+    with pytest.raises(ValueError, match="name it in both levels, or in neither"):
+        sv.Population.of([halves])
+
+
+def test_a_ledger_pays_for_batches_that_do_not_fit(monkeypatch):
+    """The account keeps a share of delta for overflow; the ledger states the same number, and more if it grows."""
+    method, people = sgd(0.02, sv.Poisson(50)), sv.Population([1000])
+    for chance in (1e-18, 1e-9):
+        monkeypatch.setattr(sv.Poisson, "overflow", lambda self, n, chance=chance: chance)
+        account = account_of(method, people, 100)
+        book = Ledger()
+        charging = Charging(book, "run", account)
+        for start in range(0, 100, 10):
+            charging.charge(start, start + 10)
+        [total] = book.spent("0")
+        assert total["records"][1] == pytest.approx(100 * chance)
+        assert float(book.epsilon("0", 1e-5, "zero-out")) == pytest.approx(account.report.epsilon, rel=1e-9)
+    monkeypatch.setattr(sv.Poisson, "overflow", lambda self, n: 1e-4)
+    book = Ledger()
+    Charging(book, "run", account_of(method, people, 100)).charge(0, 100)
+    assert float(book.epsilon("0", 1e-5, "zero-out")) == np.inf
+
+
+def test_what_was_released_before_a_resume_is_charged_in_a_new_ledger():
+    account = account_of(sgd(0.1, sv.OnePass(2)), sv.Population([50]), 20)
+    book = Ledger()
+    charging = Charging(book, "run", account)
+    charging.ensure(5, every=1)
+    for step in range(5, 20):
+        charging.charge(step, step + 1)
+    assert float(book.epsilon("0", 1e-5, "replace-one")) >= account.report.epsilon * (1 - 1e-9)
+
+
+# Files.
+
+
+def entry(name, number=0):
+    return Entry(name, number, number + 1, (Group("records", ("north",), ((RELEASE, 1),)),))
+
+
+def _writer(path, name, count):
+    for number in range(count):
+        Ledger(path).charge(entry(name, number))
+
+
+@pytest.mark.filterwarnings("ignore:os.fork")
+def test_two_writers_never_break_the_chain(tmp_path):
+    path, count = tmp_path / "ledger.jsonl", 40
+    spawn = multiprocessing.get_context("fork")
+    workers = [spawn.Process(target=_writer, args=(path, name, count)) for name in "ab"]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert len(Ledger(path).entries) == 2 * count
+
+
+@pytest.mark.parametrize("kill", [1, 2])
+def test_a_kill_around_the_first_line_leaves_a_ledger_that_can_be_used(tmp_path, monkeypatch, kill):
+    path, real, calls = tmp_path / "ledger.jsonl", ledgers.write_atomically, []
+
+    def boom(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == kill:
+            raise KeyboardInterrupt
+        real(*args, **kwargs)
+
+    monkeypatch.setattr(ledgers, "write_atomically", boom)
+    with pytest.raises(KeyboardInterrupt):
+        Ledger(path).charge(entry("a"))
+    monkeypatch.undo()
+    again = Ledger(path)
+    again.charge(entry("a"))
+    assert len(Ledger(path).entries) == 1
+
+
+def test_ledgers_and_heads_are_readable_by_their_owner_only(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).charge(entry("a"))
+    for file in tmp_path.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+
+
+@pytest.mark.parametrize("which", ["ledger.jsonl", "ledger.jsonl.head"])
+def test_a_damaged_ledger_is_refused_in_one_sentence_or_reads_the_same(tmp_path, which):
+    home = tmp_path / "good"
+    home.mkdir()
+    for number in range(3):
+        Ledger(home / "ledger.jsonl").charge(entry("a", number))
+    good = {file.name: file.read_bytes() for file in home.iterdir()}
+    expected = Ledger(home / "ledger.jsonl").entries
+    rng = np.random.default_rng(0)
+    for trial in range(150):
+        folder = tmp_path / str(trial)
+        folder.mkdir()
+        for name, data in good.items():
+            (folder / name).write_bytes(damaged(data, rng) if name == which else data)
+        found = outcome(lambda folder=folder: Ledger(folder / "ledger.jsonl").entries)
+        if isinstance(found, Exception):
+            assert type(found) is ValueError  # not a UnicodeDecodeError or JSONDecodeError
+            assert str(folder / "ledger.jsonl") in str(found)
+        else:
+            assert found == expected
+
+
+@pytest.mark.parametrize(
+    "content", [b"[]\n", b"null\n", b"\xff\xfe\n", b"{}\n", b'{"version": 1}\n', b"[" * 9999 + b"\n"]
+)
+def test_a_foreign_file_is_no_ledger(tmp_path, content):
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"ledger\.jsonl"):
+        Ledger(path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="cannot be read"):
+        Ledger(tmp_path / "folder")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("start", "0"), ("run", 3), ("owned", 1), ("adjacency", "none"), ("groups", {}), ("unit", None)],
+)
+def test_a_line_with_a_wrong_field_is_no_entry(field, value):
+    fields = json.loads(json.dumps(ledgers._encode(entry("a"))))
+    ledgers._decode(dict(fields))
+    if field == "groups":
+        value = [{**fields["groups"][0], "overflow": -1.0}]
+    with pytest.raises((TypeError, ValueError)):
+        ledgers._decode({**fields, field: value})
+
+
+def outcome(read):
+    """What a reader returns, or the error it raises."""
+    try:
+        return read()
+    except Exception as error:
+        return error
+
+
+def damaged(data, rng):
+    """Flip a bit, cut the end off, leave out a piece, or put something in."""
+    how, at = rng.integers(4), int(rng.integers(len(data)))
+    if how == 0:
+        return data[:at] + bytes([data[at] ^ 1 << rng.integers(8)]) + data[at + 1 :]
+    if how == 1:
+        return data[:at]
+    if how == 2:
+        return data[:at] + data[at + int(rng.integers(1, 20)) :]
+    return data[:at] + rng.bytes(int(rng.integers(1, 16))) + data[at:]
