@@ -1,7 +1,7 @@
 """An exact adversary for tiny populations: it finds accounts that are too small.
 
-For up to 6 records with one coordinate and up to 3 steps, records are at their worst (0, +clip or -clip). Every batch of
-a sampling's exact law is passed through the package's own gate, without noise, which gives the means that could be
+For up to 6 records with one coordinate and up to 3 steps, records are at their worst (0, +clip or -clip). Every batch
+of a sampling's exact law is passed through the package's own gate, without noise, which gives the means that could be
 behind an output. An output's density under D and under D' is then a mixture over batches, and the privacy loss is
 integrated numerically. Losses are rounded toward zero, so what is found is never more than the truth: if it is more
 than what `account` states, the account is wrong.

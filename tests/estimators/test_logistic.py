@@ -89,7 +89,7 @@ def test_a_second_fit_on_the_same_rows_warns_or_is_added_up(fitted) -> None:
     with pytest.warns(UserWarning, match="fitted on before"):
         clone(fitted).fit(X, Y)
     ledger = sv.Ledger()
-    model = clone(fitted).set_params(ledger=ledger, budget=sv.Budget(2.5, 1e-5))
+    model = clone(fitted).set_params(ledger=ledger, budget=sv.Budget(2.5, 1e-5, "zero-out"))
     model.fit(X, Y)
     with pytest.raises(sv.privacy.BudgetExceeded):
         model.fit(X, Y)

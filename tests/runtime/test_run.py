@@ -25,6 +25,7 @@ from sottovoce.runtime.progress import Progress
 RUN = sys.modules["sottovoce.runtime.run"]  # the package has a function of that name
 DATA = np.random.default_rng(0).normal(size=(4, 30, 2)).astype(np.float32)
 PARTS = list(DATA)
+NAMED = [Part(records, np.arange(30), name=name) for records, name in zip(DATA, ("north", "east", "south", "west"))]
 RING = sv.networks.ring(4)
 FOUR = sv.Population([30] * 4)
 
@@ -248,12 +249,14 @@ def test_reports_say_what_simulation_means():
 
 def test_budget_refuses_before_anything_is_released(tmp_path):
     planned = sv.account(sgd(), FOUR, steps=10, network=RING).epsilon
-    budget = sv.Budget(planned * 1.2, 1e-5)
+    budget = sv.Budget(planned * 1.2, 1e-5, "zero-out")
     ledger = sv.Ledger(tmp_path / "ledger.jsonl")
-    sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=10, budget=budget, ledger=ledger)
+    sv.run(PROBLEM, NAMED, sgd(), network=RING, steps=10, budget=budget, ledger=ledger)
     size = (tmp_path / "ledger.jsonl").stat().st_size
-    with pytest.raises(BudgetExceeded, match=r"agent 0 would reach epsilon .* is spent already.*Nothing was released"):
-        sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=10, seed=1, budget=budget, ledger=ledger)
+    with pytest.raises(
+        BudgetExceeded, match=r"agent north would reach epsilon .* is spent already.*Nothing was released"
+    ):
+        sv.run(PROBLEM, NAMED, sgd(), network=RING, steps=10, seed=1, budget=budget, ledger=ledger)
     assert (tmp_path / "ledger.jsonl").stat().st_size == size
     with pytest.raises(ValueError, match="No differential privacy"):
         sv.run(PROBLEM, PARTS, sgd().without_privacy(), network=RING, steps=1, budget=budget)
@@ -271,8 +274,8 @@ def test_every_run_without_a_folder_is_charged_anew():
     ledger, options = sv.Ledger(), {"network": RING, "steps": 5}
     spent = []
     for _ in range(2):
-        sv.run(PROBLEM, PARTS, sgd(), ledger=ledger, **options)
-        spent.append(float(ledger.epsilon(0, 1e-5, "zero-out")))
+        sv.run(PROBLEM, NAMED, sgd(), ledger=ledger, **options)
+        spent.append(float(ledger.epsilon("north", 1e-5, "zero-out")))
     assert spent[1] > 1.2 * spent[0]
     assert len({entry.run for entry in ledger.entries.values()}) == 2
 
@@ -290,9 +293,9 @@ def test_what_is_kept_of_a_run_confirms_no_guess_of_its_records(tmp_path):
 
 def test_a_run_without_privacy_leaves_nothing_of_a_budget():
     ledger, options = sv.Ledger(), {"network": RING, "steps": 2}
-    sv.run(PROBLEM, PARTS, sgd().without_privacy(), ledger=ledger, **options)
+    sv.run(PROBLEM, NAMED, sgd().without_privacy(), ledger=ledger, **options)
     with pytest.raises(BudgetExceeded, match="inf is spent already"):
-        sv.run(PROBLEM, PARTS, sgd(), ledger=ledger, budget=sv.Budget(100.0, 1e-5), **options)
+        sv.run(PROBLEM, NAMED, sgd(), ledger=ledger, budget=sv.Budget(100.0, 1e-5), **options)
 
 
 def test_what_init_releases_is_charged_before_it_is_made(tmp_path, monkeypatch):

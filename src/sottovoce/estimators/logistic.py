@@ -72,7 +72,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         classes: the class list; by default it is read from y.
         random_state: None draws a secret key from the operating system.
         ledger: an `sv.Ledger` that all fits on this data share.
-        budget: an `sv.Budget` for all fits in the ledger together.
+        budget: an `sv.Budget` for all fits in the ledger together; this estimator spends under "zero-out" adjacency.
 
     >>> from sottovoce.data.synthetic import logistic
     >>> rows = logistic(4000, 5)

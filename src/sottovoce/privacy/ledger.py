@@ -163,6 +163,10 @@ class Ledger:
             with locked(self.path):
                 self._read(self.path)
 
+    def __deepcopy__(self, memo: object) -> "Ledger":
+        """Return the ledger itself: a copy (as scikit-learn's `clone` makes of settings) would lose what is charged."""
+        return self
+
     def charge(self, entry: Entry) -> None:
         """Write an entry and sync it to disk, after which the release may follow; do nothing if it is there already.
 
