@@ -15,6 +15,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.signal import fftconvolve
 
 import sottovoce as sv
 from sottovoce.data.sealed import Sealed
@@ -25,7 +26,7 @@ from sottovoce.privacy.sampling import Sampling
 
 CLIP = 1.0
 _POINTS = 1201  # of the grid over one output
-_LOSS = 1e-3  # step of the grid over privacy losses
+_LOSS = 4e-3  # step of the grid over privacy losses
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,14 @@ class Repeated(sv.methods.Method):
 
     gradient: sv.Release
     sampling: Sampling
-    releases: int
+    times: int
 
     def init(self, problem: Any, agent: Any) -> Any:
         return {"x": problem.x0}
 
     def step(self, problem: Any, state: Any, agent: Any) -> Any:
         batch = agent.sample(self.sampling)
-        found = [agent.release(self.gradient, problem.loss, at=state["x"], batch=batch) for _ in range(self.releases)]
+        found = [agent.release(self.gradient, problem.loss, at=state["x"], batch=batch) for _ in range(self.times)]
         return {"x": sum(found[1:], found[0])}
 
 
@@ -92,7 +93,7 @@ def largest_delta(world: World, epsilon: float) -> float:
     sequences = np.array([sequence for sequence, _ in law], np.float64)  # (outcomes, steps, n)
     chances = np.array([float(chance) for _, chance in law])
     worst = 0.0
-    for target in {0, world.n - 1}:
+    for target in {0} if world.sampling.amplifies else {0, world.n - 1}:
         for others in itertools.combinations_with_replacement((0.0, CLIP, -CLIP), world.n - 1):
             first = np.insert(np.array(others), target, CLIP)
             second = np.insert(np.array(others), target, 0.0 if world.adjacency == "zero-out" else -CLIP)
@@ -117,7 +118,7 @@ def _delta(world: World, chances: np.ndarray, p: np.ndarray, q: np.ndarray, epsi
     losses: np.ndarray | None = None
     for t in range(world.steps):
         found = _losses(world, chances, p[:, t % p.shape[1]], q[:, t % p.shape[1]])
-        losses = found if losses is None else np.convolve(losses, found)
+        losses = found if losses is None else fftconvolve(losses, found)
     assert losses is not None
     middle = (len(losses) - 1) // 2
     grid = (np.arange(len(losses)) - middle) * _LOSS
@@ -140,7 +141,7 @@ def _losses(world: World, chances: np.ndarray, p: np.ndarray, q: np.ndarray) -> 
     mass = density_p * (points[1] - points[0])
     with np.errstate(divide="ignore", invalid="ignore"):
         loss = np.where(mass > 0, np.log(density_p) - np.log(density_q), 0.0)
-    largest = 12.0
+    largest = 10.0
     steps = np.floor(np.clip(loss, -largest, largest) / _LOSS).astype(int)
     size = int(largest / _LOSS)
     found = np.zeros(2 * size + 1)

@@ -53,6 +53,10 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
+            if callable(getattr(Method, field.name, None)):
+                raise TypeError(
+                    f"{type(self).__name__} has a field {field.name!r}, which hides a method of every method"
+                )
             value = getattr(self, field.name)
             _check_kind(field.name, value, field.type)
             if isinstance(value, Release) and not value.name:
