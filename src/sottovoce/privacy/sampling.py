@@ -449,37 +449,19 @@ class _Binomial:
 
 @lru_cache(maxsize=4096)
 def _binomial(n: int, successes: int) -> _Binomial:
-    """Return the table of n coins of probability q = successes / 2**32.
+    """Return the table of n coins of probability successes / 2**32.
 
-    Proof of `error`. Let v_k = P[K = k] / P[K = mode], with mode = floor((n+1) q). Ratios of neighbours are known
-    exactly, and away from the mode they are at most 1. `weights` holds v_k 2**F, F = 192, each computed from its
-    neighbour and cut to a whole number: so the weight at distance j from the mode is too small by less than j units.
-    They are computed until they vanish, which leaves out at most n numbers, each of less than `reach` units, where
-    `reach` is the largest distance. Altogether less than ``missing = (n + number of weights) * reach`` units are
-    missing, from a sum of at least 2**F. A value of the distribution function is a part of the sum over the whole sum,
-    hence wrong by at most ``missing / 2**F``. It is cut to 96 bits. Two numbers whose distribution functions differ by
-    at most x at each of w places differ by at most w x in total variation. What lies beyond `highest` is put onto
-    `highest` and is part of the error, too.
+    Proof of `error`. By `_weights`, a value of the distribution function is wrong by at most ``missing / total``. It is
+    cut to 96 bits. Two numbers whose distribution functions differ by at most x at each of w places differ by at most
+    w x in total variation. What lies beyond `highest` is put onto `highest` and is part of the error, too.
 
     >>> _binomial(10, 2**32).highest, _binomial(10**6, 64 * 2**32 // 10**6).highest
     (10, 146)
     """
-    failures = (1 << _RATE_BITS) - successes
-    if failures == 0:
+    if successes == 1 << _RATE_BITS:
         return _Binomial(n, (), 0.0)
-    mode, precision = ((n + 1) * successes) >> _RATE_BITS, 192
-    above, below = [1 << precision], []
-    while above[-1] and mode + len(above) <= n:
-        k = mode + len(above)
-        above.append(above[-1] * (n - k + 1) * successes // (k * failures))
-    weight = above[0]
-    while weight and mode - len(below) > 0:
-        k = mode - len(below)
-        weight = weight * k * failures // ((n - k + 1) * successes)
-        below.append(weight)
-    weights, lowest = [*reversed(below), *above], mode - len(below)
-    total, missing = sum(weights), (n + len(weights)) * max(len(above), len(below))
-    tail, highest = 0, mode + len(above) - 1
+    lowest, weights, missing = _weights(n, successes, _TABLE_BITS + 96)
+    total, tail, highest = sum(weights), 0, lowest + len(weights) - 1
     while Fraction(tail + weights[highest - lowest] + missing, total) <= OVERFLOW:
         tail += weights[highest - lowest]
         highest -= 1
@@ -488,6 +470,46 @@ def _binomial(n: int, successes: int) -> _Binomial:
     known = tuple(threshold for threshold in thresholds if threshold > 0)  # the others are never above U
     error = Fraction(tail + missing, total) + len(weights) * (Fraction(missing, total) + Fraction(1, 2**_TABLE_BITS))
     return _Binomial(highest, known, float(error))
+
+
+@lru_cache(maxsize=256)
+def binomial_cuts(n: int, successes: int, bits: int) -> tuple[int, list[tuple[int, int]]]:
+    """Return a number k and bounds (lower, upper) of the first `bits` digits of P[K <= k], P[K <= k+1], ...
+
+    K counts the successes of n coins of probability successes / 2**32, which must be below 1.
+
+    >>> binomial_cuts(2, 2**31, 8)    # two fair coins: 64/256, 192/256, and 1
+    (0, [(63, 64), (191, 192), (255, 256)])
+    """
+    lowest, weights, missing = _weights(n, successes, bits + 96)
+    total, parts = sum(weights), list(itertools.accumulate(weights))
+    first, parts = (lowest - 1, [0, *parts]) if lowest else (lowest, parts)
+    return first, [((part << bits) // (total + missing), ((part + missing) << bits) // total) for part in parts]
+
+
+def _weights(n: int, successes: int, precision: int) -> tuple[int, list[int], int]:
+    """Return a number k, weights in proportion to P[K = k], P[K = k+1], ..., and how many units of them are missing.
+
+    Proof. Let v_k = P[K = k] / P[K = mode], where mode = floor((n+1) q). Ratios of neighbours are known exactly. Away
+    from the mode they are at most 1. A weight is v_k 2**precision, computed from its neighbour and cut to a whole
+    number: at distance j from the mode it is too small by less than j units. Weights are computed until they vanish,
+    which leaves out at most n of them, each of less than `reach` units, where `reach` is the largest distance. So less
+    than ``missing = (n + number of weights) * reach`` units are missing altogether. A part of the true sum lies between
+    the computed part and that plus `missing`, and so does the whole sum.
+    """
+    failures = (1 << _RATE_BITS) - successes
+    mode = ((n + 1) * successes) >> _RATE_BITS
+    above, below = [1 << precision], list[int]()
+    while above[-1] and mode + len(above) <= n:
+        k = mode + len(above)
+        above.append(above[-1] * (n - k + 1) * successes // (k * failures))
+    weight = above[0]
+    while weight and mode - len(below) > 0:
+        k = mode - len(below)
+        weight = weight * k * failures // ((n - k + 1) * successes)
+        below.append(weight)
+    weights = [*reversed(below), *above]
+    return mode - len(below), weights, (n + len(weights)) * max(len(above), len(below))
 
 
 # What is drawn, inside a compiled program.
