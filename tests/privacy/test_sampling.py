@@ -191,7 +191,7 @@ def test_laws_are_laws(sampling, n):
     assert mean == (sampling.denominator(n, steps - 1) if charged is None else charged)
 
 
-@pytest.mark.parametrize("others", [5, 300])  # coins for all rows; a table and distinct rows, most of it padding
+@pytest.mark.parametrize("others", [5, 300])  # alone in the array; beside an agent that has more than fits
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_the_law_is_what_is_drawn(sampling, others):
     n, steps, runs = 5, 2 if sampling.amplifies else 3, 20_000
@@ -199,6 +199,26 @@ def test_the_law_is_what_is_drawn(sampling, others):
         steps = 2
     seen = simulated_batches(sampling, n, steps, runs, others)
     assert fit(seen, sampling.law(n, steps)) > 1e-4
+
+
+@pytest.mark.parametrize("room", [5, 9, 600])
+def test_a_binomial_number_of_distinct_rows_has_the_law_of_coins(room):
+    """What is drawn where the array has no room for all rows, on few enough rows to count."""
+    table = sampling._binomial(5, Poisson(2)._threshold(5))
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        words = sampling._words(key, room + 3)
+        return sampling._taken(key, words, jnp.int32(5), [table, table], jnp.int32(1))
+
+    rows, weights = (np.asarray(one, int) for one in draw(jax.random.split(jax.random.key(4), 10_000)))
+    taken = np.zeros((len(rows), 5), int)
+    np.add.at(taken, (np.arange(len(rows))[:, None], rows), weights)
+    seen = Counter((tuple(one),) for one in taken.tolist())
+    assert fit(seen, Poisson(2).law(5, 1)) > 1e-4
+    assert fit(seen, Poisson(3).law(5, 1)) < 1e-9
+    assert fit(seen, FixedSize(2).law(5, 1)) == 0.0
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)

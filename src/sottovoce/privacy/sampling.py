@@ -15,6 +15,7 @@ takes each with probability 64/20 000; a draw costs the batch (about 150 places)
   earlier t_l, or if t_i = J_l for an l < i that is a repetition: a chain of such links is followed to its end.
 - *A binomial number* (`_Binomial`) is found by comparing 96 random bits with a table of the distribution function. Its
   entries are right up to a proved error; error and tail are in `Sampling.overflow`.
+- *Coins* decide where a batch's array has room for all records: a coin is a word, and rates are multiples of 2**-32.
 - *A Poisson batch* is a binomial number of distinct rows, every set of that size equally likely. That is the law of
   independent coins: a given set of k rows has probability P[K = k] / C(n, k) = q^k (1-q)^(n-k).
 
@@ -180,25 +181,31 @@ class Poisson(Sampling):
         return min((self.batch << _RATE_BITS) // n, 1 << _RATE_BITS)
 
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
-        """Return a binomial number of distinct rows, or coins for all rows where the array has room for all."""
+        """Return a binomial number of distinct rows; where the array has room for all rows, one coin per row."""
         counts = [_binomial(n, self._threshold(n)) for n in sizes.tolist()]
-        room, n_max = max(count.highest for count in counts), int(sizes.max())
-        if room == n_max:  # nothing to gain from gathering the taken rows
-            last = np.array([self._threshold(n) - 1 for n in sizes.tolist()], np.uint32)
-            coins = _words(key, n_max)  # a coin is taken if it is at most `last`
-            taken = (coins <= _of(last, agent)) & (jnp.arange(n_max) < _of(sizes, agent))
-            return jnp.arange(n_max), _mask(taken)
+        last = np.array([self._threshold(n) - 1 for n in sizes.tolist()], np.uint32)
+        room, own = max(count.highest for count in counts), _of(sizes, agent)
         words = _words(key, room + _TABLE_WORDS)
-        size = _drawn_count(words[room:], counts, agent)
-        return _distinct(key, words[:room], _of(sizes, agent), size)
+        places = jnp.arange(room)
+        tossed = _mask((words[:room] <= _of(last, agent)) & (places < own))  # a record is taken if its coin is low
+        if sizes.max() <= room:
+            return places, tossed
+        rows, weights = _taken(key, words, own, counts, agent)
+        if sizes.min() > room:
+            return rows, weights
+        return jnp.where(own <= room, places, rows), jnp.where(own <= room, tossed, weights)
 
     def event(self, n: int) -> accountant.Amplification:
         """Return Poisson at the rounded rate."""
         return accountant.PoissonAmplification(self._threshold(n) / 2**_RATE_BITS)
 
     def overflow(self, n: int) -> float:
-        """Return the tail of the binomial beyond the capacity and the error of the table."""
-        return _binomial(n, self._threshold(n)).error
+        """Return the tail of the binomial beyond the capacity and the error of the table; 0 where all rows fit.
+
+        Where the capacity is n, coins are tossed, which is exact.
+        """
+        table = _binomial(n, self._threshold(n))
+        return 0.0 if table.highest == n else table.error
 
     def law(self, n: int, steps: int) -> Law:
         """Return independent coins."""
@@ -513,6 +520,12 @@ def _weights(n: int, successes: int, precision: int) -> tuple[int, list[int], in
 
 
 # What is drawn, inside a compiled program.
+
+
+def _taken(key: jax.Array, words: jax.Array, n: jax.Array, counts: list[_Binomial], agent: jax.Array) -> Rows:
+    """Return a binomial number of distinct rows; the last words give the number."""
+    size = _drawn_count(words[-_TABLE_WORDS:], counts, agent)
+    return _distinct(key, words[:-_TABLE_WORDS], n, size)
 
 
 def _drawn_count(words: jax.Array, counts: list[_Binomial], agent: jax.Array) -> jax.Array:
