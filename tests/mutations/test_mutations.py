@@ -40,8 +40,6 @@ class Mutation:
     arguments: tuple[Any, ...] = ()
 
 
-THERE = "jnp.arange(n_max) < _of(sizes, agent)"
-FIRST = f"jnp.argsort(jnp.argsort(jnp.where({THERE}, coins, jnp.uint32(2**32 - 1)))) < self.batch"
 
 MUTATIONS = [
     Mutation(
@@ -113,8 +111,8 @@ MUTATIONS = [
     Mutation(
         "fixed size drawn where Poisson is accounted",
         Poisson.draw,
-        f"(coins <= _of(last, agent)) & ({THERE})",
-        FIRST,
+        "rows, weights = _taken(key, words, own, counts, agent)",
+        "rows, weights = _distinct(key, words[:room], own, jnp.int32(self.batch))",
         "privacy/test_sampling.py",
         "test_poisson_takes_each_record_on_its_own",
         (1,),
@@ -122,7 +120,7 @@ MUTATIONS = [
     Mutation(
         "a Poisson batch cut to its mean",
         Poisson.capacity,
-        "return high",
+        "return _binomial(n, self._threshold(n)).highest",
         "return self.batch",
         "privacy/test_sampling.py",
         "test_a_poisson_batch_is_never_cut_silently",
@@ -147,8 +145,8 @@ MUTATIONS = [
     Mutation(
         "whole numbers not checked after rounding",
         discrete.GridRelease.whole,
-        "while not self._within(steps):",
-        "steps += np.sign(gradient).astype(np.int64)\n    while False:",
+        "while np.any(over := self._exceeds(steps)):",
+        "steps += np.sign(steps)\n    while False:",
         "privacy/test_discrete.py",
         "test_no_record_ever_exceeds_the_clip_in_whole_numbers",
     ),
@@ -163,8 +161,8 @@ MUTATIONS = [
     Mutation(
         "two thirds of the deployed noise",
         discrete.GridRelease.noise,
-        "draw(self.scale, source)",
-        "draw(self.scale * 2 // 3, source)",
+        "self.scale, size",
+        "self.scale * 2 // 3, size",
         "runtime/test_threads.py",
         "test_what_is_released_has_the_stated_noise_and_lies_on_the_grid",
         ("gaussian",),

@@ -2,6 +2,8 @@
 
 import math
 import random
+from decimal import Decimal, localcontext
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy import stats
 
-from sottovoce.privacy import accountant, discrete
+from sottovoce.privacy import accountant, discrete, exact_noise
 from sottovoce.privacy.accountant import Mechanism, NoAmplification
-from sottovoce.privacy.discrete import GridRelease, discrete_gaussian, discrete_laplace, on_grid
+from sottovoce.privacy.discrete import GridRelease, on_grid
 from sottovoce.privacy.gdp import gdp_delta
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Stream, WithReplacement
@@ -25,30 +27,150 @@ def masses(kind: str, scale: float, reach: int) -> np.ndarray:
     return weights / weights.sum()
 
 
-@pytest.mark.parametrize(("kind", "draw"), [("laplace", discrete_laplace), ("gaussian", discrete_gaussian)])
-@pytest.mark.parametrize("scale", [1, 3])
-def test_samplers_have_the_stated_distribution_and_no_other(kind, draw, scale):
-    source, reach = random.Random(0), 40 * scale
-    drawn = np.array([draw(scale, source) for _ in range(20_000)])
+def fits(drawn: np.ndarray, wanted: np.ndarray) -> float:
+    reach = len(wanted) // 2
     counts = np.bincount(np.clip(drawn + reach, 0, 2 * reach), minlength=2 * reach + 1)
-
-    def fits(wanted: np.ndarray) -> float:
-        expected = 20_000 * wanted
-        common = expected >= 5
-        observed = np.append(counts[common], counts[~common].sum())
-        return stats.chisquare(observed, np.append(expected[common], expected[~common].sum() + 1e-9)).pvalue
-
-    assert fits(masses(kind, scale, reach)) > 1e-3
-    for wrong in (2 / 3, 3 / 2):
-        assert fits(masses(kind, scale * wrong, reach)) < 1e-9
+    expected = len(drawn) * wanted
+    common = expected >= 5
+    observed = np.append(counts[common], counts[~common].sum())
+    return stats.chisquare(observed, np.append(expected[common], expected[~common].sum() + 1e-9)).pvalue
 
 
-def test_large_scales_look_like_their_continuous_limits():
-    source = random.Random(1)
-    gaussian = np.array([discrete_gaussian(10_000, source) for _ in range(4000)]) / 10_000
-    laplace = np.array([discrete_laplace(10_000, source) for _ in range(4000)]) / 10_000
-    assert stats.kstest(gaussian, "norm").pvalue > 1e-3
-    assert stats.kstest(laplace, "laplace").pvalue > 1e-3
+# The oracle: the samplers of Canonne, Kamath and Steinke ("The discrete Gaussian for differential privacy", NeurIPS
+# 2020), number by number, by whole-number arithmetic alone.
+
+
+def oracle_laplace(scale: int, source: random.Random) -> int:
+    while True:
+        low = source.randrange(scale)
+        if not flip_exp(low, scale, source):
+            continue
+        high = 0
+        while flip_exp(1, 1, source):
+            high += 1
+        size, negative = low + scale * high, source.randrange(2)
+        if size or not negative:  # zero has one sign only
+            return -size if negative else size
+
+
+def oracle_gaussian(scale: int, source: random.Random) -> int:
+    around = scale + 1
+    while True:
+        z = oracle_laplace(around, source)
+        if flip_exp((abs(z) * around - scale**2) ** 2, 2 * scale**2 * around**2, source):
+            return z
+
+
+def flip_exp(top: int, bottom: int, source: random.Random) -> bool:
+    """True with probability exp(-top / bottom): the alternating series as a game."""
+
+    def below_one(top: int, bottom: int) -> bool:
+        k = 1
+        while source.randrange(bottom * k) < top:
+            k += 1
+        return k % 2 == 1
+
+    return all(below_one(1, 1) for _ in range(top // bottom)) and below_one(top % bottom, bottom)
+
+
+ORACLES = {"laplace": oracle_laplace, "gaussian": oracle_gaussian}
+KINDS = pytest.mark.parametrize("kind", ["laplace", "gaussian"])
+
+
+@KINDS
+@pytest.mark.parametrize("scale", [1, 3, 40])
+def test_samplers_have_the_stated_distribution_and_no_other(kind, scale):
+    drawn = exact_noise.draw(kind, scale, 200_000, random.Random(0))
+    assert drawn.dtype == np.int64
+    assert fits(drawn, masses(kind, scale, 40 * scale)) > 1e-3
+    for wrong in (0.93, 1.07):
+        assert fits(drawn, masses(kind, scale * wrong, 40 * scale)) < 1e-9
+    oracle = np.array([ORACLES[kind](scale, random.Random(seed)) for seed in range(5000)])
+    assert fits(oracle, masses(kind, scale, 40 * scale)) > 1e-3
+    assert stats.ks_2samp(drawn, oracle).pvalue > 1e-3
+
+
+@KINDS
+@pytest.mark.parametrize("scale", [2**16 + 1, 2**30 - 1, 2**40 + 12345, exact_noise.LARGEST_SCALE])
+def test_large_scales_look_like_their_continuous_limits(kind, scale):
+    drawn = exact_noise.draw(kind, scale, 50_000, random.Random(1))
+    law = {"gaussian": "norm", "laplace": "laplace"}[kind]
+    assert stats.kstest(drawn / scale, law).pvalue > 1e-3
+    assert stats.kstest(drawn / scale * 1.1, law).pvalue < 1e-6
+    digits = drawn & 15  # the last digits are random, too
+    assert stats.chisquare(np.bincount(digits, minlength=16)).pvalue > 1e-3
+
+
+@KINDS
+@pytest.mark.parametrize(("cells", "keeping"), [(31, 2), (2, 32), (1, 1)])
+def test_what_is_left_open_is_decided_by_the_same_law(kind, cells, keeping, monkeypatch):
+    """With one or two first digits almost every choice is open: the exact part alone makes the law."""
+    monkeypatch.setattr(exact_noise, "_SLACK", 0.2)
+    monkeypatch.setattr(exact_noise, "_CELL_BITS", cells)
+    honest = exact_noise._cells
+    monkeypatch.setattr(exact_noise, "_cells", lambda k, s, digits, r: honest(k, s, digits >> (31 - cells), r))
+    drawn = exact_noise.draw(kind, 20, 4000, random.Random(2))
+    assert fits(drawn, masses(kind, 20, 800)) > 1e-3
+
+
+@KINDS
+@pytest.mark.parametrize("scale", [1, 5, 17, 1000, 2**40 + 7])
+def test_bounds_hold_as_fractions(kind, scale):
+    """Cells' cuts against sums of exponentials to 80 digits; every bound tight to a unit."""
+    with localcontext() as context:
+        context.prec = 80
+        width = exact_noise._width(scale)
+        assert width == 1 or scale / 16 < width <= scale / 8
+
+        def weight(cell):
+            top, bottom = (cell * width, scale) if kind == "laplace" else ((cell * width) ** 2, 2 * scale**2)
+            return Fraction((-Decimal(top) / Decimal(bottom)).exp())
+
+        weights = [weight(0)]
+        while weights[-1] > Fraction(1, 10**70):
+            weights.append(weight(len(weights)))
+    total, part = sum(weights), Fraction(0)
+    exact_noise._cuts.cache_clear()
+    for (lower, upper), added in zip(exact_noise._cuts(kind, scale, 64), weights):  # in the usual context of 28 digits
+        part += added
+        assert lower <= part / total * 2**64 < upper + 1
+        assert upper - lower <= 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 10**14), st.integers(1, 10**12), st.integers(1, 200))
+def test_exponentials_lie_between_their_bounds(top, bottom, bits):
+    top %= 1000 * bottom
+    loss = Fraction(top, bottom)
+    lower, upper = exact_noise._exp_bounds(loss, bits)
+    assert 0 <= upper - lower <= 2
+    with localcontext() as context:
+        context.prec = 150
+        exact = Fraction((-Decimal(top) / Decimal(bottom)).exp()) * 2**bits
+        assert lower <= exact * (1 + Fraction(1, 10**100))
+        assert upper >= exact * (1 - Fraction(1, 10**100))
+
+
+@KINDS
+def test_what_floating_point_decides_is_right(kind, monkeypatch):
+    """Every decision of a block, again by fractions."""
+    scale, source = 2**20 + 3, random.Random(3)
+    cells, places = np.arange(2000) % 50, np.array([source.randrange(exact_noise._width(scale)) for _ in range(2000)])
+    words = source.randbytes(8000)
+    monkeypatch.setattr(source, "randbytes", lambda count: words[:count])
+    asked = []
+    monkeypatch.setattr(exact_noise, "_open_flip", lambda *given: asked.append(given) or True)
+    kept = exact_noise._keep(kind, scale, cells, places, source)
+    for cell, place, digits, one in zip(cells, places, np.frombuffer(words, np.uint32), kept):
+        lower, upper = exact_noise._exp_bounds(exact_noise._loss(kind, scale, int(cell), int(place)), 32)
+        assert (int(digits) < upper) if one else (int(digits) >= lower)
+    assert len(asked) <= 2
+
+
+def test_scales_that_floats_do_not_hold_are_refused():
+    for scale in (0, 2**46 + 1):
+        with pytest.raises(ValueError, match="coarser grid"):
+            exact_noise.draw("gaussian", scale, 1, random.Random(0))
 
 
 GRADIENTS = npst.arrays(
@@ -93,23 +215,91 @@ def test_a_release_is_the_mean_with_the_noise_that_is_asked_for():
     assert np.all((made * 20 / grid.step) == np.round(made * 20 / grid.step))
 
 
+def test_many_records_are_rounded_as_each_would_be_alone():
+    rng = np.random.default_rng(4)
+    for dtype in (np.float32, np.float64):
+        records = (rng.normal(size=(30, 7)) * np.exp(rng.normal(size=(30, 1)) * 8)).astype(dtype)
+        records[3, 2], records[5, 0], records[8] = np.nan, -np.inf, 0.0
+        for mechanism in ("gaussian", "laplace"):
+            grid = on_grid(Release(0.3, 1.0, mechanism), denominator=4)
+            together = grid.whole(records)
+            assert together.dtype == np.int64
+            np.testing.assert_array_equal(together, [grid.whole(record) for record in records])
+            assert not together[[3, 5, 8]].any()
+            assert np.abs(together[[0, 1, 2]]).max() > 0.1 * grid.clip
+
+
+def test_a_norm_that_is_off_is_found_by_the_check(monkeypatch):
+    monkeypatch.setattr(GridRelease, "_length", lambda self, rows: np.full(len(rows), 0.7))
+    for mechanism in ("gaussian", "laplace"):
+        grid = GridRelease(1000, 10, 1.0, 1, mechanism)
+        steps = grid.whole(np.random.default_rng(5).normal(size=(4, 50)).astype(np.float32) * 1e3).tolist()
+        sizes = [sum(abs(k) ** (1 if mechanism == "laplace" else 2) for k in row) for row in steps]
+        assert all(0 < size <= 1000 ** (1 if mechanism == "laplace" else 2) for size in sizes)
+
+
 def test_the_operating_system_is_asked_for_entropy(monkeypatch):
     asked = []
 
     class Watched(random.SystemRandom):
-        def randrange(self, *args):
-            asked.append(args)
-            return super().randrange(*args)
+        def randbytes(self, n):
+            asked.append(n)
+            return super().randbytes(n)
+
+        def getrandbits(self, k):
+            asked.append(k)
+            return super().getrandbits(k)
 
     monkeypatch.setattr(discrete.secrets, "SystemRandom", Watched)
     GridRelease(4, 4, 1.0, 1).noised(np.ones(2, int))
     assert asked
+    for sampling in (Poisson(3), FixedSize(3), WithReplacement(3)):
+        asked.clear()
+        discrete.draw(sampling, 10, t=0)
+        assert asked
 
 
-def test_poisson_coins():
-    taken = np.mean([discrete.poisson_coins(1000, 0.3).mean() for _ in range(50)])
-    assert taken == pytest.approx(0.3, abs=5 * math.sqrt(0.3 * 0.7 / 50_000))
-    assert not discrete.poisson_coins(1000, 0.0).any()
+def test_a_binomial_number_is_exact_and_no_other():
+    source, n, rate = random.Random(6), 12, 0.3
+    drawn = [discrete._binomial_number(n, int(rate * 2**32), source) for _ in range(5000)]
+    counts = np.bincount(drawn, minlength=n + 1)
+
+    def fit(rate):
+        expected = 5000 * stats.binom.pmf(np.arange(n + 1), n, rate)
+        return stats.chisquare(np.append(counts[:8], counts[8:].sum()), np.append(expected[:8], expected[8:].sum()))
+
+    assert fit(rate).pvalue > 1e-3
+    assert fit(0.33).pvalue < 1e-9
+
+
+@pytest.mark.parametrize(("n", "count"), [(5, 2), (5, 3), (4, 4), (30, 1)])
+def test_sequences_of_distinct_numbers_are_equally_likely(n, count):
+    source = random.Random(7)
+    seen = [tuple(discrete.distinct(n, count, source).tolist()) for _ in range(4000)]
+    assert all(len(set(one)) == count for one in seen)
+    counts = np.unique(np.array(seen), axis=0, return_counts=True)[1]
+    assert len(counts) == math.perm(n, count)
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_a_deployed_draw_costs_the_batch(monkeypatch):
+    class Counting(random.Random):
+        bytes = 0
+
+        def randbytes(self, n):
+            self.bytes += n
+            return super().randbytes(n)
+
+    for sampling in (Poisson(64), FixedSize(64), WithReplacement(64)):
+        source = Counting(0)
+        assert len(discrete.draw(sampling, 10**9, 0, source)) > 20
+        assert source.bytes < 8 * 200
+    asked = set()
+    for seed in range(20):  # of a Poisson batch, the bytes do not tell the size
+        source = Counting(seed)
+        discrete.draw(Poisson(64), 10**9, 0, source)
+        asked.add(source.bytes)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("sampling", [Full(), Poisson(3), FixedSize(3), WithReplacement(3), OnePass(3), Stream(2)])

@@ -38,14 +38,23 @@ import secrets
 from dataclasses import dataclass
 from fractions import Fraction
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.privacy import exact_noise
 from sottovoce.privacy.release import NoiseKind, Release
-from sottovoce.privacy.sampling import FixedSize, Poisson, Sampling, WithReplacement
+from sottovoce.privacy.sampling import (
+    FixedSize,
+    Full,
+    OnePass,
+    Poisson,
+    Sampling,
+    Stream,
+    WithReplacement,
+    binomial_cuts,
+)
 
-_LARGEST = 2**62  # of any sum of whole numbers, so that 64 bits hold it
+_LARGEST_CLIP = 2**26  # its square is below 2**53: see `GridRelease.whole`
+LARGEST = 2**62  # of any sum of whole numbers, so that 64 bits hold it, with noise
 _BLUR = 3  # r above
 _SLACK = 1 + Fraction(1, 2**40)  # a schedule's last digits may differ between a number and an array
 
@@ -90,38 +99,60 @@ class GridRelease:
             return self.clip / self.scale + 2 * math.log(math.cosh(0.5 / self.scale))
         return self.clip / math.sqrt(self.scale**2 - _BLUR**2) if self.scale > _BLUR else math.inf
 
-    def whole(self, gradient: np.ndarray) -> np.ndarray:
-        """One record's gradient, clipped and cut toward zero to whole numbers of steps."""
-        gradient = np.asarray(gradient, np.float64)
-        if gradient.size * self.clip**2 > _LARGEST:
-            raise ValueError(f"{gradient.size} numbers of {self.clip} steps overflow 64 bits: use a coarser grid")
-        largest = np.max(np.abs(gradient), initial=0.0)
-        if largest == 0 or not np.all(np.isfinite(gradient)):
-            return np.zeros(gradient.shape, np.int64)
-        unit = gradient / largest  # so that squares neither overflow nor vanish
-        length = np.abs(unit).sum() if self._l1 else np.sqrt(np.sum(unit * unit))
-        kept = min(largest, self.clip * self.step / length)
-        steps = np.clip(np.trunc(unit * (kept / self.step)), -self.clip, self.clip).astype(np.int64)
-        while not self._within(steps):  # floating-point norms may be off in the last digits
-            steps = np.trunc(steps * (1 - 2.0**-20)).astype(np.int64)
-        return steps
+    def whole(self, gradients: np.ndarray) -> np.ndarray:
+        """Return gradients, one record per row, clipped and cut toward zero to whole numbers of steps (int64).
+
+        A row of the result is a function of that row alone, and its norm is checked to be at most `clip`, exactly.
+
+        Proof of the check. It adds squares (or sizes) of whole numbers in float64. Numbers below 2**53 add without
+        error; a partial sum that reaches 2**53 never falls below it again, because what is added is not negative and
+        rounding is monotone. As ``clip**2 < 2**53``, the computed sum is at most the bound if and only if the true one
+        is, whatever the order of summation.
+
+        >>> GridRelease(5, 5, 1.0, 1).whole(np.array([[3.9, -4.0], [300.0, 0.2]])).tolist()
+        [[3, -3], [4, 0]]
+        """
+        if self.clip > _LARGEST_CLIP:
+            raise ValueError(f"squares of {self.clip} steps overflow 53 bits: use a coarser grid")
+        rows = np.atleast_2d(gradients)
+        units = rows.astype(np.float64)
+        largest = np.ones((len(rows), 1))
+        with np.errstate(all="ignore"):
+            if rows.dtype == np.float64:  # their squares may overflow or vanish; squares of smaller floats do not
+                largest = np.max(np.abs(units), axis=1, keepdims=True, initial=0.0)
+                units /= largest
+            length = self._length(units)[:, None]
+            finite = np.isfinite(length) & np.isfinite(largest)
+            # cut a little short, because floating-point norms may be off in the last digits
+            kept = np.minimum(largest, self.clip * self.step * (1 - 2.0**-30) / length) / self.step
+        if not finite.all():
+            units[~finite[:, 0]] = 0.0
+        steps = np.trunc(np.multiply(units, np.where(finite, kept, 0.0), out=units), out=units)
+        while np.any(over := self._exceeds(steps)):  # only if a norm was off by more
+            steps[over] = np.trunc(steps[over] * (1 - 2.0**-20))
+        return steps.astype(np.int64).reshape(np.shape(gradients))
 
     @property
     def _l1(self) -> bool:
         return self.mechanism == "laplace"
 
-    def _within(self, steps: np.ndarray) -> bool:
-        return bool(np.abs(steps).sum() <= self.clip if self._l1 else (steps**2).sum() <= self.clip**2)
+    def _length(self, rows: np.ndarray) -> np.ndarray:
+        return np.abs(rows).sum(axis=1) if self._l1 else np.sqrt(_squares(rows))
+
+    def _exceeds(self, steps: np.ndarray) -> np.ndarray:
+        if self._l1:
+            return np.abs(steps).sum(axis=1) > self.clip
+        return _squares(steps) > self.clip**2
 
     def noise(self, size: int, source: random.Random | None = None) -> np.ndarray:
-        """Exact noise in steps; `source` is for tests, the operating system's entropy by default."""
-        source = source or secrets.SystemRandom()
-        draw = discrete_laplace if self._l1 else discrete_gaussian
-        return np.array([draw(self.scale, source) for _ in range(size)], dtype=object)
+        """Return exact noise in steps (int64); `source` is for tests, the operating system's entropy by default."""
+        return exact_noise.draw(self.mechanism, self.scale, size, source or secrets.SystemRandom())
 
     def noised(self, total: np.ndarray, source: random.Random | None = None) -> np.ndarray:
-        """The mean to hand out, from a whole-number sum of steps."""
-        noisy = np.asarray(total).astype(object) + self.noise(np.size(total), source)
+        """Return the mean to hand out, from a whole-number sum of steps."""
+        if np.max(np.abs(total), initial=0) > LARGEST:
+            raise ValueError("a whole-number sum overflows 64 bits: use a coarser grid or fewer records")
+        noisy = np.asarray(total, np.int64) + self.noise(np.size(total), source).reshape(np.shape(total))
         return noisy.astype(np.float64) * self.step / self.denominator
 
     def __str__(self) -> str:
@@ -130,6 +161,11 @@ class GridRelease:
             f"discrete {self.mechanism} noise of scale {self.scale} on whole-number sums of records clipped to "
             f"{self.clip} ({norm}), in steps of {self.step:g} / {self.denominator}"
         )
+
+
+def _squares(rows: np.ndarray) -> np.ndarray:
+    """Return each row's sum of squares; not by a linear algebra library, whose threads would wait for each other."""
+    return np.einsum("ij,ij->i", rows, rows)
 
 
 def on_grid(release: Release, denominator: int, t: int = 0, agent: int = 0, bits: int = 16) -> GridRelease:
@@ -152,81 +188,77 @@ def on_grid(release: Release, denominator: int, t: int = 0, agent: int = 0, bits
     return GridRelease(clip, scale, step, int(denominator), release.mechanism)
 
 
-def draw(sampling: Sampling, n: int, t: int) -> np.ndarray:
-    """The rows of a batch out of n records, by the operating system's coins where the sampling has any.
+def draw(sampling: Sampling, n: int, t: int, source: random.Random | None = None) -> np.ndarray:
+    """Return the rows of a batch out of n records, by the operating system's coins where the sampling has any.
 
-    >>> draw(Poisson(10), n=10, t=0).tolist()
+    Guarantee: the law is exactly `Sampling.law`. The time does not depend on the size of a Poisson batch, unless it is
+    larger than `Sampling.capacity`: as many rows as that are drawn, and the first ones are taken.
+
+    >>> sorted(draw(Poisson(10), n=10, t=0).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
-    source = secrets.SystemRandom()
+    source = source or secrets.SystemRandom()
     if isinstance(sampling, Poisson):
-        return np.flatnonzero(poisson_coins(n, sampling.event(n).rate))  # type: ignore[union-attr]
+        size = _binomial_number(n, int(Fraction(sampling.event(n).rate) * 2**32), source)  # type: ignore[union-attr]
+        return distinct(n, max(size, sampling.capacity(n)), source)[:size]
     if isinstance(sampling, FixedSize):
-        return np.array(source.sample(range(n), sampling.batch))
+        return distinct(n, sampling.batch, source)
     if isinstance(sampling, WithReplacement):
-        return np.array([source.randrange(n) for _ in range(sampling.batch)])
-    if sampling.amplifies:
-        raise TypeError(f"{type(sampling).__name__} has no exact coins: use Poisson, FixedSize or WithReplacement")
-    rows, present = sampling.draw(jax.random.key(0), np.array([n]), jnp.int32(0), jnp.int32(t))  # uses no coin
-    return np.asarray(rows)[np.asarray(present) > 0]
+        return below(n, sampling.batch, source)
+    if isinstance(sampling, (Full, Stream)):
+        return np.arange(int(sampling.denominator(n, t)))
+    if isinstance(sampling, OnePass):
+        return np.arange(t * sampling.batch, (t + 1) * sampling.batch)
+    raise TypeError(f"{type(sampling).__name__} has no exact draw")
 
 
-def poisson_coins(n: int, rate: float) -> np.ndarray:
-    """Which of n records take part, each with probability `rate` rounded down to a multiple of 2**-32: secret coins.
+def below(n: int, count: int, source: random.Random) -> np.ndarray:
+    """Return exactly uniform numbers below n: words of 64 bits beyond the last multiple of n are drawn again.
 
-    >>> int(poisson_coins(1000, 1.0).sum())
-    1000
+    >>> below(6, 8, random.Random(0)).tolist()
+    [1, 4, 1, 2, 2, 2, 3, 1]
     """
-    coins = np.frombuffer(secrets.token_bytes(4 * n), np.uint32)
-    return coins.astype(np.uint64) < np.uint64(int(Fraction(rate) * 2**32))
+    found = np.zeros(0, np.int64)
+    while found.size < count:
+        words = np.frombuffer(source.randbytes(8 * (count - found.size)), np.uint64)
+        fair = words[words <= np.uint64(2**64 - 1 - 2**64 % n)]
+        found = np.append(found, (fair % np.uint64(n)).astype(np.int64))
+    return found
 
 
-# Exact samplers (Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020).
+def distinct(n: int, count: int, source: random.Random) -> np.ndarray:
+    """Return distinct numbers below n, every sequence of that length equally likely.
 
+    Few of many: the first different ones of a sequence of independent uniform numbers. Many: the order of n random
+    words, all drawn again if two are equal; given that none are, every order is equally likely.
 
-def discrete_laplace(scale: int, source: random.Random) -> int:
-    """A whole number z with probability proportional to exp(-|z| / scale).
-
-    >>> [discrete_laplace(3, random.Random(seed)) for seed in range(5)]
-    [-1, 0, 0, 8, 6]
+    >>> distinct(1_000_000, 3, random.Random(0)).tolist(), sorted(distinct(4, 4, random.Random(0)).tolist())
+    ([165645, 707500, 516437], [0, 1, 2, 3])
     """
+    if 2 * count > n:
+        while True:
+            words = np.frombuffer(source.randbytes(8 * n), np.uint64)
+            order = np.argsort(words)
+            if np.all(words[order[1:]] != words[order[:-1]]):
+                return order[:count]
+    drawn = below(n, count + count**2 // n + 8, source)
     while True:
-        low = source.randrange(scale)
-        if not _flip_exp(low, scale, source):
-            continue
-        high = 0
-        while _flip_exp(1, 1, source):
-            high += 1
-        size, negative = low + scale * high, source.randrange(2)
-        if size or not negative:  # zero has one sign only
-            return -size if negative else size
+        _, places = np.unique(drawn, return_index=True)
+        if places.size >= count:
+            return drawn[np.sort(places)[:count]]
+        drawn = np.append(drawn, below(n, count, source))
 
 
-def discrete_gaussian(scale: int, source: random.Random) -> int:
-    """A whole number z with probability proportional to exp(-z**2 / (2 scale**2)).
+def _binomial_number(n: int, successes: int, source: random.Random) -> int:
+    """Return the number of successes of n coins of probability successes / 2**32, exactly."""
+    if successes == 2**32:
+        return n
+    lowest = 0
 
-    >>> [discrete_gaussian(3, random.Random(seed)) for seed in range(5)]
-    [-3, 1, 0, 3, -1]
-    """
-    around = scale + 1
-    while True:
-        z = discrete_laplace(around, source)
-        # accept with exp(-(|z| - scale^2 / around)^2 / (2 scale^2)), as a ratio of whole numbers
-        if _flip_exp((abs(z) * around - scale**2) ** 2, 2 * scale**2 * around**2, source):
-            return z
+    def cuts(bits: int) -> list[tuple[int, int]]:
+        nonlocal lowest
+        lowest, bounds = binomial_cuts(n, successes, bits)
+        return bounds
 
-
-def _flip_exp(top: int, bottom: int, source: random.Random) -> bool:
-    """True with probability exp(-top / bottom), exactly."""
-    for _ in range(top // bottom):
-        if not _flip_exp_below_one(1, 1, source):
-            return False
-    return _flip_exp_below_one(top % bottom, bottom, source)
-
-
-def _flip_exp_below_one(top: int, bottom: int, source: random.Random) -> bool:
-    """The alternating series of exp(-g), g <= 1, as a game: stop at the first k whose coin of probability g/k fails."""
-    k = 1
-    while source.randrange(bottom * k) < top:
-        k += 1
-    return k % 2 == 1
+    found = exact_noise.cell(cuts, source)
+    return lowest + found

@@ -8,7 +8,7 @@ in `sottovoce.privacy.discrete`.
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,9 @@ from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Rows, Sampling
 from sottovoce.trees import Tree
 
+_BYTES = 2**26  # of gradients that are held at once
+_CACHED = 2**17  # numbers that are rounded at once
+
 PRINTED = (
     "message {!r} carries private state, which is on no grid: discrete noise is for sound designs, whose every message "
     "is a release. Use design='sound', or simulate."
@@ -29,15 +32,20 @@ PRINTED = (
 
 
 def draw(sampling: Sampling, n: int, t: int) -> Rows:
-    """Draw a batch by secret coins, padded to its usual size; one that is larger is not cut.
+    """Draw a batch by secret coins, padded to its capacity, so that a round's time does not tell its size.
 
-    >>> from sottovoce.privacy.sampling import Full
-    >>> draw(Full(), n=3, t=0)[0].tolist()
-    [0, 1, 2]
+    A batch that is larger is not cut. Where the size is no secret, because nothing is drawn at random, it is padded to
+    a power of two, so that few programs are compiled.
+
+    >>> from sottovoce.privacy.sampling import Full, Poisson
+    >>> draw(Full(), n=3, t=0)[0].tolist(), len(draw(Poisson(5), n=1000, t=0)[0])
+    ([0, 1, 2], 35)
     """
     rows = discrete.draw(sampling, n, t)
-    room = max(sampling.capacity(n), len(rows))
-    return jnp.asarray(np.pad(rows, (0, room - len(rows)))), jnp.asarray(np.arange(room) < len(rows), jnp.float32)
+    usual = sampling.capacity(n) if sampling.amplifies else min(sampling.capacity(n), _power(len(rows)))
+    room = max(usual, len(rows))
+    padded, present = np.pad(rows, (0, room - len(rows))), (np.arange(room) < len(rows)).astype(np.float32)
+    return cast(Rows, (padded, present))  # read by NumPy, so they stay off the device
 
 
 def release(readings: Sequence[Reading], at: Tree, release: Release, t: int, agent: int, chunk: int) -> Tree:
@@ -46,29 +54,41 @@ def release(readings: Sequence[Reading], at: Tree, release: Release, t: int, age
     Guarantee: the result is a function of S + Z as `GridRelease` states it, so the account of the stated release
     covers it bit for bit, provided that a compiled program gives the same bits for the same input.
     """
-    flat, unflatten = ravel_pytree(at)
+    leaves, structure = jax.tree.flatten(at)
+    ends = np.cumsum([leaf.size for leaf in leaves])
     common = math.lcm(*(int(reading.denominator) for reading in readings))
     grid = discrete.on_grid(release, common, t, agent)
-    total = np.zeros(flat.shape, object)
+    if grid.clip * sum(len(reading.rows[0]) for reading in readings) * common > discrete.LARGEST:
+        raise ValueError(f"sums of {grid.clip} steps over {common} overflow 64 bits: use equal denominators")
+    total = np.zeros(ends[-1], np.int64)
     for reading in readings:
-        total += whole_sum(grid, reading, at, chunk).astype(object) * (common // int(reading.denominator))
-    return unflatten(jnp.asarray(grid.noised(total), flat.dtype))
+        total += whole_sum(grid, reading, at, chunk) * (common // int(reading.denominator))
+    pieces = np.split(grid.noised(total), ends[:-1])
+    return jax.tree.unflatten(
+        structure, [jnp.asarray(piece.reshape(leaf.shape), leaf.dtype) for piece, leaf in zip(pieces, leaves)]
+    )
 
 
 def whole_sum(grid: discrete.GridRelease, reading: Reading, at: Tree, chunk: int) -> np.ndarray:
-    """Return the sum of the batch's gradients in whole numbers of grid steps.
+    """Return the sum of the batch's gradients in whole numbers of grid steps (int64).
 
     Each record's gradient is computed by itself, by one program that sees no other record (`lax.map`, one record per
-    turn), so it is a function of that record alone.
+    turn), so it is a function of that record alone. Padding is computed and rounded like a record, then left out of the
+    sum: the time depends on the padded size. Memory is bounded by `chunk` records and by `_BYTES`.
     """
-    slopes = _slopes(reading.function)
-    rows = np.asarray(reading.rows[0])[np.asarray(reading.rows[1]) > 0]
-    total = np.zeros(ravel_pytree(at)[0].shape, np.int64)
-    for start in range(0, len(rows), chunk):
-        taken = rows[start : start + chunk]
-        padded = jnp.asarray(np.pad(taken, (0, min(chunk, _power(len(rows))) - len(taken))))
-        for gradient in np.asarray(slopes(reading.source, reading.closed_over, at, padded))[: len(taken)]:
-            total += grid.whole(gradient)
+    slopes, width = _slopes(reading.function), sum(leaf.size for leaf in jax.tree.leaves(at))
+    rows, present = (np.asarray(part) for part in reading.rows)
+    pieces = -(-len(rows) // max(1, min(chunk, _BYTES // (4 * width))))
+    size = -(-len(rows) // pieces)
+    rows = np.pad(rows, (0, pieces * size - len(rows)))
+    counted = np.pad(present > 0, (0, pieces * size - len(present))).astype(np.int64)
+    total, some = np.zeros(width, np.int64), max(1, _CACHED // width)
+    for start in range(0, len(rows), size):
+        gradients = np.asarray(slopes(reading.source, reading.closed_over, at, rows[start : start + size]))
+        for first in range(0, size, some):  # a few records at a time stay in the cache
+            steps = grid.whole(gradients[first : first + some])
+            steps *= counted[start + first : start + first + len(steps), None]
+            total += steps.sum(axis=0)
     return total
 
 
