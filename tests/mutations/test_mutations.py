@@ -40,7 +40,6 @@ class Mutation:
     arguments: tuple[Any, ...] = ()
 
 
-
 MUTATIONS = [
     Mutation(
         "half of the clip's effect",
