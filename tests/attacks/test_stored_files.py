@@ -75,8 +75,10 @@ def test_an_epsilon_that_is_none_is_refused_by_every_door(epsilon):
             ask(epsilon)
 
 
-def test_a_tiny_epsilon_is_drawn_at_once_and_at_its_scale():
-    for epsilon in (1e-3, 1e-12, 1e-300):
+def test_a_tiny_epsilon_is_drawn_at_once_and_at_its_scale_or_refused():
+    with pytest.raises(ValueError, match="a billion labels"):
+        Labels(LABELS, classes=3, seed=1).accuracy(LABELS, 1e-300)
+    for epsilon in (1e-3, 1e-8):
         labels = Labels(LABELS, classes=3, seed=1)
         found = np.array([labels.accuracy(LABELS, epsilon) for _ in range(30)]) * len(LABELS)
         assert 0.3 < np.mean(np.abs(found - len(LABELS))) * epsilon < 3

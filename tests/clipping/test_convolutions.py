@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from sottovoce.clipping.taps import Cell, Taps, _walk
+from sottovoce.clipping.taps import TappedValue, Taps, _walk
 
 from .cases import draw
 
@@ -16,7 +16,7 @@ def in_slices(fn):
 
     def call(*args):
         closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
-        outs = _walk(closed.jaxpr, closed.consts, [Cell(x) for x in jax.tree.leaves(args)], Taps(), {})
+        outs = _walk(closed.jaxpr, closed.consts, [TappedValue(x) for x in jax.tree.leaves(args)], Taps(), {})
         return jax.tree.unflatten(jax.tree.structure(shape), [cell.value for cell in outs])
 
     return call

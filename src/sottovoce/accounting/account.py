@@ -201,6 +201,7 @@ class Account:
             steps=self.steps,
             events=tuple(_describe(charge, self.steps) for charge in self.charges),
             caveats=merge_caveats(self._caveats(worst[0]), self.method.caveats(self.setting)),
+            parties=self.population.names,
         )
 
     def spent(self, agent: int, levels: Sequence[str], steps: range) -> Spent:

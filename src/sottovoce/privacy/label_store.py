@@ -26,14 +26,14 @@ from typing import Any
 import numpy as np
 
 from sottovoce.files import locked, write_atomically
-from sottovoce.privacy import accountant
-from sottovoce.privacy.discrete import discrete_laplace
+from sottovoce.privacy import accountant, exact_noise
 from sottovoce.privacy.ledger import Budget, BudgetExceeded, digest
 from sottovoce.privacy.mechanisms import Epsilon, Mechanism, check_delta, check_epsilon
 from sottovoce.privacy.response import Response, groups
 
 VERSION = 1  # of a store's file and of its head
 _FINE = 2**16  # grid steps per label in the noise of a count
+_SMALLEST = 2.0**-30  # epsilon of a noisy count
 _STORES: "weakref.WeakSet[Labels]" = weakref.WeakSet()  # of this process, to find a second one of the same labels
 
 
@@ -224,9 +224,12 @@ class Labels:
             raise TypeError(
                 f"guesses are {guesses.dtype}: give classes as whole numbers, such as scores.argmax(axis=1)"
             )
+        if epsilon < _SMALLEST:
+            raise ValueError(f"epsilon is {epsilon:g}: below {_SMALLEST:.2g} the noise is a billion labels; give more")
         self.charge({Mechanism(pure=epsilon): np.bincount(chosen, minlength=len(self))})
         right = int(np.sum(guesses == self._label[chosen]))
-        noise = discrete_laplace(math.ceil(_FINE / Fraction(epsilon)), self._coins)  # one label is _FINE grid steps
+        scale = math.ceil(_FINE / Fraction(epsilon))  # one label is _FINE grid steps
+        noise = int(exact_noise.draw("laplace", scale, 1, self._coins)[0])
         return (right + noise / _FINE) / len(chosen)
 
     def open(self) -> np.ndarray:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+_LISTED = 20  # parties up to which each one's epsilon is listed
+
 
 @dataclass(frozen=True)
 class PrivacyReport:
@@ -34,6 +36,7 @@ class PrivacyReport:
     steps: int
     events: tuple[str, ...]
     caveats: tuple[str, ...]
+    parties: tuple[str, ...] = ()  # their names, in the order of `per_agent`
 
     @property
     def private(self) -> bool:
@@ -60,13 +63,16 @@ class PrivacyReport:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "PrivacyReport":
         """Make a report from what `to_dict` returned."""
-        lists = {name: tuple(data[name]) for name in ("per_agent", "events", "caveats")}
+        lists = {name: tuple(data[name]) for name in ("per_agent", "events", "caveats", "parties")}
         return cls(**{**data, **lists})
 
     def __str__(self) -> str:
         lines = [self.statement()]
         if self.published is not None:
             lines.append(f"The paper prints epsilon {self.published:.4g} for this configuration.")
+        if self.private and 1 < len(self.parties) <= _LISTED:
+            each = (f"{name} {rounded_up(epsilon, 4)}" for name, epsilon in zip(self.parties, self.per_agent))
+            lines.append(f"  epsilon per party: {', '.join(each)}")
         lines += [f"  {event}" for event in self.events]
         lines += [f"  note: {caveat}" for caveat in self.caveats]
         return "\n".join(lines)
