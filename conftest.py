@@ -13,6 +13,14 @@ jax.config.update("jax_num_cpu_devices", 2)
 _ROOM = 900 * 2**20  # bytes that a test process may hold before it forgets compiled programs
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of a file to one worker, unless they say otherwise: its programs are then compiled once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Between files, forget compiled programs if they fill the memory: programs are hardly shared between files."""
     if nextitem is not None and nextitem.path == item.path:
