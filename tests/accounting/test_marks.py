@@ -30,6 +30,7 @@ class _Step(sv.methods.Method):
     """A step that is a function of (agent, state, a private gradient, a public one)."""
 
     move: Callable[..., Two]
+    public_constants = True  # the tests close over numbers of their own
 
     def init(self, problem, agent):
         return Two(problem.x0, problem.x0)

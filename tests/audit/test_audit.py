@@ -260,7 +260,9 @@ def test_noise_that_is_too_low_is_found_out(monkeypatch):
 def test_noise_that_is_missing_is_found_out(monkeypatch):
     """One of two variables goes out bare: the likelihood under the stated noise hardly notices, the distance does."""
     honest = gate.noised
-    monkeypatch.setattr(gate, "noised", lambda mean, r, *rest: mean if r.name == "y" else honest(mean, r, *rest))
+    monkeypatch.setattr(
+        gate, "noised", lambda mean, r, *rest: mean if r.name == "release_y" else honest(mean, r, *rest)
+    )
     method = sv.methods.DpSgda(0.1, 0.1, Poisson(4), release_x=sv.Release(1.0, 1.0), release_y=sv.Release(1.0, 1.0))
     finding = audit(sv.calibrate(method, epsilon=3.0, **SGD), trials=8000, **SGD)
     assert finding.lower > 5

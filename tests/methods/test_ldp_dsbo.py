@@ -212,6 +212,8 @@ def test_direction_of_x_is_the_hypergradient() -> None:
     problem = dataclasses.replace(ridge(), x0=jnp.asarray(x, jnp.float32), y0=jnp.asarray(y, jnp.float32))
 
     class Started(LdpDsbo):
+        public_constants = True
+
         def init(self, problem, agent):
             return super().init(problem, agent)._replace(z=jnp.asarray(z, jnp.float32))
 
