@@ -67,6 +67,7 @@ schedules = st.one_of(plain, st.builds(Scaled, plain, values), st.builds(Ratio, 
 
 @settings(max_examples=150, deadline=None)
 @given(schedule=schedules, start=st.integers(0, 10**7))
+@pytest.mark.slow
 def test_every_step_draws_at_least_what_is_charged(schedule, start):
     times = np.arange(start, start + 5)
     stated = charged(schedule, times, 0)

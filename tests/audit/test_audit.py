@@ -142,6 +142,7 @@ def observed(method, instance, data, t=0, seed=5):
     return jax.jit(jax.vmap(both))(jnp.arange(1))
 
 
+@pytest.mark.slow
 def test_watching_changes_no_bit():
     release = sv.Release(1.0, 0.5)
     method = sv.methods.DpBilevel(0.1, Descent(2, 0.5), release, release, Poisson(3), release_x=release)

@@ -14,6 +14,7 @@ from sottovoce.problems.tasks.vertical import hyper_parameters
 from sottovoce.runtime.columns import record_messages
 
 
+@pytest.mark.slow
 def test_printed_noise_reveals_every_label_and_a_memo_keeps_its_promise() -> None:
     rows, classes = 1200, 10
     (_, open_share, _), (_, printed_share, printed), (_, fresh_share, fresh), (_, share, memo), _ = demonstrate(rows)

@@ -41,6 +41,7 @@ class TestClearMessages:
 
 
 class TestReleasedMessages:
+    @pytest.mark.slow
     def test_are_not(self, digits):
         truth, labels, middle = digits
         case = leakage.attack("released", truth, labels, 1.0, leakage.noise_for(8.0, 1.0), steps=30)
@@ -50,6 +51,7 @@ class TestReleasedMessages:
             assert ssim < blind[0]
             assert psnr < blind[1]
 
+    @pytest.mark.slow
     def test_noise_has_the_scale_it_says(self, digits):
         truth, labels, _ = digits
         clean, noisy = (leakage.messages(truth, labels, 1.0, noise) for noise in (0.0, 0.5))

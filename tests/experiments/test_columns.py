@@ -73,6 +73,7 @@ def test_levels_held_out_records_and_scaling() -> None:
     assert norms[norms > 0] == pytest.approx(1.0, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_stages_and_the_twin_side_by_side(tmp_path: Path) -> None:
     text = TINY.replace("[privacy]\nepsilon = 2.0", "") + (
         '[[variant]]\nname = "private"\nprivacy.epsilon = 2.0\ncolumns = {stages = 2, models = 1}\n'

@@ -86,12 +86,21 @@ def _twin(method: Bambi, parties: int = 3) -> np.ndarray:
 @pytest.mark.parametrize(
     "method",
     [
-        METHOD,
-        replace(METHOD, cross_terms=False, labels=Memoised(2.0, "debiased")),
-        replace(METHOD, labels=Fresh(1.0), rate_x=Decay(0.1, 0.5)),
-        replace(METHOD, labels=Printed(1.0), rate_x=optax.adamw(1e-2), rate_y=Adam(Linear(3e-2, 1e-2, steps=4), 0.1)),
+        pytest.param(replace(METHOD, labels=Fresh(1.0), rate_x=Decay(0.1, 0.5)), id="fresh"),
+        pytest.param(METHOD, id="memoised", marks=pytest.mark.slow),
+        pytest.param(
+            replace(METHOD, cross_terms=False, labels=Memoised(2.0, "debiased")),
+            id="printed blocks",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            replace(
+                METHOD, labels=Printed(1.0), rate_x=optax.adamw(1e-2), rate_y=Adam(Linear(3e-2, 1e-2, steps=4), 0.1)
+            ),
+            id="optimisers",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["memoised", "printed blocks", "fresh", "optimisers"],
 )
 def test_the_federated_run_is_the_non_federated_one_step_by_step(method: Bambi) -> None:
     federated, twin = _path(method), _twin(method)
@@ -99,6 +108,7 @@ def test_the_federated_run_is_the_non_federated_one_step_by_step(method: Bambi) 
     assert np.abs(np.diff(federated, axis=0)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_altered_features_are_altered_alike_at_all_parties() -> None:
     """The twin alters all columns with one key; the parties must find the same one."""
     altered = replace(PROBLEM, alter=lambda key, a: a * jax.random.bernoulli(key, 0.5, (a.shape[0], 1)))
@@ -121,10 +131,12 @@ def test_pictures_are_shifted_by_at_most_one_pixel() -> None:
         hyper_representation([2, 3], CLASSES, shift=1, line=2)
 
 
+@pytest.mark.slow
 def test_one_party_is_the_centralised_algorithm() -> None:
     assert _path(METHOD, parties=1) == pytest.approx(_twin(METHOD, parties=1), rel=2e-3, abs=2e-4)
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes_in_one_stretch_or_two_and_another_seed_other_ones() -> None:
     path = _path(METHOD)
     for every in (3, 4):
@@ -133,6 +145,7 @@ def test_same_seed_same_bytes_in_one_stretch_or_two_and_another_seed_other_ones(
     assert (path != _path(METHOD, seed=1)).any()
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, stopped_at_first_save: Any) -> None:
     method = replace(METHOD, rate_x=Adam(0.1), rate_y=optax.adam(0.1))
 
@@ -169,6 +182,7 @@ def _bytes_up(active: int | None) -> tuple[float, float]:
     return history["bytes up"][-1], history["bytes down"][-1]
 
 
+@pytest.mark.slow
 def test_compiled_and_message_by_message_agree() -> None:
     found, _, _ = _logged()
     assert found == pytest.approx(_path(METHOD)[1], rel=1e-3, abs=1e-5)
@@ -328,6 +342,7 @@ def test_the_estimate_is_unbiased_with_cross_terms_and_biased_as_printed() -> No
     assert np.linalg.norm(printed - exact) > 0.2 * np.linalg.norm(exact)
 
 
+@pytest.mark.slow
 def test_what_smoothing_adds_is_in_proportion_to_it() -> None:
     """The same directions at several mu: what remains beside sampling error shrinks at least as fast as mu."""
     finest, fine, coarse = (_estimates(50, True, 4, smoothing)[0] for smoothing in (0.005, 0.05, 0.1))
@@ -336,6 +351,7 @@ def test_what_smoothing_adds_is_in_proportion_to_it() -> None:
     assert right < 0.55 * left
 
 
+@pytest.mark.slow
 def test_the_variance_falls_as_one_over_q() -> None:
     few, many = (_estimates(directions, True, 300)[1].sum() for directions in (1, 16))
     assert few / many == pytest.approx(16, rel=0.35)

@@ -85,6 +85,7 @@ def test_vr_dsbo_needs_lower_levels_that_are_alike() -> None:
     assert reached(single_loop, different, 6000) < stuck / 2
 
 
+@pytest.mark.slow
 def test_gb_dsbo_averages_true_second_derivatives() -> None:
     def lower(x, y, r):
         return jnp.log1p(jnp.exp(r["a"] @ y["w"])) + jnp.sum(x["s"] * y["w"]) ** 2 * r["t"]

@@ -22,21 +22,24 @@ EXAMPLES = {
 
 
 ALIKE = ("momentum", "adam", "optax", "optimisers", "exponential", "rounds")
+PLACES = (contract.check_threads_equal_vectorised, contract.check_sharded_equals_vectorised)
+EVERYWHERE = ("DpSgd-full", "LdpDsbo-sound", "DpMixSgd-printed", "DpGradientTracking-sound", "DpBilevel-gap")
 QUICK = (contract.check_converges, contract.check_private_is_accounted)
 
 
 def _cases() -> list[Any]:
     """Every example with every check; an example's go to one worker, so that its programs are compiled once.
 
-    The papers' own methods are checked in every place. Of baselines, and of examples that differ in their optimiser
-    alone, the costly checks are left to `make test-all`: they share the papers' code for that.
+    One design of each paper's method is checked in every place. Of other designs, of baselines, and of examples that
+    differ in their optimiser alone, the costly checks are left to `make test-all`: they share code with the first.
     """
     cases = []
     for name, method in EXAMPLES.items():
         label = name.split("-", 1)[1]
         alike = ".baselines." in type(method).__module__ or label in ALIKE
         for check in contract.CHECKS:
-            marks = [pytest.mark.xdist_group(name), *([pytest.mark.slow] if alike and check not in QUICK else [])]
+            costly = (alike and check not in QUICK) or (check in PLACES and name not in EVERYWHERE)
+            marks = [pytest.mark.xdist_group(name), *([pytest.mark.slow] if costly else [])]
             title = f"{name}-{check.__name__.removeprefix('check_')}"
             cases.append(pytest.param(name, check, marks=marks, id=title))
     return cases

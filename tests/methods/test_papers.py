@@ -61,6 +61,7 @@ class TestDpBilevel:
         assert report.epsilon == pytest.approx(float(truth), rel=1e-6)
         assert report.epsilon > 0.5  # the factors that the paper hides are not 1
 
+    @pytest.mark.slow
     def test_it_runs_as_printed(self) -> None:
         problem = sv.Bilevel(
             upper=lambda x, y, r: 0.5 * jnp.sum((y - r) ** 2),

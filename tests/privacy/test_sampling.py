@@ -35,7 +35,7 @@ def counts(rows: np.ndarray, weights: np.ndarray, n: int) -> np.ndarray:
     return table[:, :n]
 
 
-@pytest.mark.parametrize("agent", [0, 1, 2])
+@pytest.mark.parametrize("agent", [1])
 def test_poisson_takes_each_record_on_its_own(agent):
     n, batch = int(SIZES[agent]), 20
     taken = counts(*draw_many(Poisson(batch), agent), n)
@@ -191,7 +191,7 @@ def test_laws_are_laws(sampling, n):
     assert mean == (sampling.denominator(n, steps - 1) if charged is None else charged)
 
 
-@pytest.mark.parametrize("others", [5, 300])  # alone in the array; beside an agent that has more than fits
+@pytest.mark.parametrize("others", [pytest.param(5, marks=pytest.mark.slow), 300])  # alone; beside a large agent
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_the_law_is_what_is_drawn(sampling, others):
     n, steps, runs = 5, 2 if sampling.amplifies else 3, 20_000

@@ -73,6 +73,7 @@ def test_wrong_shapes_are_refused() -> None:
         models.resnet18((28, 28, 1), 10, width=12)
 
 
+@pytest.mark.slow
 def test_a_perceptron_learns_over_directed_graphs() -> None:
     train, test = sv.data.load("digits")
     parts = sv.data.split(train, agents=5)

@@ -40,6 +40,7 @@ def test_stages_draw_every_label_once_and_ask_what_tells_most():
     assert [len(stage) for stage in found.stages] == [2, 2]
 
 
+@pytest.mark.slow
 def test_each_model_has_a_folder_of_its_own(tmp_path):
     run_in_stages(PROBLEMS[0], made(), METHOD, steps=1, stages=2, out=tmp_path)
     assert sorted(folder.name for folder in tmp_path.iterdir()) == ["stage-1-model-1", "stage-2-model-1"]
