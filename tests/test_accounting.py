@@ -428,3 +428,16 @@ def test_noise_that_reaches_zero_is_infinite_in_every_design(stop):
         report = sv.account(method, sv.Population([50]), steps=6)
         assert report.epsilon == np.inf
         assert report.published is None
+
+
+def test_a_method_calibrated_for_another_run_warns_and_names_both_epsilons():
+    problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(2))
+    parts = [np.ones((40, 2), np.float32)]
+    tuned = sv.calibrate(sgd(1.0, Poisson(10)), parts, epsilon=1.0, steps=5)
+    assert tuned == dataclasses.replace(tuned)  # the target is no part of the method
+    with pytest.warns(
+        UserWarning, match=r"calibrated for epsilon 1 .* 5 steps\), but this run has epsilon .* 50 steps"
+    ):
+        sv.run(problem, parts, tuned, steps=50)
+    result = sv.run(problem, parts, sgd(1.0, Poisson(10)), steps=5, epsilon=1.0)
+    assert 0.998 <= result.privacy.epsilon <= 1.0

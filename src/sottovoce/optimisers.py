@@ -90,16 +90,17 @@ def is_plain(rate: Any) -> bool:
     return not isinstance(rate, (Momentum, Adam, optax.GradientTransformation))
 
 
-def require_plain(rate: Any, name: str, why: str) -> None:
+def require_plain(why: str, **rates: Any) -> None:
     """Refuse an optimiser where it would be unsound or unproved, with the reason.
 
-    >>> require_plain(Adam(0.1), "gamma", "trackers follow plain gradients")
+    >>> require_plain("trackers follow plain gradients", gamma=Adam(0.1))
     Traceback (most recent call last):
     ...
     TypeError: gamma is an optimiser (Adam), and trackers follow plain gradients: give a number or a schedule
     """
-    if not is_plain(rate):
-        raise TypeError(f"{name} is an optimiser ({type(rate).__name__}), and {why}: give a number or a schedule")
+    for name, rate in rates.items():
+        if not is_plain(rate):
+            raise TypeError(f"{name} is an optimiser ({type(rate).__name__}), and {why}: give a number or a schedule")
 
 
 def _transformation(rate: Rate) -> optax.GradientTransformation | None:

@@ -100,16 +100,9 @@ class DpBilevel(Method):
 
     @classmethod
     def paper(
-        cls,
-        facts: theory.Facts,
-        *,
-        n: int,
-        epsilon: float,
-        delta: float,
-        steps: int | None = None,
-        inner_steps: int | None = None,
-        batches: tuple[int, int] | None = None,
-    ) -> Self:
+        cls, facts: theory.Facts, *, n: int, epsilon: float, delta: float, steps: int | None = None,
+        inner_steps: int | None = None, batches: tuple[int, int] | None = None,
+    ) -> Self:  # fmt: skip
         """Build Algorithms 1 and 2 as printed for a target (epsilon, delta) on n records; 3 and 4 with `batches`.
 
         All numbers are those of Theorems 3.1 and B.1 and Lemma A.1, in `theory.dp_bilevel.paper_numbers`, which says
@@ -178,9 +171,6 @@ class DpBilevel(Method):
         """Return both ways to solve; the paper's with rounds, averages and its output rule."""
         free, rounds = Release.open(), Descent(4, 0.3, radii=(50.0,))
         gap = cls(0.2, Descent(4, 0.3, averaged=False), free, free, Full(), release_x=free, penalty=100.0, radius=100.0)
-        quick = Descent(4, Momentum(0.2, 0.3), averaged=False)
-        return {
-            "gap": gap,
-            "apart": replace(gap, inner=rounds, solve="apart", output="smallest step"),
-            "optimisers": replace(gap, step_x=Momentum(0.1, 0.5), inner=quick),
-        }
+        apart = replace(gap, inner=rounds, solve="apart", output="smallest step")
+        quick = replace(gap, step_x=Momentum(0.1, 0.5), inner=Descent(4, Momentum(0.2, 0.3), averaged=False))
+        return {"gap": gap, "apart": apart, "optimisers": quick}

@@ -78,8 +78,7 @@ class DpGradientTracking(Method):
 
     def __post_init__(self) -> None:
         if isinstance(self.scheme, Rates):
-            for name in ("alpha", "beta", "gamma"):
-                require_plain(getattr(self.scheme, name), name, "trackers add up only if all agents follow gradients")
+            require_plain("trackers add up only if all agents follow plain gradients", **vars(self.scheme))
         check_design(self.design)
         check_choice("form", self.form, get_args(Form))
         if self.design == "sound" and not (self.state is None and self.lipschitz is None):
@@ -139,8 +138,7 @@ class DpGradientTracking(Method):
 
     def _printed(self, problem: Minimize, state: TrackingState, agent: Agent, *rates: Any) -> TrackingState:
         (x, y, g), (alpha, beta, gamma) = state, rates
-        assert self.state is not None
-        sent_x, sent_y = agent.tell(self.state, x), agent.tell(self.gradient, y)  # line 1
+        sent_x, sent_y = agent.tell(self.state or self.gradient, x), agent.tell(self.gradient, y)  # line 1
         exchange = box if self.form == "box" else compact
         x, y_next = exchange(agent, alpha, beta, x, y, sent_x, sent_y)  # lines 2 and 3
         x = jax.tree.map(lambda x, y: x - gamma * y, x, y)  # line 4
@@ -157,8 +155,9 @@ class DpGradientTracking(Method):
 
     @property
     def _as_printed(self) -> theory.PrintedTracking:
-        assert self.state is not None
-        return theory.PrintedTracking(self.scheme, self.state, self.gradient, self._sampling, self.form, self.lipschitz)
+        return theory.PrintedTracking(
+            self.scheme, self.state or self.gradient, self.gradient, self._sampling, self.form, self.lipschitz
+        )
 
     def published(self, setting: Setting) -> float | None:
         """Return Lemmas 4 and 5 for the worst agent, with C = 2 clip: proved for the box form, printed for both."""

@@ -90,8 +90,7 @@ class DpMixSgd(Method):
     solves: ClassVar[tuple[type, ...]] = (MinMax,)
 
     def __post_init__(self) -> None:
-        for name in ("rate_x", "rate_y"):
-            require_plain(getattr(self, name), name, "its estimators correct for plain steps between two points")
+        require_plain("estimators correct for plain steps", rate_x=self.rate_x, rate_y=self.rate_y)
         super().__post_init__()
         for name in ("beta_x", "beta_y"):
             if not 0 < getattr(self, name) <= 1:
@@ -150,8 +149,7 @@ class DpMixSgd(Method):
             agent.mix(jax.tree.map(lambda mine, new, old: mine + new - old, mine, new, old))
             for mine, new, old in zip(state.tracked, sent, state.sent)
         )
-        down = schedule(self.rate_x)(k, agent.index)
-        up = schedule(self.rate_y)(k, agent.index)
+        down, up = (schedule(rate)(k, agent.index) for rate in (self.rate_x, self.rate_y))
         x = problem.project_x(agent.mix(descend(state.x, down, v)))  # line 12
         y = problem.project_y(agent.mix(descend(state.y, -up, u)))  # line 13
         return MixState(x, y, (state.x, state.y), estimate, sent, (v, u))
@@ -178,5 +176,4 @@ class DpMixSgd(Method):
     def examples(cls) -> Mapping[str, Method]:
         """Return full batches, both designs."""
         free = Release.open()
-        made = [cls(0.1, 0.1, Full(), free, free, 0.5, 0.3, design=design) for design in get_args(Design)]
-        return {method.design: method for method in made}
+        return {d: cls(0.1, 0.1, Full(), free, free, 0.5, 0.3, design=d) for d in get_args(Design)}

@@ -85,27 +85,20 @@ class LdpDsbo(Method):
         if not self.z_radius > 0:
             raise ValueError(f"z_radius is {self.z_radius}: it must be positive (math.inf leaves z free)")
         if self.design == "printed":
-            for name in ("step_x", "step_y", "step_z"):
-                require_plain(getattr(self, name), name, "the paper's design and its proof have plain step sizes")
-        if self.release_x is None and self.design == "printed":
-            raise ValueError("the printed design sends x with noise: give x a release (None is for the sound design)")
+            steps = {"step_x": self.step_x, "step_y": self.step_y, "step_z": self.step_z}
+            require_plain("the paper's design and its proof have plain step sizes", **steps)
+            if self.release_x is None:
+                raise ValueError(
+                    "the printed design sends x with noise: give x a release (None is for the sound design)"
+                )
 
     @classmethod
     def paper(
-        cls,
-        *,
-        step: PerVariableAndAgent,
-        v: PerVariableAndAgent,
-        sigma: PerVariableAndAgent,
-        s: PerVariableAndAgent,
-        clip: float | Sequence[float] = math.inf,
-        noise: NoiseKind = "laplace",
-        data: Literal["stream", "batch"] = "stream",
-        batch: int = 50,
-        design: Design = "sound",
-        z_radius: float = math.inf,
+        cls, *, step: PerVariableAndAgent, v: PerVariableAndAgent, sigma: PerVariableAndAgent, s: PerVariableAndAgent,
+        clip: float | Sequence[float] = math.inf, noise: NoiseKind = "laplace", batch: int = 50,
+        data: Literal["stream", "batch"] = "stream", design: Design = "sound", z_radius: float = math.inf,
         constants: L1Constants | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Build Assumption 3.1's schedules: step sizes step/(t+1)^v, message noise of deviation sigma/(t+1)^s.
 
         Each setting is one value, or three for x, y and z. A value is a number, or a tuple with one number per agent.
@@ -178,9 +171,6 @@ class LdpDsbo(Method):
         """Return both designs without noise; the sound one with z confined as well."""
         free = Release.open()
         sound = cls(0.1, 0.2, 0.2, free, free, Full(), release_x=free, z_radius=100.0)
-        ball = Momentum(0.05, 0.5)
-        return {
-            "sound": sound,
-            "printed": replace(sound, z_radius=math.inf, design="printed"),
-            "optimisers": replace(sound, step_x=ball, step_y=ball, step_z=ball),
-        }
+        printed, ball = replace(sound, z_radius=math.inf, design="printed"), Momentum(0.05, 0.5)
+        moving = replace(sound, step_x=ball, step_y=ball, step_z=ball)
+        return {"sound": sound, "printed": printed, "optimisers": moving}
