@@ -150,14 +150,12 @@ class DpGradientTracking(Method):
 
     @property
     def _sampling(self) -> Sampling:
-        assert self.sampling is not None
-        return self.sampling
+        return self.sampling or Full()  # `__post_init__` has set it
 
     @property
     def _as_printed(self) -> theory.PrintedTracking:
-        return theory.PrintedTracking(
-            self.scheme, self.state or self.gradient, self.gradient, self._sampling, self.form, self.lipschitz
-        )
+        noise = self.state or self.gradient, self.gradient
+        return theory.PrintedTracking(self.scheme, *noise, self._sampling, self.form, self.lipschitz)
 
     def published(self, setting: Setting) -> float | None:
         """Return Lemmas 4 and 5 for the worst agent, with C = 2 clip: proved for the box form, printed for both."""
