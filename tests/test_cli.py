@@ -157,6 +157,7 @@ def test_an_exhibit_prints_claim_and_measurement(capsys, monkeypatch):
     assert "the claim is false" in out
 
 
+@pytest.mark.slow
 def test_a_run_can_be_audited_and_its_ledger_read(capsys, monkeypatch, tiny_file):
     code, _, _ = command(capsys, monkeypatch, "run", tiny_file, "--set", "run.steps=2", "--out", "run")
     assert code == 0

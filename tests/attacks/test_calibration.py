@@ -42,6 +42,7 @@ def test_every_noise_has_an_epsilon(noise, sampling):
         assert noise < 1 or found < 1e-3
 
 
+@pytest.mark.slow
 def test_an_epsilon_that_cannot_be_reached_is_named_beside_the_one_that_is():
     with pytest.warns(UserWarning, match=r"epsilon 1000 was wanted, and 27\.\d+ is the largest"):
         found = sv.calibrate(sgd(sv.Poisson(100)), PEOPLE, epsilon=1000.0, steps=10)

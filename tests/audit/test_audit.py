@@ -216,6 +216,7 @@ def test_sound_designs_hold_and_their_accounts_are_tight(name, sampling):
     assert finding.ratio >= 0.5, f"an audit without power: {finding}"
 
 
+@pytest.mark.slow
 def test_the_papers_own_noise_is_audited_too():
     """LDP-DSBO with Laplace noise on a stream, pure epsilon: the first record pays in every round."""
     method = sv.methods.LdpDsbo.paper(
@@ -299,6 +300,7 @@ def test_replay_finds_no_more_in_usual_data_than_the_canary_does():
 
 
 @pytest.mark.parametrize("level", [pytest.param("upper", marks=pytest.mark.slow), "lower"])
+@pytest.mark.slow
 def test_two_levels_are_audited_each(level):
     setting = {"data": sv.Population({"upper": [8], "lower": [8]}), "steps": 3, "delta": DELTA}
     method = sv.calibrate(configured("DpBilevel", Full())[0], epsilon=3.0, **setting)

@@ -30,6 +30,7 @@ def test_printed_noise_reveals_every_label_and_a_memo_keeps_its_promise() -> Non
     assert share == pytest.approx(allowed, abs=4 * math.sqrt(allowed / rows))
 
 
+@pytest.mark.slow
 def test_norms_and_signs_tell_two_classes_apart() -> None:
     rng = np.random.default_rng(0)
     label = (rng.random(400) < 0.15).astype(int)

@@ -21,6 +21,7 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 class TestClearMessages:
+    @pytest.mark.slow
     def test_are_inverted(self, digits):
         truth, labels, _ = digits
         case = leakage.attack("clear", truth, labels, math.inf, 0.0, steps=120)

@@ -179,6 +179,7 @@ def agents(name, m=3):
 
 
 @pytest.mark.parametrize("name", ["mlp", "hessian_vector_by_jvp", "convolutions", "inside_scan"])
+@pytest.mark.slow
 def test_agents_may_be_one_array(name):
     fn, ats, records, clips = agents(name)
 
@@ -199,6 +200,7 @@ def test_agents_may_be_one_array(name):
 
 @pytest.mark.parametrize("name", ["mlp", "embedding"])
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.slow
 def test_inside_shard_map(name, shared):
     """Also when all devices share the parameters: each device gets its own sum."""
     m = min(2, len(jax.devices()))

@@ -52,6 +52,7 @@ def test_norm_is_a_unit_only(fitted) -> None:
     np.testing.assert_allclose(1024.0 * scaled.coef_, fitted.coef_, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_several_classes_with_words_and_groups() -> None:
     rng = np.random.default_rng(0)
     label = rng.integers(0, 3, 3000)

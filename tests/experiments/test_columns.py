@@ -95,6 +95,7 @@ def test_stages_and_the_twin_side_by_side(tmp_path: Path) -> None:
     assert "features are not covered" in page
 
 
+@pytest.mark.slow
 def test_a_stopped_experiment_goes_on(tmp_path: Path, stopped_at_first_save: Any) -> None:
     with stopped_at_first_save():
         execute(RunFile.parse(TINY), tmp_path)

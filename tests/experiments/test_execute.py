@@ -212,6 +212,7 @@ def test_demo_in_miniature(tmp_path, monkeypatch):
         demo(tmp_path / "demo", small)
 
 
+@pytest.mark.slow
 def test_training_metrics_are_of_some_records_of_every_party(tiny):
     made = execute.setup(case(tiny, "run.train=30"))
     some = execute._some(made.parts, 30)

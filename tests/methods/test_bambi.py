@@ -118,6 +118,7 @@ def test_altered_features_are_altered_alike_at_all_parties() -> None:
     assert np.abs(federated - _path(METHOD)[:2]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_pictures_are_shifted_by_at_most_one_pixel() -> None:
     alter = hyper_representation([2, 2], CLASSES, shift=1, line=2).alter
     assert alter is not None
@@ -208,6 +209,7 @@ def test_only_head_outputs_gradients_at_them_and_one_number_per_direction_cross(
     assert _bytes_up(None) == (up, up)
 
 
+@pytest.mark.slow
 def test_a_party_needs_nothing_but_its_columns_and_its_inbox() -> None:
     """Replayed alone from the recorded answers, a party sends the same messages and ends in the same state."""
     _, log, states = _logged()
@@ -330,6 +332,7 @@ def _estimates(directions: int, cross_terms: bool, steps: int, smoothing: float 
     return np.asarray(mean), np.asarray(squares / steps - mean**2)
 
 
+@pytest.mark.slow
 def test_the_estimate_is_unbiased_with_cross_terms_and_biased_as_printed() -> None:
     _, _, exact, printed = _ridge()
     steps, directions = 40, 100

@@ -74,6 +74,7 @@ def reached(method: sv.methods.Method, curvature: tuple[float, ...], steps: int)
     return abs(float(sv.run(problem, parts, method, network=RING, steps=steps, every=steps).x) - best)
 
 
+@pytest.mark.slow
 def test_vr_dsbo_needs_lower_levels_that_are_alike() -> None:
     """Its local inverses do not average to the inverse of the average: no step size helps. LDP-DSBO's bias vanishes."""
     own = VrDsbo(0.5, OPEN, OPEN, OPEN, Full(), beta_x=0.02, beta_y=0.04, smoothness=2.5, terms=40)

@@ -22,7 +22,6 @@ EXAMPLES = {
 
 
 ALIKE = ("momentum", "adam", "optax", "optimisers", "exponential", "rounds")
-PLACES = (contract.check_threads_equal_vectorised, contract.check_sharded_equals_vectorised)
 EVERYWHERE = ("DpSgd-full", "LdpDsbo-sound", "DpMixSgd-printed", "DpGradientTracking-sound", "DpBilevel-gap")
 QUICK = (contract.check_converges, contract.check_private_is_accounted)
 
@@ -38,7 +37,7 @@ def _cases() -> list[Any]:
         label = name.split("-", 1)[1]
         alike = ".baselines." in type(method).__module__ or label in ALIKE
         for check in contract.CHECKS:
-            costly = (alike and check not in QUICK) or (check in PLACES and name not in EVERYWHERE)
+            costly = check not in QUICK and (alike or name not in EVERYWHERE)
             marks = [pytest.mark.xdist_group(name), *([pytest.mark.slow] if costly else [])]
             title = f"{name}-{check.__name__.removeprefix('check_')}"
             cases.append(pytest.param(name, check, marks=marks, id=title))
@@ -52,7 +51,7 @@ def test_contract(example: str, check: Any) -> None:
 
 
 @pytest.mark.parametrize("check", columns_contract.CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-@pytest.mark.parametrize("example", list(columns_contract.examples()))
+@pytest.mark.parametrize("example", ["Bambi-open", pytest.param("Bambi-optimisers", marks=pytest.mark.slow)])
 def test_contract_of_columns(example: str, check: Any) -> None:
     check(columns_contract.examples()[example], columns_contract.case())
 

@@ -124,6 +124,7 @@ def test_bias_falls_as_one_over_penalty(solve) -> None:
     assert bias[-1] < 0.02 * np.linalg.norm(exact)
 
 
+@pytest.mark.slow
 def test_noise_of_the_gap_does_not_grow_with_the_penalty() -> None:
     spread = {}
     for solve in SOLVES:
@@ -175,6 +176,7 @@ def test_output_is_the_point_before_the_shortest_step() -> None:
     np.testing.assert_allclose(chosen.x, path[shortest], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_gap_stays_in_its_ball() -> None:
     loud = Release(1.0, 5.0)
     for solve in SOLVES:
@@ -238,6 +240,7 @@ def test_cleaning_spoils_the_lower_level_only() -> None:
 
 
 @pytest.mark.parametrize("weights", ["sigmoid", "simplex"])
+@pytest.mark.slow
 def test_weights_find_the_clean_sources(weights) -> None:
     """Two of three sources are wrong throughout; without noise their weights fall below the clean one's."""
     rng = np.random.default_rng(1)

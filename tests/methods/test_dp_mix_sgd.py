@@ -88,6 +88,7 @@ class TestAlgorithm:
         for sent, tracked in zip(result.agents.sent, result.agents.tracked):
             np.testing.assert_allclose(np.mean(tracked, axis=0), np.mean(sent, axis=0), atol=1e-5)
 
+    @pytest.mark.slow
     def test_keeps_y_on_its_set(self):
         method = private(sampling=Poisson(8))
         result = sv.run(

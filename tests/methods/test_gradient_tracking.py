@@ -340,6 +340,7 @@ def test_online_learning_is_charged_like_its_releases() -> None:
     assert sv.account(printed, sv.Population([30] * 4), steps=20, network=sv.networks.ring(4)).epsilon == np.inf
 
 
+@pytest.mark.slow
 def test_ternary_messages_are_unbiased_and_infinitely_loud() -> None:
     value = {"w": jnp.asarray([-0.7, 0.0, 0.4, 5.0])}
     draws = jax.vmap(lambda key: ternary(key, value, 2.0)["w"])(jax.random.split(jax.random.key(0), 4000))

@@ -376,6 +376,7 @@ amplifications = st.sampled_from(
     steps=st.integers(1, 30),
     adjacency=st.sampled_from(["zero-out", "replace-one"]),
 )
+@pytest.mark.slow
 def test_epsilon_is_monotone(gaussian, amplification, steps, adjacency):
     """More noise, fewer steps or a larger delta never cost more; replace-one never costs less."""
 

@@ -31,6 +31,7 @@ def pictures(count: int, seed: int = 0) -> dict[str, jax.Array]:
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", pytest.param("resnet18", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_many_records_are_many_times_one(name: str) -> None:
     model = NETWORKS[name]
     apply = jax.jit(model.apply)

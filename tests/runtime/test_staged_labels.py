@@ -47,6 +47,7 @@ def test_each_model_has_a_folder_of_its_own(tmp_path):
     assert all((folder / "result.json").exists() for folder in tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_one_stage_is_an_ordinary_run_on_all_labels():
     table = made()
     found = run_in_stages(PROBLEMS[0], table, METHOD, steps=1, stages=1)
