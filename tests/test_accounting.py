@@ -307,7 +307,7 @@ def test_releases_in_uncounted_control_flow_are_refused(wrap):
         sv.account(_Hidden(sv.Release(1.0, 1.0)), sv.Population([10]), steps=3)
 
 
-@pytest.mark.parametrize("target", [0.1, pytest.param(1.0, marks=pytest.mark.slow), 8.0])
+@pytest.mark.parametrize("target", [0.1, *(pytest.param(epsilon, marks=pytest.mark.slow) for epsilon in (1.0, 8.0))])
 @pytest.mark.parametrize("sampling", [Full(), Poisson(20)], ids=str)
 def test_calibrate_lands_just_below(target, sampling):
     setting = {"data": sv.Population([200, 300]), "steps": 50, "network": sv.networks.ring(2)}

@@ -203,8 +203,8 @@ def configured(name: str, sampling):
         ("DpSgd", Full()),
         ("LdpDsbo", Poisson(4)),
         ("DpGradientTracking", Poisson(4)),
-        ("DpMixSgd", Poisson(4)),
-        ("DpBilevel", Full()),
+        pytest.param("DpMixSgd", Poisson(4), marks=pytest.mark.slow),
+        pytest.param("DpBilevel", Full(), marks=pytest.mark.slow),
     ],
 )
 def test_sound_designs_hold_and_their_accounts_are_tight(name, sampling):

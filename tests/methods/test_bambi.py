@@ -257,6 +257,7 @@ def _alone(walking: Any, block: jax.Array, key: jax.Array, outbox: list[Any], in
             answer = [jnp.asarray(next(inbox))]
 
 
+@pytest.mark.slow
 def test_the_active_party_learns_through_the_same_gate() -> None:
     passive, _, _ = _logged()
     active, log, _ = _logged(active=0)
