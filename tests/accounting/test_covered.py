@@ -134,7 +134,7 @@ SETTINGS = {
 }
 
 
-@settings(max_examples=5, **SETTINGS)
+@settings(max_examples=3, **SETTINGS)
 @given(programs)
 def test_what_is_called_covered_depends_on_releases_alone(monkeypatch: pytest.MonkeyPatch, program: Any) -> None:
     _property(program, monkeypatch)

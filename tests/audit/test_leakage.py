@@ -30,6 +30,7 @@ class TestClearMessages:
         assert case.scores["DLG"][0] > 0.9
         assert case.scores["cosine + TV"][0] > 0.9
 
+    @pytest.mark.slow
     def test_are_the_gradients_of_the_records(self, digits):
         truth, labels, _ = digits
         seen = leakage.messages(truth, labels, math.inf, 0.0)

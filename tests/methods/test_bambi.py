@@ -86,7 +86,7 @@ def _twin(method: Bambi, parties: int = 3) -> np.ndarray:
 @pytest.mark.parametrize(
     "method",
     [
-        pytest.param(replace(METHOD, labels=Fresh(1.0), rate_x=Decay(0.1, 0.5)), id="fresh"),
+        pytest.param(replace(METHOD, labels=Fresh(1.0), rate_x=Decay(0.1, 0.5)), id="fresh", marks=pytest.mark.slow),
         pytest.param(METHOD, id="memoised", marks=pytest.mark.slow),
         pytest.param(
             replace(METHOD, cross_terms=False, labels=Memoised(2.0, "debiased")),

@@ -23,6 +23,7 @@ EXAMPLES = {
 
 ALIKE = ("momentum", "adam", "optax", "optimisers", "exponential", "rounds")
 EVERYWHERE = ("DpSgd-full", "LdpDsbo-sound", "DpMixSgd-printed", "DpGradientTracking-sound", "DpBilevel-gap")
+SPREAD = ("DpSgd-full", "DpGradientTracking-sound")  # over devices: what differs is the mixing
 QUICK = (contract.check_converges, contract.check_private_is_accounted)
 
 
@@ -37,7 +38,8 @@ def _cases() -> list[Any]:
         label = name.split("-", 1)[1]
         alike = ".baselines." in type(method).__module__ or label in ALIKE
         for check in contract.CHECKS:
-            costly = check not in QUICK and (alike or name not in EVERYWHERE)
+            where = SPREAD if check is contract.check_sharded_equals_vectorised else EVERYWHERE
+            costly = check not in QUICK and (alike or name not in where)
             marks = [pytest.mark.xdist_group(name), *([pytest.mark.slow] if costly else [])]
             title = f"{name}-{check.__name__.removeprefix('check_')}"
             cases.append(pytest.param(name, check, marks=marks, id=title))

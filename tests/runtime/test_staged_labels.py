@@ -25,6 +25,7 @@ def made():
     )
 
 
+@pytest.mark.slow
 def test_stages_draw_every_label_once_and_ask_what_tells_most():
     table = made()
     found = run_in_stages(PROBLEMS, table, METHOD, steps=20, stages=2)
