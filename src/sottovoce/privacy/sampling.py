@@ -43,8 +43,8 @@ from sottovoce.privacy import accountant
 OVERFLOW = 1e-18
 
 Rows = tuple[jax.Array, jax.Array]  # row numbers, and 1 for a record of the batch or 0 for padding
-Batch = tuple[int, ...]  # how often each of the n records is in a batch
-Law = list[tuple[tuple[Batch, ...], Fraction]]  # the batches of all steps, and the probability of just these
+Multiplicities = tuple[int, ...]  # how often each of the n records is in a batch
+Law = list[tuple[tuple[Multiplicities, ...], Fraction]]  # the batches of all steps, and the probability of just these
 
 _RATE_BITS = 32  # a Poisson rate is a multiple of 2**-32
 _TABLE_WORDS = 3  # random words that are compared with a table: 96 bits
@@ -425,11 +425,11 @@ def _check_batch(batch: int, n: int) -> None:
         )
 
 
-def _multiplicities(rows: Iterable[int], n: int) -> Batch:
+def _multiplicities(rows: Iterable[int], n: int) -> Multiplicities:
     return tuple(np.bincount(np.fromiter(rows, int), minlength=n).tolist())
 
 
-def _independent(batches: Iterable[tuple[Batch, Fraction]], steps: int) -> Law:
+def _independent(batches: Iterable[tuple[Multiplicities, Fraction]], steps: int) -> Law:
     """Return the law of `steps` batches that are drawn independently of each other."""
     possible = [(batch, chance) for batch, chance in batches if chance]
     return [
