@@ -71,7 +71,12 @@ def test_golden_values(n, batch, noise, steps, zero_out, replace_one):
 
 @pytest.mark.parametrize(
     ("n", "batch", "noise", "steps"),
-    [(200, 5, 0.6, 1), (1000, 10, 0.6, 20), pytest.param(5000, 50, 0.5, 100, marks=pytest.mark.slow)],
+    [
+        (200, 5, 0.6, 1),
+        (1000, 10, 0.6, 20),
+        pytest.param(1000, 50, 0.8, 50, marks=pytest.mark.slow),
+        pytest.param(5000, 50, 0.5, 100, marks=pytest.mark.slow),
+    ],
 )
 def test_many_steps_state_at_least_what_two_attacks_show(n, batch, noise, steps):
     """Others at -C. Zero-out: the record at C or 0; replace-one: at C or -C, where the base does not move."""

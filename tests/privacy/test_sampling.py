@@ -35,7 +35,7 @@ def counts(rows: np.ndarray, weights: np.ndarray, n: int) -> np.ndarray:
     return table[:, :n]
 
 
-@pytest.mark.parametrize("agent", [1])
+@pytest.mark.parametrize("agent", [1, *(pytest.param(other, marks=pytest.mark.slow) for other in (0, 2))])
 def test_poisson_takes_each_record_on_its_own(agent):
     n, batch = int(SIZES[agent]), 20
     taken = counts(*draw_many(Poisson(batch), agent), n)
