@@ -33,8 +33,10 @@ def load(path: Path, like: Any, kind: str = "checkpoint") -> tuple[Any, dict[str
     """Return the tree and the facts; `like` gives the structure, shapes and types it must have."""
     meta, leaves = _read(path, kind)
     expected = jax.tree.leaves(like)
-    if [np.shape(leaf) for leaf in leaves] != [np.shape(leaf) for leaf in expected]:
-        raise ValueError(f"{path} holds arrays of other shapes than this run: it belongs to another model")
+    if [(np.shape(leaf), leaf.dtype) for leaf in leaves] != [(np.shape(leaf), leaf.dtype) for leaf in expected]:
+        raise ValueError(
+            f"{path} holds arrays of other shapes or types than this run: it belongs to another model, give its own file"
+        )
     return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(leaf) for leaf in leaves]), meta
 
 
