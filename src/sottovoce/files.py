@@ -198,7 +198,9 @@ def _failures_named(path: Path) -> Iterator[None]:
             remedy = "choose a place where you may write"
         elif error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
             remedy = "choose another name"
-        named = type(error)(f"{path} cannot be written ({error.strerror}): {remedy}. What it held before is still there")
+        named = type(error)(
+            f"{path} cannot be written ({error.strerror}): {remedy}. What it held before is still there"
+        )
         named.errno = error.errno
         raise named from error
 

@@ -48,6 +48,8 @@ def parse_sets(sets: Sequence[str]) -> TomlTable:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             parsed = value  # a word without quotation marks
+        except RecursionError:
+            raise ValueError(f"--set {key}: its lists or tables are nested too deeply") from None
         for part in reversed(key.split(".")):
             parsed = {part: parsed}
         overrides = merge(overrides, parsed)

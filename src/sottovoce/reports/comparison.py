@@ -189,7 +189,12 @@ def _load_comparison(folder: Path) -> Comparison:
     if not rows:
         raise ValueError(f"no run in {folder} is finished: continue with `sottovoce run ... --resume`")
     printed = tuple(PaperFigure.model_validate(entry) for entry in facts["printed"])
-    return Comparison(facts["title"], tuple(rows), printed, (folder / "run.toml").read_text())
+    path = folder / "run.toml"
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): {_AGAIN}") from error
+    return Comparison(facts["title"], tuple(rows), printed, text)
 
 
 def save_plan(

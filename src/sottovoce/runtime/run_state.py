@@ -113,7 +113,8 @@ class RunFolder:
         if path.exists() and not path.is_dir():
             raise ValueError(f"{path} is a file: give a folder for the run")
         begun = any((path / name).exists() for name in (CHECKPOINT, "result.json")) or any(
-            ledger.stat().st_size for ledger in path.glob("ledger*.jsonl")  # killed before its first checkpoint
+            ledger.stat().st_size
+            for ledger in path.glob("ledger*.jsonl")  # killed before its first checkpoint
         )
         if begun and not resume:
             raise ValueError(f"{path} holds a run already: choose another folder, or go on with resume=True (--resume)")
