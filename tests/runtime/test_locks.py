@@ -295,6 +295,6 @@ def test_a_resumed_table_pays_once_for_the_noise_that_it_draws_again(tmp_path, m
     (tmp_path / "run" / "checkpoint.npz").unlink()
     (tmp_path / "run" / "result.json").unlink()
     del again, labels
-    other, labels = kind(0.2)
+    other, _ = kind(0.2)
     assert other.run(out=tmp_path / "run", resume=True).privacy.epsilon == pytest.approx(1.5 * once)
     assert other.run(out=tmp_path / "second").privacy.epsilon == pytest.approx(2 * once)  # another folder, paid again

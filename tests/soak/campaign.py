@@ -27,7 +27,7 @@ class Told(NamedTuple):
 
 
 def command(*words: object) -> Told:
-    """Run a command of `sottovoce` in this process; whatever it raises beside SystemExit is a traceback for its user."""
+    """Run a command of `sottovoce` in this process; what it raises beside SystemExit is a traceback for its user."""
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["sottovoce", *map(str, words)]),

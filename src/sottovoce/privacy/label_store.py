@@ -391,8 +391,8 @@ def _refuse_copy(path: Path, head: Mapping[str, Any]) -> None:
         return  # another thing has taken its place
     if original is not None and original["salt"] == head["salt"]:
         raise ValueError(
-            f"{path} is a copy of {home}, which is still there: give path={str(home)!r}, because two stores do not know "
-            "what each other spends; to move a store, delete the old one"
+            f"{path} is a copy of {home}, which is still there: give path={str(home)!r}, because two stores do not "
+            "know what each other spends; to move a store, delete the old one"
         )
 
 

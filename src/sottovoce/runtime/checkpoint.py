@@ -35,7 +35,7 @@ def load(path: Path, like: Any, kind: str = "checkpoint") -> tuple[Any, dict[str
     expected = jax.tree.leaves(like)
     if [(np.shape(leaf), leaf.dtype) for leaf in leaves] != [(np.shape(leaf), leaf.dtype) for leaf in expected]:
         raise ValueError(
-            f"{path} holds arrays of other shapes or types than this run: it belongs to another model, give its own file"
+            f"{path} holds arrays of other shapes or types than this run: it belongs to another model; give this one's"
         )
     return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(leaf) for leaf in leaves]), meta
 
