@@ -85,33 +85,35 @@ def append(path: Path, data: bytes, at: int) -> None:
             os.close(descriptor)
 
 
-def write_facts(path: Path, facts: Mapping[str, Any], version: int, *, private: bool = False) -> None:
-    """Write JSON with a version and a checksum, by which `read_facts` notices every change.
+def write_facts(path: Path, kind: str, version: int, facts: Mapping[str, Any], *, private: bool = False) -> None:
+    """Write JSON with its kind, its version and a checksum, by which `read_facts` notices every change.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder) / "run.json"
-    ...     write_facts(path, {"name": "north"}, version=1)
-    ...     read_facts(path, "a run", version=1, remedy="run again")["name"]
+    ...     write_facts(path, "a run", 1, {"name": "north"})
+    ...     read_facts(path, "a run", 1, remedy="run again")["name"]
     'north'
     """
-    stored = {"version": version, **json.loads(json.dumps(facts))}  # as it will be read: tuples become lists
+    stored = {"kind": kind, "version": version, **json.loads(json.dumps(facts))}  # as it will be read: tuples become lists
     text = json.dumps({**stored, "check": _check(stored)}, indent=1)
     write_atomically(path, text.encode(), private=private)
 
 
-def read_facts(path: Path, what: str, version: int, remedy: str) -> dict[str, Any]:
+def read_facts(path: Path, kind: str, version: int, remedy: str) -> dict[str, Any]:
     """Return what `write_facts` wrote; ValueError says in one sentence what is wrong with the file, and the remedy."""
     try:
         stored = json.loads(path.read_bytes())
         found, check = stored["version"], stored.pop("check")
+        if stored["kind"] != kind:
+            raise ValueError(f"it is {stored['kind']}")
         if found == version and check != _check(stored):
             raise ValueError("it was changed")
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): {remedy}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         said = f"{type(error).__name__}: {error!s:.100}"
-        raise ValueError(f"{path} is damaged, or is not {what} ({said}): {remedy}") from error
+        raise ValueError(f"{path} is damaged, or is not {kind} ({said}): {remedy}") from error
     if found != version:
         raise ValueError(
             f"{path} has version {found!r}, and this program reads version {version}: use the version of sottovoce "

@@ -1,7 +1,8 @@
 """Processes to be killed: a parent that has imported the package forks a child for each job.
 
-The parent runs no JAX program, so that a fork is sound; a child starts at once instead of importing for seconds. Commands
-come as JSON lines: a job (see `JOBS`) is answered with the child's number, `{"wait": number}` with its exit status.
+The parent runs no JAX program, so that a fork is sound; a child starts at once instead of importing for seconds.
+Commands come as JSON lines: a job (see `JOBS`) is answered with the child's number, `{"wait": number}` with its exit
+status.
 """
 
 import json

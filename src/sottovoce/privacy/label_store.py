@@ -33,6 +33,7 @@ from sottovoce.privacy.mechanisms import Epsilon, Mechanism, check_delta, check_
 from sottovoce.privacy.response import Response, groups
 
 VERSION = 2  # of a store's file and of its head
+_KIND = "the head of a label store"
 _FINE = 2**16  # grid steps per label in the noise of a count
 _SMALLEST = 2.0**-30  # epsilon of a noisy count
 _STORES: "weakref.WeakSet[Labels]" = weakref.WeakSet()  # of this process, to find a second one of the same labels
@@ -298,7 +299,7 @@ class Labels:
     def _write_head(self, path: Path, now: str | None, coming: str | None) -> None:
         mark = _mark(self._salt, self._label, self._rows.hexdigest())
         facts = {"store": now, "next": coming, "salt": self._salt, "labels": mark, "home": str(path.resolve())}
-        write_facts(_head(path), facts, VERSION, private=True)
+        write_facts(_head(path), _KIND, VERSION, facts, private=True)
 
     def _read(self, path: Path) -> None:
         head = _read_head(_head(path))
@@ -377,7 +378,7 @@ def _mark(salt: str, label: np.ndarray, rows: str) -> str:
 
 
 def _read_head(path: Path) -> dict[str, Any] | None:
-    return read_facts(path, "the head of a label store", VERSION, _RESTORE) if path.exists() else None
+    return read_facts(path, _KIND, VERSION, _RESTORE) if path.exists() else None
 
 
 def _refuse_copy(path: Path, head: Mapping[str, Any]) -> None:

@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict
 
 from sottovoce.files import read_facts, write_atomically, write_facts
 from sottovoce.privacy.report import PrivacyReport, rounded_up
-from sottovoce.runtime.result import RESULT_VERSION
+from sottovoce.runtime.result import RESULT
 
 Kind = Literal["together", "alone", "pooled"]
 TRAIN = "train "  # first word of a metric that is computed on private records, without noise
 ALONE = ", alone"  # added to a variant's name where each of its parties trains alone
-PLAN_VERSION = 1  # of comparison.json
+_EXPERIMENT = ("the plan of an experiment", 1)  # kind and version of comparison.json
 _AGAIN = "restore it from a copy, or run the experiment again into another folder"
 _PLAN = ("run.toml", "comparison.json")
 _NOT_METRICS = ("step", "seconds", "consensus")
@@ -55,7 +55,7 @@ class Outcome:
     def load(cls, folder: Path) -> "Outcome":
         """Read a run's folder."""
         path = folder / "result.json"
-        stored = read_facts(path, "the result of a run", RESULT_VERSION, _AGAIN)
+        stored = read_facts(path, *RESULT, _AGAIN)
         history = {name: np.asarray(values) for name, values in stored["history"].items()}
         return cls(history, PrivacyReport.from_dict(stored.get("privacy"), path), stored["releasable"])
 
@@ -166,10 +166,10 @@ def _worst(metric: str, row: Row) -> str:
 def load(folder: str | Path) -> Comparison:
     """Load the comparison in a folder: one that `sottovoce run` wrote, one run, or several runs side by side."""
     folder = Path(folder)
-    if (folder / "comparison.json").is_file():
+    if (folder / "comparison.json").exists():
         return _load_comparison(folder)
     runs = (
-        [folder] if (folder / "result.json").is_file() else sorted(path.parent for path in folder.glob("*/result.json"))
+        [folder] if (folder / "result.json").exists() else sorted(path.parent for path in folder.glob("*/result.json"))
     )
     parts = [_load_comparison(path.parent) for path in sorted(folder.glob("*/comparison.json"))]
     rows = [Row(run.name, "together", (Outcome.load(run),)) for run in runs]
@@ -180,10 +180,10 @@ def load(folder: str | Path) -> Comparison:
 
 
 def _load_comparison(folder: Path) -> Comparison:
-    facts = read_facts(folder / "comparison.json", "the plan of an experiment", PLAN_VERSION, _AGAIN)
+    facts = read_facts(folder / "comparison.json", *_EXPERIMENT, _AGAIN)
     rows = []
     for entry in facts["rows"]:
-        done = [folder / run for run in entry["runs"] if (folder / run / "result.json").is_file()]
+        done = [folder / run for run in entry["runs"] if (folder / run / "result.json").exists()]
         if done:
             rows.append(Row(entry["name"], entry["kind"], tuple(map(Outcome.load, done)), entry["metric"]))
     if not rows:
@@ -210,7 +210,7 @@ def save_plan(
     """
     facts = {"title": title, "printed": [entry.model_dump() for entry in printed], "rows": list(rows)}
     write_atomically(folder / "run.toml", text.encode())
-    write_facts(folder / "comparison.json", facts, PLAN_VERSION)
+    write_facts(folder / "comparison.json", *_EXPERIMENT, facts)
 
 
 def stored_plan(folder: Path) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import checkpoint
 from sottovoce.trees import Tree
 
-RESULT_VERSION = 1  # of result.json
+RESULT = ("the result of a run", 1)  # kind and version of result.json
 _EACH = 64  # agents up to which metrics are computed for each of them
 
 
@@ -73,7 +73,7 @@ class Result:
             "releasable": self.releasable,
             "history": {name: values.tolist() for name, values in self.history.items()},
         }
-        write_facts(folder / "result.json", summary, RESULT_VERSION)
+        write_facts(folder / "result.json", *RESULT, summary)
         return folder
 
 

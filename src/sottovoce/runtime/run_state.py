@@ -22,7 +22,7 @@ from sottovoce.runtime import checkpoint
 
 CHECKPOINT = "checkpoint.npz"
 VERSION = 1  # of run.json
-_RUN = "run.json"
+_RUN, _KIND = "run.json", "the name of a run"
 _UNKNOWN = "without it this run cannot be recognised; restore it from a copy, or choose another folder"
 _HIDDEN = ("step", "seconds", "consensus", "bytes up", "bytes down")  # not shown in the progress bar
 
@@ -120,11 +120,11 @@ class RunFolder:
             raise ValueError(f"{path} holds a run already: choose another folder, or go on with resume=True (--resume)")
         known = path / _RUN
         if resume and known.exists():
-            stored = read_facts(known, "the name of a run", VERSION, _UNKNOWN)
+            stored = read_facts(known, _KIND, VERSION, _UNKNOWN)
             return cls(path, stored["name"], bytes.fromhex(stored["secret"]))
         if begun:
             raise ValueError(f"{known} is missing, so this run cannot be recognised: choose another folder")
-        write_facts(known, {"name": fresh.name, "secret": fresh.secret.hex()}, VERSION, private=True)
+        write_facts(known, _KIND, VERSION, {"name": fresh.name, "secret": fresh.secret.hex()}, private=True)
         return cls(path, fresh.name, fresh.secret)
 
     def seal(self, tree: Any) -> str:
