@@ -95,7 +95,8 @@ def write_facts(path: Path, kind: str, version: int, facts: Mapping[str, Any], *
     ...     read_facts(path, "a run", 1, remedy="run again")["name"]
     'north'
     """
-    stored = {"kind": kind, "version": version, **json.loads(json.dumps(facts))}  # as it will be read: tuples become lists
+    read = json.loads(json.dumps(facts))  # as it will be read: tuples become lists
+    stored = {"kind": kind, "version": version, **read}
     text = json.dumps({**stored, "check": _check(stored)}, indent=1)
     write_atomically(path, text.encode(), private=private)
 

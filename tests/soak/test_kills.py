@@ -1,7 +1,7 @@
 """kill -9 at any moment, and two processes at once: a run goes on, nothing is lost, nothing goes unpaid.
 
-`make soak` kills 100 runs, and starts 50 pairs on one folder and 50 on one ledger; `make test` kills writers of ledgers and
-of label stores only.
+`make soak` kills 100 runs, and starts 50 pairs on one folder and 50 on one ledger; `make test` kills only writers of
+ledgers and label stores.
 """
 
 import json

@@ -4,9 +4,12 @@
 """
 
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from unittest import mock
+
+import pytest
 
 from sottovoce.cli import FAULT
 from sottovoce.experiments.execute import Planned
@@ -79,13 +82,18 @@ labels = {kind = "memoised", epsilon = 1.0}
 [run]
 steps = 2
 """
-VALUES = """-1 0 1 1e400 nan inf -inf 1.5 1e-400 -0.0 true false "" "x" [] {} [1,2] {a=1} [[1]] [1,"a"] 2024-01-01 07:32:00
-99999999999999999999 9223372036854775807 1000001 "../../etc/passwd" "/tmp" "\\u0000" "\\U0001F40D" "poisson" "full"
-{kind="full"} {kind="fixed-size",batch=0} {kind="with-replacement",batch=1e9} {kind="stream",arrivals=-3}
-{kind="one-pass",batch=3} {kind="nope"} {value=0,power=1} {value=1,power=nan} {clip=0} {clip=1.0,noise=-1} {noise=1}
-{clip=inf,noise=1} {clip=1,noise={value=1,power=400,offset=0}} {clip=1,noise=1e-300} {clip=[1,2],noise=1}
-{kind="fresh",scale=0} {kind="open"} "DpSgd.paper" "LdpDsbo" "Bambi" "star" "complete" "softmax" "digits" "dirichlet"
-0x10 1_000 [true] [0.5] [-1] [[0,1],[1,0]]""".split()
+VALUES = re.findall(
+    r"\S+",
+    """
+-1 0 1 1e400 nan inf -inf 1.5 1e-400 -0.0 true false "" "x" [] {} [1,2] {a=1} [[1]] [1,"a"] 2024-01-01 07:32:00
+99999999999999999999 9223372036854775807 1000001 "../../etc/passwd" "/tmp" "\\u0000" "\\U0001F40D" "poisson"
+"full" {kind="full"} {kind="fixed-size",batch=0} {kind="with-replacement",batch=1e9} {kind="stream",arrivals=-3}
+{kind="one-pass",batch=3} {kind="nope"} {value=0,power=1} {value=1,power=nan} {clip=0} {clip=1.0,noise=-1}
+{noise=1} {clip=inf,noise=1} {clip=1,noise={value=1,power=400,offset=0}} {clip=1,noise=1e-300}
+{clip=[1,2],noise=1} {kind="fresh",scale=0} {kind="open"} "DpSgd.paper" "LdpDsbo" "Bambi" "star" "complete"
+"softmax" "digits" "dirichlet" 0x10 1_000 [true] [0.5] [-1] [[0,1],[1,0]]
+""",
+)
 LETTERS = 'xq=[]{}"\\.#\t9é\x00\n-'
 
 
@@ -145,10 +153,8 @@ def test_no_variant_leaves_the_out_folder(tmp_path: Path) -> None:
     out = (tmp_path / "out").resolve()
     for name in ("..", ".", "/", "../../x", "a/../../b", "/etc", "é", "\0", "n" * 300, "---", "\n", "", "...x", "a b"):
         row = Planned(name, "together", mock.Mock())
-        try:
-            folder = row.folder(0)
-        except ValueError as error:
-            assert "cannot give its folder a name" in str(error)
+        if re.search("[A-Za-z0-9]", name) and len(name) < 200:
+            assert (out / row.folder(0)).resolve().parent.parent == out
         else:
-            assert (out / folder).resolve().parent.parent == out
-            assert any(letter.isalnum() for letter in name)
+            with pytest.raises(ValueError, match="cannot give its folder a name"):
+                row.folder(0)
