@@ -82,7 +82,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from sottovoce.experiments.toml import TomlTable, dump, merge, parse_sets
+from sottovoce.experiments.toml import TomlTable, dump, merge, parse_sets, read
 from sottovoce.naming import unknown
 from sottovoce.reports.comparison import PaperFigure
 
@@ -259,13 +259,9 @@ class RunFile:
         ValueError: there is no key of [run] 'step'; did you mean 'steps'? (chunk, devices, ...)
         """
         try:
-            document = tomllib.loads(text)
+            document = read(text)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"this is not TOML: {error}") from error
-        except RecursionError:
-            raise ValueError(
-                "its tables or lists are nested too deeply: `sottovoce run --help` shows a whole file"
-            ) from None
         at_quick = document.pop("quick", {})
         if not isinstance(at_quick, dict):
             raise ValueError(f"quick is {at_quick!r}: write a table, [quick]")
