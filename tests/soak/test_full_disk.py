@@ -21,9 +21,8 @@ from . import worker
 from .campaign import cases
 from .test_kills import CHECKS, charge_many
 
-WRITES = {"rows": 40, "columns": 18, "discrete": 150}  # about, in a whole run
 FULL = r"cannot be written \(No space left on device\): free some space"
-KINDS = [pytest.param(name, marks=[] if name == "rows" else pytest.mark.slow) for name in WRITES]
+KINDS = [pytest.param(name, marks=[] if name == "rows" else pytest.mark.slow) for name in worker.WRITES]
 
 
 def full_after(writes: int, part: float, patch: pytest.MonkeyPatch) -> None:
@@ -47,7 +46,7 @@ def test_a_run_survives_a_full_disk(name: str, tmp_path: Path, monkeypatch: Any)
     job, rng, points = worker.JOBS[name], random.Random(3), cases(20, 3)
     whole, stopped = job(str(tmp_path / "whole")), 0
     for number in range(points):
-        out, after = tmp_path / str(number), number * WRITES[name] // points
+        out, after = tmp_path / str(number), number * worker.WRITES[name] // points
         with monkeypatch.context() as patch:
             full_after(after, rng.choice([0.0, 0.5, 1.0]), patch)
             with pytest.raises(OSError, match=FULL) as said:

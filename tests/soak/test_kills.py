@@ -106,14 +106,18 @@ def test_a_killed_run_goes_on_and_nothing_goes_unpaid(workers: Workers, tmp_path
         assert workers.ask(wait=child) == 0
         assert (tmp_path / "told").read_text() == "finished"
         lengths[name] = time.monotonic() - began
-    for number in range(KILLS):
+    number = -1
+    while seen["killed"] < KILLS:  # some have finished before they are killed
+        number += 1
+        assert number < 5 * KILLS
         name, out = rng.choice(["rows", "rows", "columns", "discrete"]), tmp_path / f"killed-{number}"
         at_write = number % 2 == 0  # every other one inside a write: the first head, the first line, ...
-        kill = [1 + number // 2 if number < 20 else rng.randrange(1, 40), rng.choice([0.0, 0.5, 1.0])]
+        write = 1 + number // 2 if number < 20 else rng.randrange(1, worker.WRITES[name])
+        kill = [write, rng.choice([0.0, 0.5, 1.0])]
         given = {"kill": kill} if at_write else {}
         child = workers.ask(job=name, out=str(out), told=str(tmp_path / f"told-{number}"), **given)
         if not at_write:
-            time.sleep(rng.uniform(0, lengths[name]))
+            time.sleep(rng.uniform(0, 0.8 * lengths[name]))
             os.kill(child, signal.SIGKILL)
         ended = workers.ask(wait=child)
         if ended == signal.SIGKILL:
@@ -126,8 +130,7 @@ def test_a_killed_run_goes_on_and_nothing_goes_unpaid(workers: Workers, tmp_path
         CHECKS[name](out, again, wholes[name])
         assert not list(out.glob("*.part"))
         seen[name] += 1
-    print(f"\n{KILLS} runs, {dict(seen)}: all went on, all paid for")
-    assert seen["killed"] >= KILLS // 2
+    print(f"\n{number + 1} runs, {dict(seen)}: all went on, all paid for")
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from sottovoce.privacy.labels import Fresh, Labels
 from sottovoce.runtime.run import drive
 
 STEPS = 24
+WRITES = {"rows": 38, "columns": 16, "discrete": 140}  # about, in a whole run
 SIZE = 40
 
 
