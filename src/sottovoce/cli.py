@@ -382,6 +382,8 @@ def main() -> None:
 
 
 def _in_words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:  # not a sentence of ours
+        return f"{error.filename} cannot be used ({error.strerror}): choose another path, or ask for access to it"
     if isinstance(error, ValueError | TypeError | FloatingPointError | OSError):
         return str(error)
     if isinstance(error, MemoryError):
