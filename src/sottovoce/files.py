@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 PRIVATE = 0o600  # readable and writable by the owner only
 _PATIENCE = 60.0  # seconds to wait for another process that holds a lock
 _ABANDONED = 60.0  # seconds after which a temporary file of a process that is gone is removed
+_SWEPT: set[Path] = set()  # paths that this process has written: a folder is listed once for each
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -30,8 +31,8 @@ def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
 
     The data goes to a temporary file beside `path`, is synced to the disk and renamed into place. The temporary name
     has the process's number and a random token: two writers of one path never share it, and the last one wins. It is
-    removed when the write fails; what a kill leaves behind is removed by a later write of the same path. A `private`
-    file is readable by its owner only, from its first byte on.
+    removed when the write fails; what a kill leaves behind is removed by the next process that writes the same path. A
+    `private` file is readable by its owner only, from its first byte on.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -42,7 +43,9 @@ def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
     """
     with _failures_named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path)
+        if path not in _SWEPT:
+            _sweep(path)
+            _SWEPT.add(path)
         aside = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(8)}.part")
         try:
             mode = PRIVATE if private else 0o666  # less what the umask takes away

@@ -100,3 +100,11 @@ def test_plain_numbers_are_listed_as_taken_as_public():
     )
     report = sv.run(problem, [DATA], sv.methods.DpSgd(**SETTINGS), steps=1).privacy
     assert any("plain numbers inside losses" in caveat and "public" in caveat for caveat in report.caveats)
+
+
+def test_figures_of_evaluate_are_said_to_be_without_noise():
+    """Metrics on private records are not covered: the statement says so."""
+    problem = sv.Minimize(square, jnp.zeros(3))
+    given = {"steps": 1, "evaluate": lambda x: {"norm": jnp.sum(x**2)}}
+    report = sv.run(problem, [DATA], sv.methods.DpSgd(**SETTINGS), **given).privacy
+    assert any("figures of `evaluate` are computed without noise" in caveat for caveat in report.caveats)

@@ -384,12 +384,12 @@ def _read_head(path: Path) -> dict[str, Any] | None:
 def _refuse_copy(path: Path, head: Mapping[str, Any]) -> None:
     """Refuse a store that was copied from another place, where it still is."""
     home = Path(head["home"])
-    if home == path.resolve() or not home.exists() or home.samefile(path):
-        return
     try:
+        if home == path.resolve() or not home.exists() or home.samefile(path):
+            return
         original = _read_head(_head(home))
-    except ValueError:
-        return  # another thing has taken its place
+    except (ValueError, OSError):
+        return  # another thing has taken its place, or it cannot be seen from here
     if original is not None and original["salt"] == head["salt"]:
         raise ValueError(
             f"{path} is a copy of {home}, which is still there: give path={str(home)!r}, because two stores do not "
