@@ -92,6 +92,7 @@ def test_a_mean_without_noise_is_not_sent_in_any_disguise(kind):
         sv.run(PROBLEM, DATA, method, steps=1, network=RING)
 
 
+@pytest.mark.slow
 def test_a_mean_that_is_never_told_is_not_covered_by_the_statement():
     """Attack a03: nothing was sent, so nothing was charged, but the result held the mean."""
     result = sv.run(PROBLEM, DATA, _NeverTold(sv.Release(5.0, 1.0), sv.Full()), steps=1, network=RING)

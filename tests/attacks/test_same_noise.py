@@ -4,6 +4,8 @@ Each test hands the gate records that contribute nothing, so that a model is noi
 attacker would.
 """
 
+import itertools
+import sys
 import zlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,10 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import sottovoce as sv
 from sottovoce.data import Part
 from sottovoce.privacy.labels import Fresh
+from sottovoce.runtime.run import drive
 
 ZEROS = np.zeros((50, 3), np.float32)
 DATA = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
@@ -41,22 +45,53 @@ def test_two_scales_of_noise_do_not_cancel():
     assert np.abs(2 * one - two + DATA.mean(axis=0)).max() > 0.1
 
 
-def test_whatever_a_release_depends_on_changes_its_noise():
+class _Stop(Exception):
+    """Carries the keys of a run that is not to be run."""
+
+
+def keys_of(monkeypatch, maker, run):
+    """Return the keys that a run would draw its noise from, without running it."""
+    module = sys.modules[drive.__module__]
+    make = getattr(module, maker)
+
+    def stop(*given):
+        raise _Stop(np.asarray(jax.random.key_data(make(*given))).tobytes())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, maker, stop)
+        with pytest.raises(_Stop) as stopped:
+            run()
+    return stopped.value.args[0]
+
+
+CHANGES = {
+    "nothing": {},
+    "start": {"start": 1.0},
+    "rate": {"method": sgd(rate=2.0)},
+    "noise": {"method": sgd(2.0)},
+    "loss": {"loss": lambda x, r: 2.0 * quiet(x, r)},
+    "one more record": {"records": np.concatenate([ZEROS, ZEROS[:1]])},
+    "units of two": {"records": Part(ZEROS, np.arange(50), np.arange(50) // 2)},
+    "units of five": {"records": Part(ZEROS, np.arange(50), np.arange(50) // 5)},
+}
+
+
+def test_whatever_a_release_depends_on_changes_its_keys(monkeypatch):
     """The family of attack a02: start, rate, loss, one more record, and how records are grouped."""
-    grown = np.concatenate([ZEROS, ZEROS[:1]])
-    pairs = [Part(ZEROS, np.arange(50), np.arange(50) // width) for width in (2, 5)]
-    runs = [
-        drawn(),
-        drawn(start=1.0),
-        drawn(method=sgd(rate=2.0)) / 2.0,
-        drawn(loss=lambda x, r: 2.0 * quiet(x, r)),
-        drawn(records=grown),
-        *(drawn(records=part) for part in pairs),
-    ]
-    for number, one in enumerate(runs):
-        for other in runs[:number]:
-            assert np.abs(one - other).max() > 1e-3
-    np.testing.assert_array_equal(drawn(), drawn())  # the same run is the same bytes
+    keys = [keys_of(monkeypatch, "agent_keys", lambda change=change: drawn(**change)) for change in CHANGES.values()]
+    assert len(set(keys)) == len(keys)
+    assert keys[0] == keys_of(monkeypatch, "agent_keys", drawn)  # the same run has the same keys
+
+
+@pytest.mark.slow
+def test_whatever_a_release_depends_on_changes_its_noise():
+    """As above, in what is drawn."""
+    runs = {name: drawn(**change) for name, change in CHANGES.items()}
+    runs["rate"] /= 2.0
+    runs["noise"] /= 2.0
+    for (name, one), (other_name, other) in itertools.combinations(runs.items(), 2):
+        assert np.abs(one - other).max() > 1e-3, (name, other_name)
+    np.testing.assert_array_equal(runs["nothing"], drawn())  # the same run is the same bytes
 
 
 def reversal(factor):
@@ -109,6 +144,7 @@ class _Two(sv.methods.Method):
         )
 
 
+@pytest.mark.slow
 def test_two_names_of_one_step_do_not_share_their_noise():
     """Attack c1: keys were made of crc32, which two names can share."""
     names = "g4555", "zicdoz"
@@ -140,6 +176,7 @@ def labels_seen(store, scale=2.0, upper=None, lower=None):
     return np.asarray(result.y[0], np.float64).ravel() * batch, result.privacy.epsilon
 
 
+@pytest.mark.slow
 def test_two_scales_of_label_noise_do_not_cancel():
     """Attack a22: Fresh(2) and Fresh(4) on one store with the default seed gave all labels."""
     truth = np.random.default_rng(0).integers(0, 2, 12)
@@ -151,6 +188,7 @@ def test_two_scales_of_label_noise_do_not_cancel():
     assert np.abs(guess).max() > 1.01
 
 
+@pytest.mark.slow
 def test_other_batches_of_labels_meet_other_noise():
     """The family of attack a22: with the rows dealt out otherwise, known labels would have told the noise of others."""
     truth = np.random.default_rng(0).integers(0, 2, 12)
@@ -161,3 +199,11 @@ def test_other_batches_of_labels_meet_other_noise():
         noise.append((seen - truth)[lower])
     # In the order of the batch the noise was the same number by number; the order is made from the public seed.
     assert not np.allclose(np.sort(np.abs(noise[0])), np.sort(np.abs(noise[1])), atol=1e-4)
+
+
+def test_scales_and_batches_of_labels_change_the_keys(monkeypatch):
+    """Attack a22 and its family, without running."""
+    store, halves = sv.Labels(np.arange(12) % 2, classes=2), (np.arange(6), np.arange(6, 12))
+    given = [(2.0,), (4.0,), (2.0, *halves), (2.0, *halves[::-1])]
+    keys = {keys_of(monkeypatch, "table_root", lambda one=one: labels_seen(store, *one)) for one in given}
+    assert len(keys) == len(given)

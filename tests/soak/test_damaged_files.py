@@ -29,7 +29,7 @@ from sottovoce.runtime.run_state import RunFolder, RunState
 
 from .campaign import cases, command, damaged
 
-TRIALS = cases(5000, 450)
+TRIALS = cases(5000, 270)
 REMEDY = re.compile(r"[Rr]estore|choose|give|use the version|run (the experiment )?again|Run into|undo|continue")
 LABELS = np.arange(60) % 3
 PROBLEM = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(6), predict=lambda x, rows: rows @ x)
@@ -195,7 +195,7 @@ def test_the_command_line_has_a_sentence_for_every_damaged_file(homes: tuple[Pat
         "ledger.jsonl": lambda folder: ("ledger", "show", folder / "ledger.jsonl"),
         "ledger.jsonl.head": lambda folder: ("ledger", "show", folder / "ledger.jsonl"),
     }
-    for number in range(cases(300, 30)):
+    for number in range(cases(300, 10)):
         name = list(asked)[number % len(asked)]
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -43,7 +43,7 @@ def full_after(writes: int, part: float, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_a_run_survives_a_full_disk(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(sys.modules[worker.drive.__module__], "_SAVE_SECONDS", 0.0)
-    job, rng, points = worker.JOBS[name], random.Random(3), cases(20, 3)
+    job, rng, points = worker.JOBS[name], random.Random(3), cases(20, 2)
     whole, stopped = job(str(tmp_path / "whole")), 0
     for number in range(points):
         out, after = tmp_path / str(number), number * worker.WRITES[name] // points

@@ -134,7 +134,7 @@ def mutated(text: str, rng: random.Random) -> bytes:
 def test_a_mutated_run_file_is_accounted_for_or_refused_in_a_sentence(tmp_path: Path) -> None:
     rng, seen = random.Random(7), Counter[str]()
     file = tmp_path / "mine.toml"
-    for _ in range(cases(500, 25)):
+    for _ in range(cases(500, 10)):
         file.write_bytes(mutated(rng.choice([WHOLE, WHOLE, TABLE]), rng))
         told = command("account", file, *rng.choice([(), (), ("--quick",), ("--set", "run.steps=3"), ("--set", "x=[")]))
         said = told.err.replace("\n", "")
