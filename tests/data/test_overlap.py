@@ -48,6 +48,7 @@ UNKNOWN = {  # levels of which nobody can know
 SPLIT = {
     "levels of a split": sv.data.levels(sv.data.split({"a": X, "b": Y}, 2))[0],
     "rows of one set": halves(X),
+    "rows of one slice": Levels(*(Part(X[3:], rows[:17]) for rows in HALVES)),
     "rows of one set in two dicts": Levels(*(Part({"a": X, "b": Y}, rows) for rows in HALVES)),
     "a repeated column": halves(np.broadcast_to(Y[:, None], (40, 3))),
     "stored by column": halves(np.asfortranarray(X)),
@@ -94,7 +95,7 @@ def test_unit_ids_say_who_is_in_both_levels():
 
 @pytest.mark.parametrize("other", [X, X[:], X[::-1]], ids=["rows", "a view", "reversed"])
 def test_ids_that_differ_for_the_same_records_are_refused(other):
-    with pytest.raises(ValueError, match="hold the same records .* give each record one id"):
+    with pytest.raises(ValueError, match=r"hold the same records .* give each record one id"):
         of(Levels(Part(X, HALVES[0], IDS), Part(other, HALVES[0], IDS + 40)))
 
 

@@ -282,8 +282,8 @@ class Account:
             "unknown": "nothing says that the levels hold different records: they are charged for both (split them by "
             "sv.data.levels, name units, or give Levels(upper, lower, disjoint=True))",
         }
-        for rule, reason in REASONS.items():
-            said[rule] = (
+        for how, reason in REASONS.items():
+            said[how] = (
                 f"levels hold disjoint records ({reason}), split without looking at values: each is charged for its "
                 "own level"
             )

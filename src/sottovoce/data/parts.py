@@ -60,6 +60,10 @@ class Levels:
     lower: Part
     disjoint: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.disjoint, bool):
+            raise TypeError(f"disjoint is {self.disjoint!r}: give True or False")
+
 
 def ids_of(part: Part) -> np.ndarray:
     """Return the unit of each row of a part; a row is its own unit where no unit is named.
