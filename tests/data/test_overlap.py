@@ -36,7 +36,6 @@ OVERLAPPING = {  # levels that share memory
     "a device array": Levels(ON_DEVICE, ON_DEVICE),
     "rows that meet": Levels(Part(X, HALVES[0]), Part(X, HALVES[0] + 1)),
     "rows of two views": Levels(Part(X[:], HALVES[0]), Part(X[::-1], HALVES[0])),
-    "rows that are one row": halves(np.broadcast_to(X[:1], X.shape)),
     "windows": Levels(*(Part(STEPPED, rows) for rows in np.split(np.arange(20), 2))),
 }
 UNKNOWN = {  # levels of which nobody can know
@@ -50,6 +49,7 @@ SPLIT = {
     "rows of one set": halves(X),
     "rows of one slice": Levels(*(Part(X[3:], rows[:17]) for rows in HALVES)),
     "rows of one set in two dicts": Levels(*(Part({"a": X, "b": Y}, rows) for rows in HALVES)),
+    "a constant column": halves({"a": X, "weight": np.broadcast_to(np.float32(1.0), 40)}),
     "a repeated column": halves(np.broadcast_to(Y[:, None], (40, 3))),
     "stored by column": halves(np.asfortranarray(X)),
 }

@@ -118,6 +118,7 @@ def test_a_unit_of_two_parties_and_both_levels_names_all_its_places():
         ([POOL, np.zeros((3, 2), np.float32)], "party 1 holds records of shapes"),
         ([Part(POOL, np.array([1, 1]))], "party 0 lists a row twice"),
         ([Part(POOL, np.array([1, 20]))], "party 0 lists row 20 of 20 records"),  # JAX would read row 19
+        ([np.broadcast_to(POOL[:1], 20)], "party 0 holds one row, repeated"),
         ([Part(POOL, np.ones(20, bool))], "party 0 has rows of type bool: give row numbers"),
         ([Part(POOL, np.arange(3), np.arange(3))], "one id per record"),
         ([Part(POOL, np.arange(3), np.full(20, np.nan))], "no unit id for row 0"),

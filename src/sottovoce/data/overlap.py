@@ -112,16 +112,25 @@ def sharing(sets: Sequence[Any]) -> Iterator[tuple[int, int]]:
 def _rows_meet(one: Part, other: Part) -> bool:
     if np.intersect1d(one.rows, other.rows).size:
         return True
-    return any(_repeats(array) for array in _arrays(one.records))
+    return any(_overlapping(array) for array in _arrays(one.records))
 
 
-def _repeats(array: np.ndarray) -> bool:
-    """Say whether different rows of an array may lie in the same memory, as those of `np.broadcast_to` do."""
-    steps = [(abs(step), count) for step, count in zip(array.strides, array.shape) if count > 1]
+def one_row(records: Any) -> bool:
+    """Say whether all rows of a record set are one row in memory, as `np.broadcast_to` makes them.
+
+    >>> one_row({"a": np.broadcast_to(1.0, 5)}), one_row({"a": np.zeros(5), "weight": np.broadcast_to(1.0, 5)})
+    (True, False)
+    """
+    return all(len(array) > 1 and array.strides[0] == 0 for array in _arrays(records))
+
+
+def _overlapping(array: np.ndarray) -> bool:
+    """Say whether different rows of an array may share memory, as sliding windows do; a constant column may."""
+    steps = [(abs(step), count) for step, count in zip(array.strides, array.shape) if count > 1 and step]
     reach = array.itemsize
     for step, count in sorted(steps):
-        if step < reach and not (step == 0 and array.strides[0] != 0):  # a repeated column repeats no row
-            return True
+        if step < reach:
+            return array.strides[0] != 0
         reach += step * (count - 1)
     return False
 

@@ -181,8 +181,7 @@ def parts_by_level(parts: Sequence[Any]) -> dict[str, list[Part]]:
         by_level = {SINGLE: [as_part(part) for part in parts]}
     for level, group in by_level.items():
         _check_group(level, group)
-    if len({group[0].unit is None for group in by_level.values()}) > 1:  # a unit's records would be clipped one by one
-        raise ValueError("one level names a privacy unit, the other does not: name it in both levels, or in neither")
+    _check_units_named(by_level)
     return by_level
 
 
@@ -246,6 +245,8 @@ def _check_group(level: str, group: list[Part]) -> None:
             raise ValueError(f"party {number}{where} has rows of type {rows.dtype}: give row numbers")
         if len(np.unique(rows)) < len(rows) or rows.min() < 0:
             raise ValueError(f"party {number}{where} lists a row twice, or one below 0: each record counts once")
+        if overlap.one_row(part.records):
+            raise ValueError(f"party {number}{where} holds one row, repeated in memory: each record counts once")
         if rows.max() >= count:
             raise ValueError(
                 f"party {number}{where} lists row {rows.max()} of {count} records: the last is {count - 1}"
@@ -254,6 +255,11 @@ def _check_group(level: str, group: list[Part]) -> None:
             raise ValueError(f"party {number}{where}: either every party names a privacy unit or none does")
         if part.unit is not None:
             _check_ids(np.asarray(part.unit), count, f"party {number}{where}")
+
+
+def _check_units_named(by_level: Mapping[str, list[Part]]) -> None:
+    if len({group[0].unit is None for group in by_level.values()}) > 1:  # a unit's records would be clipped one by one
+        raise ValueError("one level names a privacy unit, the other does not: name it in both levels, or in neither")
 
 
 def _check_ids(ids: np.ndarray, count: int, who: str) -> None:
