@@ -29,7 +29,7 @@ from sottovoce.data.sealed import Sealed
 from sottovoce.methods import equations
 from sottovoce.privacy import gate
 from sottovoce.privacy.gate import Reading, RecordFunction
-from sottovoce.privacy.sampling import Sampling
+from sottovoce.privacy.sampling import OnePass, Sampling, Stream
 from sottovoce.runtime.layout import lay_out
 
 from .people import PEOPLE
@@ -172,7 +172,7 @@ def _neighbours(world: World, reader: "_Reader") -> Iterator[tuple[np.ndarray, n
     away = 0.0 if world.adjacency == "zero-out" else -CLIP
     alike = world.people in ("records", "units", "one set") and world.sampling.amplifies
     choices = itertools.combinations_with_replacement if alike else _all
-    for target in {0} if alike else range(reader.persons):
+    for target in reader.targets:
         for others in choices(WORST, reader.persons - 1):
             yield np.insert(np.array(others), target, CLIP), np.insert(np.array(others), target, away)
 
@@ -190,6 +190,9 @@ class _Reader:
         self.owner = {level: np.asarray(_only(sealed.unseal())).astype(int) for level, sealed in self.sealed.items()}
         self.people = {level: np.unique(owner) for level, owner in self.owner.items()}
         self.persons = 1 + max(int(owner.max()) for owner in self.owner.values())
+        held = {tuple(int(np.sum(owner == k)) for owner in self.owner.values()): k for k in range(self.persons)}
+        ordered = isinstance(world.sampling, (OnePass, Stream))  # otherwise who holds as much is as exposed
+        self.targets = range(self.persons) if ordered else sorted(held.values())
         sizes = account.population.counts
         # Where batches are drawn anew each step, one step's law is enough: steps are independent and alike.
         self.turns = 1 if world.sampling.amplifies else world.steps
