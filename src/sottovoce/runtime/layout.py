@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.data.parts import Part
-from sottovoce.data.population import Population, ids_of, parts_by_level
+from sottovoce.data.parts import Part, ids_of
+from sottovoce.data.population import Population, parts_by_level
 from sottovoce.data.sealed import Sealed
 from sottovoce.trees import Tree
 
