@@ -2,7 +2,8 @@
 
     from benchmarks import measure
 
-    seen = measure.compare("Batches of 64", {"whole": measure.Turns(whole, 300), "Poisson": measure.Turns(poisson, 300)})
+    turns = {"whole": measure.Turns(whole, 300), "Poisson": measure.Turns(poisson, 300)}
+    seen = measure.compare("Batches of 64", turns)
     seen.show()
     seen.want("Poisson", "whole", at_least=0.5)
 
@@ -143,7 +144,8 @@ class Comparison:
         """Print the asked-for ratio of speeds beside the measured one."""
         low, middle, high = self.ratio(name, base)
         verdict = "reached" if middle >= at_least else "**not reached**"
-        print(f"- {name}, times {base}: at least {at_least:g} wanted, {middle:.2f} measured ({low:.2f} to {high:.2f}), {verdict}", flush=True)  # fmt: skip
+        spread = f"{middle:.2f} measured ({low:.2f} to {high:.2f})"
+        print(f"- {name}, times {base}: at least {at_least:g} wanted, {spread}, {verdict}", flush=True)
 
     def limit(self, name: str, at_most_ms: float) -> None:
         """Print the asked-for milliseconds per step beside the measured ones."""
