@@ -6,6 +6,18 @@
 """
 
 from sottovoce.problems import sets
+from sottovoce.problems.implicit import hypergradient, minimise_lower, objectives
 from sottovoce.problems.objectives import Bilevel, Minimize, MinMax, Problem, along, public_along
 
-__all__ = ["Bilevel", "MinMax", "Minimize", "Problem", "along", "public_along", "sets"]
+__all__ = [
+    "Bilevel",
+    "MinMax",
+    "Minimize",
+    "Problem",
+    "along",
+    "hypergradient",
+    "minimise_lower",
+    "objectives",
+    "public_along",
+    "sets",
+]
