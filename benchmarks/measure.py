@@ -159,12 +159,16 @@ def want_at_most(what: str, measured: float, limit: float, spread: str = "") -> 
     print(f"- {what}: at most {limit:g} wanted, {_short(measured)} measured{spread}, {verdict}", flush=True)
 
 
-def compare(title: str, contenders: Mapping[str, Contender], turns: int = 15) -> Comparison:
-    """Let the contenders take turns, and return what each turn took."""
+def compare(title: str, contenders: Mapping[str, Contender], turns: int = 15, pause: float = 0.0) -> Comparison:
+    """Let the contenders take turns, and return what each turn took.
+
+    `pause` is in seconds between turns: threads of other libraries spin for a while after their work.
+    """
     seen: dict[str, list[Turn]] = {name: [] for name in contenders}
     before, machine, began = os.getloadavg()[0], _busy(), time.perf_counter()
     for _ in range(turns):
         for name, contender in contenders.items():
+            time.sleep(pause)
             seen[name].append(contender.turn())
     span = time.perf_counter() - began
     own = sum(one.cpu * one.steps for all_turns in seen.values() for one in all_turns)

@@ -1,4 +1,4 @@
-"""The hypergradient of ridge regression with JAXopt, all in one jit: ``python -m benchmarks.peers.jaxopt_hypergradient``."""
+"""The hypergradient of ridge regression with JAXopt in one jit: ``python -m benchmarks.peers.jaxopt_hypergradient``."""
 
 from __future__ import annotations
 

@@ -98,7 +98,9 @@ def made(name: str) -> Program:
         return training(name, private=True)
     if name.removesuffix("-plain") in work.TRAINING:
         return training(name.removesuffix("-plain"), private=False)
-    return {"cg": lambda: ridge("cg"), "neumann": lambda: ridge("neumann"), "ldp-dsbo": ldp_dsbo, "mix": dp_mix_sgd}[name]()
+    return {"cg": lambda: ridge("cg"), "neumann": lambda: ridge("neumann"), "ldp-dsbo": ldp_dsbo, "mix": dp_mix_sgd}[
+        name
+    ]()
 
 
 if __name__ == "__main__":
