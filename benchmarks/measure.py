@@ -87,11 +87,13 @@ class Remote:
     def close(self) -> None:
         """Let the process end."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
         try:
+            self.process.stdin.write("end\n")
+            self.process.stdin.close()
             self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.terminate()
+            self.process.wait()
 
     def _line(self) -> Any:
         assert self.process.stdout is not None
@@ -102,9 +104,11 @@ class Remote:
 
 
 def serve(contender: Contender, **facts: Any) -> None:
-    """Answer a `Remote`: say that the contender is ready, then make a turn for each line read."""
+    """Answer a `Remote`: say that the contender is ready, then make a turn per line until the line "end"."""
     print(json.dumps(facts), flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        if line.strip() == "end":  # the end of the input does not reach a program that mpirun has started
+            return
         print(json.dumps(contender.turn()), flush=True)
 
 
