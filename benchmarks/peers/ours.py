@@ -14,7 +14,7 @@ import sottovoce as sv
 from benchmarks import measure
 from benchmarks.peers import work
 from benchmarks.programs import program
-from sottovoce.problems import hypergradient, minimise_lower, models, objectives, tasks
+from sottovoce.problems import bilevel_objectives, hypergradient, minimise_lower, models, tasks
 
 Program = tuple[Callable[[], Any], int]
 
@@ -48,7 +48,7 @@ def ridge(solve: str) -> Program:
 
     @jax.jit
     def gradient(x: jax.Array, upper: Any, lower: Any) -> jax.Array:
-        f, g = objectives(tune, upper, lower)
+        f, g = bilevel_objectives(tune, upper, lower)
         y = minimise_lower(g, x, tune.y0, rate=0.5, steps=work.RIDGE_STEPS)
         return hypergradient(f, g, x, y, steps=work.RIDGE_STEPS, **how)
 

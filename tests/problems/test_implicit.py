@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.problems import Bilevel, hypergradient, minimise_lower, objectives
+from sottovoce.problems import Bilevel, bilevel_objectives, hypergradient, minimise_lower
 
 RNG = np.random.default_rng(0)
 D = 4
@@ -40,7 +40,7 @@ def closed_form():
 class TestRidge:
     def test_conjugate_gradients_give_the_exact_hypergradient(self):
         hessian, right, y, assemble = closed_form()
-        f, g = objectives(TUNE, UPPER, LOWER)
+        f, g = bilevel_objectives(TUNE, UPPER, LOWER)
         found = minimise_lower(g, X, TUNE.y0, rate=0.3, steps=400)
         assert found["w"] == pytest.approx(y, abs=1e-5)
         exact = assemble(np.linalg.solve(hessian, right))
@@ -48,7 +48,7 @@ class TestRidge:
 
     def test_the_neumann_series_has_as_many_terms_as_it_says(self):
         hessian, right, y, assemble = closed_form()
-        f, g = objectives(TUNE, UPPER, LOWER)
+        f, g = bilevel_objectives(TUNE, UPPER, LOWER)
         solved = jax.jit(lambda y, terms: hypergradient(f, g, X, y, solve="neumann", steps=terms, rate=0.3))
         shrunk = np.eye(D) - 0.3 * hessian
         for terms in (1, 3, 200):
@@ -58,7 +58,7 @@ class TestRidge:
 
 
 def test_a_rate_belongs_to_the_neumann_series_only():
-    f, g = objectives(TUNE, UPPER, LOWER)
+    f, g = bilevel_objectives(TUNE, UPPER, LOWER)
     with pytest.raises(ValueError, match="needs a rate"):
         hypergradient(f, g, X, TUNE.y0, solve="neumann")
     with pytest.raises(ValueError, match="only it takes one"):

@@ -6,7 +6,7 @@
 """
 
 from sottovoce.problems import sets
-from sottovoce.problems.implicit import hypergradient, minimise_lower, objectives
+from sottovoce.problems.implicit import bilevel_objectives, hypergradient, minimise_lower
 from sottovoce.problems.objectives import Bilevel, Minimize, MinMax, Problem, along, public_along
 
 __all__ = [
@@ -15,9 +15,9 @@ __all__ = [
     "Minimize",
     "Problem",
     "along",
+    "bilevel_objectives",
     "hypergradient",
     "minimise_lower",
-    "objectives",
     "public_along",
     "sets",
 ]

@@ -12,7 +12,7 @@ Example: tune a ridge penalty without noise, on records that may be pooled:
 >>> tune = Bilevel(square, square, x0=jnp.zeros(2), y0=jnp.zeros(2),
 ...                public_lower=lambda x, y: 0.5 * jnp.sum(jnp.exp(x) * y**2))
 >>> records = {"a": jnp.eye(2), "b": jnp.asarray([1.0, 2.0])}
->>> f, g = objectives(tune, records)
+>>> f, g = bilevel_objectives(tune, records)
 >>> y = minimise_lower(g, tune.x0, tune.y0, rate=0.5, steps=50)     # the mean of two records is halved: y* = b / 3
 >>> [round(each, 3) for each in hypergradient(f, g, tune.x0, y).tolist()]
 [0.074, 0.296]
@@ -33,13 +33,13 @@ from sottovoce.trees import Tree, add, descend
 Objective = Callable[[Tree, Tree], jax.Array]  # of x and y
 
 
-def objectives(problem: Bilevel, upper: Any, lower: Any = None) -> tuple[Objective, Objective]:
+def bilevel_objectives(problem: Bilevel, upper: Any, lower: Any = None) -> tuple[Objective, Objective]:
     """Return the two levels as functions of x and y: the mean over all records, plus the public term.
 
     `upper` and `lower` are record sets; without `lower` both levels read `upper`.
 
     >>> tune = Bilevel(lambda x, y, r: (y - r) ** 2, lambda x, y, r: (x - y) ** 2, x0=0.0, y0=0.0)
-    >>> f, g = objectives(tune, jnp.asarray([1.0, 3.0]))
+    >>> f, g = bilevel_objectives(tune, jnp.asarray([1.0, 3.0]))
     >>> float(f(0.0, 1.0)), float(g(0.0, 1.0))
     (2.0, 1.0)
     """
@@ -76,7 +76,7 @@ def hypergradient(
     """Return the gradient of ``upper(x, y*(x))`` in x, by implicit differentiation at a given y.
 
     Args:
-        upper: the upper objective, a function of x and y; `objectives` makes it from a problem and its records.
+        upper: the upper objective, a function of x and y; `bilevel_objectives` makes it from a problem and its records.
         lower: the lower objective, strongly convex in y.
         x: where the gradient is taken.
         y: the lower minimiser at x (`minimise_lower`); an error in y is an error of the same order in the result.
