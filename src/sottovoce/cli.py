@@ -78,6 +78,7 @@ def demo(
     set_: Set = None,
 ) -> None:
     """Let ten clinics tune a model together in private; prints a table and writes a report. Takes under a minute."""
+    _say("Ten clinics tune a model together; no record leaves its clinic. Loading JAX ...")  # a word before the wait
     from sottovoce.experiments.demo import demo as run_demo
 
     with _stoppable("sottovoce demo starts again from the beginning."):
