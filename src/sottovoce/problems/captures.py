@@ -7,12 +7,13 @@ objects and classes, globals, modules, custom derivative rules. (Python numbers 
 settings: every statement says that they are taken as public.)
 """
 
+import dis
 import functools
 import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -101,7 +102,7 @@ def arrays_in(function: Any) -> Iterator[tuple[str, Any]]:
                 continue
             waiting += _inside(value, where)
             if isinstance(value, types.FunctionType):
-                names |= set() if _from_library(value) else set(_names(value.__code__))
+                names |= set() if _from_library(value) else _names(value.__code__).attributes
             elif not isinstance(value, types.ModuleType):
                 kinds = (value if isinstance(value, type) else type(value)).__mro__
                 classes |= {id(kind): kind for kind in kinds if not _from_library(kind)}
@@ -147,14 +148,14 @@ def _of_function(function: types.FunctionType) -> list[tuple[str, Any]]:
     found += zip(reversed(positional), reversed(function.__defaults__ or ()))
     found += (function.__kwdefaults__ or {}).items()
     if not _from_library(function):
-        names = set(_names(code))
-        found += [(name, function.__globals__[name]) for name in sorted(names & function.__globals__.keys())]
-        imported = [sys.modules[name] for name in names if name in sys.modules]
-        found += _of_modules([*imported, *(inner for _, inner in found)], names)
+        used = _names(code)
+        found += [(name, function.__globals__[name]) for name in sorted(used.globals & function.__globals__.keys())]
+        imported = [sys.modules[name] for name in used.imports if name in sys.modules]
+        found += _of_modules([*imported, *(inner for _, inner in found)], used.attributes)
     return [*found, (function.__name__, getattr(function, "__wrapped__", None)), (function.__name__, function.__dict__)]
 
 
-def _of_modules(values: Sequence[Any], names: set[str]) -> list[tuple[str, Any]]:
+def _of_modules(values: Sequence[Any], names: frozenset[str]) -> list[tuple[str, Any]]:
     """Return what these names stand for in the modules among some values, and in the modules inside those."""
     found: list[tuple[str, Any]] = []
     waiting, seen = list(values), set[int]()
@@ -192,12 +193,26 @@ def _inner(jaxpr: Any) -> Iterator[tuple[Jaxpr, Sequence[Any]]]:
                     yield inner, ()
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the global names that code uses, also in functions defined inside it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+class _Names(NamedTuple):
+    """The names that code uses, also in functions defined inside it."""
+
+    globals: frozenset[str]
+    attributes: frozenset[str]  # of objects, classes and modules
+    imports: frozenset[str]
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(code: types.CodeType) -> _Names:
+    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    used: dict[str, set[str]] = {"GLOBAL": set(), "ATTR": set(), "NAME": set()}
+    for line in dis.get_instructions(code):
+        kind = {"LOAD_GLOBAL": "GLOBAL", "LOAD_NAME": "GLOBAL", "IMPORT_NAME": "NAME"}.get(line.opname)
+        if kind is None and line.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"):
+            kind = "ATTR"
+        if kind is not None:
+            used[kind].add(line.argval)
+    own = _Names(*(frozenset(names) for names in used.values()))
+    return _Names(*(frozenset().union(*kind) for kind in zip(own, *inner)))
 
 
 def _from_library(value: Any) -> bool:
