@@ -44,7 +44,7 @@ def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
     with _failures_named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path not in _SWEPT:
-            _sweep(path)
+            sweep(path.parent, path.name)
             _SWEPT.add(path)
         aside = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(8)}.part")
         try:
@@ -211,14 +211,19 @@ def _failures_named(path: Path) -> Iterator[None]:
         raise named from error
 
 
-def _sweep(path: Path) -> None:
-    """Remove temporary files of `path` whose writer was killed: its process is gone, and a minute has passed."""
-    pattern = re.compile(re.escape(path.name) + r"\.(\d+)\.[0-9a-f]{16}\.part")
-    for name in os.listdir(path.parent):
-        found = pattern.fullmatch(name)
+def sweep(folder: Path, name: str | None = None) -> None:
+    """Remove temporary files whose writer was killed: its process is gone, and a minute has passed.
+
+    Those of the file `name` in a folder, or of all its files.
+
+    >>> sweep(Path("."), "result.json")
+    """
+    pattern = re.compile((".+" if name is None else re.escape(name)) + r"\.(\d+)\.[0-9a-f]{16}\.part")
+    for entry in os.listdir(folder):
+        found = pattern.fullmatch(entry)
         if found is None or _is_running(int(found[1])):
             continue
-        left = path.with_name(name)
+        left = folder / entry
         try:
             if time.time() - left.stat().st_mtime > _ABANDONED:  # its writer may run on another machine
                 left.unlink()

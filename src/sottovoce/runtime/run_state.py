@@ -17,7 +17,7 @@ import jax
 import numpy as np
 import scipy.sparse as sp
 
-from sottovoce.files import read_facts, reserved, write_facts
+from sottovoce.files import read_facts, reserved, sweep, write_facts
 from sottovoce.runtime import checkpoint
 
 CHECKPOINT = "checkpoint.npz"
@@ -120,6 +120,7 @@ class RunFolder:
             raise ValueError(f"{path} holds a run already: choose another folder, or go on with resume=True (--resume)")
         known = path / _RUN
         if resume and known.exists():
+            sweep(path)  # a kill may have left parts of files that are complete, and are not written again
             stored = read_facts(known, _KIND, VERSION, _UNKNOWN)
             return cls(path, stored["name"], bytes.fromhex(stored["secret"]))
         if begun:
