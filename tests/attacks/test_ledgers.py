@@ -1,6 +1,6 @@
 """What a ledger states is at least what is true: adjacency, names, overflow, resumed runs, two writers, kills.
 
-Attacks a04, a14, a16, a21 and b3; damaged files are in tests/soak.
+Attacks a04, a05, a11, a14, a16, a21 and b3; damaged files are in tests/soak.
 """
 
 import json
@@ -16,6 +16,7 @@ import sottovoce as sv
 from sottovoce.accounting.account import account_of
 from sottovoce.accounting.charging import Charging
 from sottovoce.data import Levels, Part
+from sottovoce.methods.dp_bilevel import Descent
 from sottovoce.privacy import accountant
 from sottovoce.privacy import ledger as ledgers
 from sottovoce.privacy.gdp import gdp_epsilon
@@ -276,3 +277,27 @@ def test_a_stream_charges_what_it_draws():
     for arrivals in (1.9, 0, -1, True, "2", float("nan")):
         with pytest.raises((ValueError, TypeError), match="arrivals"):
             sgd(1.0, sv.Stream(arrivals))
+
+
+def test_levels_over_the_same_arrays_pay_for_both():
+    """Attack a05: copies of a dict, views and slices of the same arrays were taken for other records."""
+    x, y = RNG.normal(size=(40, 2)).astype(np.float32), np.arange(40, dtype=np.float32)
+    method = sv.methods.DpBilevel(
+        step_x=0.1,
+        inner=Descent(2, 0.1),
+        release_y=sv.Release(1.0, 0.1),
+        release_penalised=sv.Release(1.0, 0.1),
+        sampling=sv.Full(),
+        penalty=1.0,
+        radius=1.0,
+    )
+    both = {"a": x, "b": y}
+    least = sv.account(method, [Levels(both, both)], steps=3).epsilon
+    for upper, lower in (
+        ({"a": x, "b": y}, {"a": x, "b": y}),
+        ({"a": x[:], "b": y[:]}, both),
+        ({"a": x.copy(), "b": y.copy()}, both),  # of unknown origin
+    ):
+        assert sv.account(method, [Levels(upper, lower)], steps=3).epsilon >= least * (1 - 1e-9)
+    overlapping = Levels({"a": x[:30], "b": y[:30]}, {"a": x[10:], "b": y[10:]})
+    assert list(sv.account(method, [overlapping], steps=3).per_level) == ["both levels"]
