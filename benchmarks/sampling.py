@@ -15,7 +15,7 @@ import sottovoce as sv
 from sottovoce.accounting.account import account_of
 from sottovoce.privacy.discrete import GridRelease
 from sottovoce.privacy.sampling import Sampling
-from sottovoce.runtime.answers import root_key
+from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.layout import lay_out
 

@@ -95,10 +95,12 @@ def bounded_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tr
     """Return a clipped mean; when vectorised, some agents after others: memory does not grow with the agents."""
 
     def one(at: Tree, rows: Any, denominator: Any, start: Array, closed_over: Any) -> Tree:
-        own = Reading(reading.source.starting(start), reading.function, closed_over, rows, denominator)
+        source = reading.source.starting(start)
+        own = Reading(source, reading.function, closed_over, rows, denominator, reading.usual)
         return gate.clipped_mean(own, at, release, chunk)
 
-    block = max(1, CACHE // (reading.source.record_bytes * reading.rows[0].shape[0]))
+    held = min(reading.rows[0].shape[0], chunk, reading.usual or chunk)
+    block = max(1, CACHE // (reading.source.record_bytes * held))
     given = (reading.rows, reading.denominator, reading.source.starts, list(reading.closed_over))
     return in_blocks(one, block)(at, *given)
 
