@@ -20,7 +20,7 @@ from sottovoce.data.sealed import Sealed
 from sottovoce.privacy import threefry
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Rows
-from sottovoce.privacy.together import largest
+from sottovoce.together import largest
 from sottovoce.schedules import RAISED
 from sottovoce.trees import Tree
 
@@ -55,6 +55,7 @@ class Reading:
     rows: Rows
     denominator: Any
     usual: int | None = None
+    whole: bool = False  # the rows are all of the agent's, in order
 
 
 def clipped_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tree:
@@ -67,12 +68,12 @@ def clipped_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tr
     loss = reading.source.lift(lambda at, record: reading.function(reading.closed_over, at, record))
     rows, weights = reading.rows
 
-    def partial(rows: jax.Array, weights: jax.Array) -> Tree:
-        return clipped_sum(loss, at, reading.source.unseal(rows), weights, release.clip, norm=release.norm)
+    def partial(rows: jax.Array, weights: jax.Array, whole: bool = False) -> Tree:
+        return clipped_sum(loss, at, reading.source.unseal(rows, whole), weights, release.clip, norm=release.norm)
 
     width = min(chunk, reading.usual or chunk)
     if rows.shape[0] <= width:
-        total = partial(rows, weights)
+        total = partial(rows, weights, reading.whole)
     else:
         count = -(-rows.shape[0] // width)
         room = count * width - rows.shape[0]

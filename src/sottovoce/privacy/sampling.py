@@ -38,7 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.privacy import accountant, threefry
-from sottovoce.privacy.together import largest
+from sottovoce.together import largest
 
 # A Poisson batch is held in an array of fixed capacity. The chance that one batch does not fit is below this, and the
 # accountant adds what remains, times the number of batches, to delta.

@@ -18,7 +18,7 @@ from sottovoce.methods.agent import Known
 from sottovoce.privacy import gate
 from sottovoce.privacy.gate import Reading
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import Rows, Sampling, usual_rows
+from sottovoce.privacy.sampling import Full, Rows, Sampling, usual_rows
 from sottovoce.privacy.threefry import fold
 from sottovoce.trees import Tree
 
@@ -59,6 +59,7 @@ class Moment:
                 batch.rows[function.level],
                 sampling.denominator(self.size(function.level), self.t),
                 usual_rows(sampling, self.known.population.counts[function.level]),
+                isinstance(sampling, Full),
             )
             for function, given in zip(asked.functions, closed_over)
         ]

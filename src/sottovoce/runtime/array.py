@@ -94,14 +94,15 @@ class ArrayAnswers:
 def bounded_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tree:
     """Return a clipped mean; when vectorised, some agents after others: memory does not grow with the agents."""
 
-    def one(at: Tree, rows: Any, denominator: Any, start: Array, closed_over: Any) -> Tree:
-        source = reading.source.starting(start)
-        own = Reading(source, reading.function, closed_over, rows, denominator, reading.usual)
+    def one(at: Tree, rows: Any, denominator: Any, start: Array, share: Any, closed_over: Any) -> Tree:
+        source = reading.source.starting(start, share)
+        own = Reading(source, reading.function, closed_over, rows, denominator, reading.usual, reading.whole)
         return gate.clipped_mean(own, at, release, chunk)
 
     held = min(reading.rows[0].shape[0], chunk, reading.usual or chunk)
     block = max(1, CACHE // (reading.source.record_bytes * held))
-    given = (reading.rows, reading.denominator, reading.source.starts, list(reading.closed_over))
+    share = reading.source.share if reading.whole else None
+    given = (reading.rows, reading.denominator, reading.source.starts, share, list(reading.closed_over))
     return in_blocks(one, block)(at, *given)
 
 
@@ -111,16 +112,23 @@ def moment(spec: Spec, index: Any, phase: str, t: Any, records: SealedRecords, r
     return Moment(known, index, t, step_key(root, index, phase, t), records, spec.chunk)
 
 
+def _shares(spec: Spec, indices: Array, records: SealedRecords) -> dict[str, Tree]:
+    """Return each agent's records as an array of its own, where that costs nothing (else None)."""
+    counts, agents = spec.trace.known.population.counts, indices.shape[0]
+    even = {level: counts[level].min() == counts[level].max() for level in records}
+    return {level: sealed.shares(counts[level][:agents]) if even[level] else None for level, sealed in records.items()}
+
+
 def init(spec: Spec, indices: Array, starts: Mapping[str, Array], records: SealedRecords, roots: Array) -> list[Array]:
     """Return the leaves of the agents' states before the first step, stacked."""
     first = spec.trace.init
 
-    def one(index: Array, starts: Mapping[str, Array], root: Array) -> list[Array]:
-        own = {level: sealed.starting(starts[level]) for level, sealed in records.items()}
+    def one(index: Array, starts: Mapping[str, Array], shares: Any, root: Array) -> list[Array]:
+        own = {level: sealed.starting(starts[level], shares[level]) for level, sealed in records.items()}
         answer = ArrayAnswers(spec, moment(spec, index, "init", jnp.int32(0), own, root))
         return play(walk(first.jaxpr, first.consts, [index], compiled=False), answer)
 
-    return jax.vmap(one)(indices, starts, roots)
+    return jax.vmap(one)(indices, starts, _shares(spec, indices, records), roots)
 
 
 def advance(
@@ -129,16 +137,17 @@ def advance(
 ) -> tuple[list[Array], Array]:  # fmt: skip
     """Return the state after `count` steps from step `first`, and when each public leaf was first not finite."""
     step, shown = spec.trace.step, public(spec.trace)
+    shares = _shares(spec, indices, records)
 
     def steps(carry: tuple[list[Array], Array], t: Array) -> tuple[tuple[list[Array], Array], None]:
         state, broken = carry
 
-        def one(own: list[Array], index: Array, starts: Mapping[str, Array], root: Array) -> list[Array]:
-            mine = {level: sealed.starting(starts[level]) for level, sealed in records.items()}
+        def one(own: list[Array], index: Array, starts: Mapping[str, Array], shares: Any, root: Array) -> list[Array]:
+            mine = {level: sealed.starting(starts[level], shares[level]) for level, sealed in records.items()}
             answer = ArrayAnswers(spec, moment(spec, index, "step", t, mine, root))
             return play(walk(step.jaxpr, step.consts, [index, t, *own], compiled=False), answer)
 
-        state = jax.vmap(one)(state, indices, starts, roots)
+        state = jax.vmap(one)(state, indices, starts, shares, roots)
         fine = jnp.array([jnp.all(jnp.isfinite(state[leaf])) for leaf in shown], bool)
         return (state, jnp.where(fine, broken, jnp.minimum(broken, t))), None
 

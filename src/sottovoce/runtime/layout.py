@@ -53,7 +53,8 @@ def _seal(group: list[Part]) -> Sealed:
         order = np.stack([np.pad(unit, (0, width - len(unit)), mode="edge") for unit in units])
         filled = jnp.asarray(np.arange(width) < np.asarray([len(unit) for unit in units])[:, None])
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    return Sealed(pool, jnp.asarray(order, jnp.int32), filled, jnp.asarray(starts, jnp.int32))
+    in_turn = filled is None and np.array_equal(order, np.arange(len(jax.tree.leaves(pool)[0])))
+    return Sealed(pool, jnp.asarray(order, jnp.int32), filled, jnp.asarray(starts, jnp.int32), in_turn)
 
 
 def _pool(group: list[Part]) -> tuple[Tree, list[np.ndarray]]:
@@ -98,7 +99,7 @@ def shard(sealed: Sealed, sizes: np.ndarray, devices: int) -> Sealed:
         mask = np.asarray(sealed.filled)
         filled = jnp.stack([jnp.asarray(np.pad(mask[a:b], [(0, longest - (b - a)), (0, 0)])) for a, b in bounds])
     starts = np.asarray(sealed.starts).reshape(devices, per)
-    return Sealed(pool, renumbered, filled, jnp.asarray(starts - starts[:, :1], jnp.int32))
+    return Sealed(pool, renumbered, filled, jnp.asarray(starts - starts[:, :1], jnp.int32), filled is None)
 
 
 def alone(sealed: Sealed, agent: int, size: int) -> Sealed:
@@ -113,7 +114,7 @@ def alone(sealed: Sealed, agent: int, size: int) -> Sealed:
     filled = None if sealed.filled is None else sealed.filled[start : start + size]
     pool = jax.tree.map(lambda leaf: leaf[rows.reshape(-1)], sealed.unseal())
     order = jnp.arange(rows.size, dtype=jnp.int32).reshape(rows.shape)
-    return Sealed(pool, order, filled, jnp.zeros((), jnp.int32))
+    return Sealed(pool, order, filled, jnp.zeros((), jnp.int32), filled is None)
 
 
 def own_digests(layout: Layout) -> list[bytes]:
