@@ -71,10 +71,9 @@ def clipped_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tr
     def partial(rows: jax.Array, weights: jax.Array, whole: bool = False) -> Tree:
         return clipped_sum(loss, at, reading.source.unseal(rows, whole), weights, release.clip, norm=release.norm)
 
-    width = min(chunk, reading.usual or chunk)
-    if rows.shape[0] <= width:
-        total = partial(rows, weights, reading.whole)
-    else:
+    width = min(chunk, reading.usual or chunk, rows.shape[0])
+    total = partial(rows[:width], weights[:width], reading.whole and width == rows.shape[0])
+    if width < rows.shape[0]:
         count = -(-rows.shape[0] // width)
         room = count * width - rows.shape[0]
         rows = jnp.pad(rows, (0, room)).reshape(count, width)
@@ -84,8 +83,9 @@ def clipped_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tr
         def accumulate(piece: jax.Array, total: Tree) -> Tree:
             return jax.tree.map(jnp.add, total, partial(rows[piece], weights[piece]))
 
-        # Pieces without a record would add exactly 0: a Poisson batch hardly ever needs the end of its array.
-        total = jax.lax.fori_loop(0, largest(jnp.max(filled)), accumulate, jax.tree.map(jnp.zeros_like, at))
+        # Pieces without a record would add exactly 0: a Poisson batch hardly ever needs the end of its array. The first
+        # piece stands before the loop, so that releases that share a batch also share the look-up of its records.
+        total = jax.lax.fori_loop(1, largest(jnp.max(filled)), accumulate, total)
     return jax.tree.map(lambda leaf: leaf / reading.denominator, total)
 
 
