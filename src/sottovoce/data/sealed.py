@@ -29,9 +29,9 @@ class Sealed:
     """The records of one level, for a group of agents: one pool of rows, and per agent the rows that are its own.
 
     `order` lists pool rows, agent after agent. With a privacy unit, each entry of `order` is the list of a unit's rows,
-    padded, and `filled` says which of them are real. `starts` holds each agent's first entry. `in_turn` says that `order`
-    is 0, 1, 2, and so on, so that nothing must be looked up there. `share` is one agent's records as an array of their
-    own, for batches of all records.
+    padded, and `filled` says which of them are real. `starts` holds each agent's first entry. `in_turn` says that
+    `order` is 0, 1, 2, and so on, so that nothing must be looked up there. `share` is one agent's records as an array
+    of their own, for batches of all records.
 
     >>> both = Sealed(jnp.asarray([5.0, 6.0, 7.0]), jnp.asarray([2, 0, 1]), None, jnp.asarray([0, 1]))
     >>> both.of(1).unseal(jnp.asarray([0, 1])).tolist()    # the second agent holds the rows 0 and 1 of the pool

@@ -20,8 +20,8 @@ from sottovoce.data.sealed import Sealed
 from sottovoce.privacy import threefry
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Rows
-from sottovoce.together import largest
 from sottovoce.schedules import RAISED
+from sottovoce.together import largest
 from sottovoce.trees import Tree
 
 
@@ -46,7 +46,7 @@ class RecordFunction:
 class Reading:
     """What a release reads of one record set: a function of one record, the rows of a batch, what to divide by.
 
-    `usual` is how many rows nearly every batch needs (`sampling.usual_rows`): the others are computed if they are there.
+    `usual` is how many rows nearly every batch needs (`sampling.usual_rows`): others are computed where there are any.
     """
 
     source: Sealed

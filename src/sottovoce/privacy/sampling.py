@@ -457,6 +457,16 @@ def usual_rows(sampling: Sampling, sizes: np.ndarray) -> int:
     return min(room, -(-most // 8) * 8)  # whole vectors of a processor
 
 
+def all_in_order(sampling: Sampling, sizes: np.ndarray) -> bool:
+    """Say whether `draw` always returns the rows 0, 1, 2 and so on, and only their weights tell who is in.
+
+    >>> all_in_order(Poisson(10), np.array([20, 20])), all_in_order(Poisson(10), np.array([20, 2000]))
+    (True, False)
+    """
+    room = max(sampling.capacity(n) for n in set(sizes.tolist()))
+    return isinstance(sampling, Full | Stream) or (isinstance(sampling, Poisson) and int(sizes.max()) <= room)
+
+
 # The table of a binomial number.
 
 

@@ -18,7 +18,7 @@ from sottovoce.methods.agent import Known
 from sottovoce.privacy import gate
 from sottovoce.privacy.gate import Reading
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import Full, Rows, Sampling, usual_rows
+from sottovoce.privacy.sampling import Rows, Sampling, all_in_order, usual_rows
 from sottovoce.privacy.threefry import fold
 from sottovoce.trees import Tree
 
@@ -59,7 +59,7 @@ class Moment:
                 batch.rows[function.level],
                 sampling.denominator(self.size(function.level), self.t),
                 usual_rows(sampling, self.known.population.counts[function.level]),
-                isinstance(sampling, Full),
+                all_in_order(sampling, self.known.population.counts[function.level]),
             )
             for function, given in zip(asked.functions, closed_over)
         ]
@@ -86,13 +86,12 @@ def draw(moment: Moment, equation: JaxprEqn) -> BatchRows:
     return BatchRows(rows, sampling)
 
 
-def mean(moment: Moment, equation: JaxprEqn, values: Sequence[Any], within: Any = None) -> Tree:
-    """Return the levels' clipped means, added up; `within(reading, ...)` may bound what runs side by side."""
+def mean(moment: Moment, equation: JaxprEqn, values: Sequence[Any]) -> Tree:
+    """Return the levels' clipped means, added up."""
     readings, at = moment.readings(equation.params["asked"], values, values[0].sampling)
-    clipped_mean, release = within or gate.clipped_mean, equation.params["release"]
     means = []
     for reading in readings:  # no comprehension: few frames lie between an answer and the records
-        means.append(clipped_mean(reading, at, release, moment.chunk))
+        means.append(gate.clipped_mean(reading, at, equation.params["release"], moment.chunk))
     return gate.added(means)
 
 
