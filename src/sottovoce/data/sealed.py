@@ -96,6 +96,11 @@ class Sealed:
         return self._order
 
     @property
+    def in_turn(self) -> bool:
+        """Whether the pool itself lists the agents' records, one agent after the other."""
+        return self._in_turn
+
+    @property
     def share(self) -> Tree | None:
         """One agent's records, where they are an array of their own: still sealed, to be passed on."""
         return self._share
