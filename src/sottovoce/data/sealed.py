@@ -6,7 +6,7 @@ sealed set for the rows of a batch, clips their gradients and adds noise; no oth
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -69,17 +69,15 @@ class Sealed:
         """Return the same set for the agent whose first entry is `start`, and whose records are `share` if given."""
         return Sealed(self._pool, self._order, self._filled, start, self._in_turn, share)
 
-    def shares(self, sizes: Sequence[int]) -> Tree | None:
-        """Return the pool cut into one share per agent; None unless all agents have equally many records, in turn.
+    def shares(self, agents: int, each: int) -> Tree | None:
+        """Return the pool cut into one share per agent, who has `each` records; None unless they stand there in turn.
 
-        >>> Sealed(jnp.arange(6.0), jnp.arange(6), None, jnp.asarray([0, 3]), _in_turn=True).shares([3, 3]).shape
+        >>> Sealed(jnp.arange(6.0), jnp.arange(6), None, jnp.asarray([0, 3]), _in_turn=True).shares(2, 3).shape
         (2, 3)
         """
-        count, each = len(sizes), int(sizes[0])
-        length = len(jax.tree.leaves(self._pool)[0])
-        if not self._in_turn or any(size != each for size in sizes) or length != count * each:
+        if not self._in_turn or len(jax.tree.leaves(self._pool)[0]) != agents * each:
             return None
-        return jax.tree.map(lambda leaf: leaf.reshape(count, each, *leaf.shape[1:]), self._pool)
+        return jax.tree.map(lambda leaf: leaf.reshape(agents, each, *leaf.shape[1:]), self._pool)
 
     def with_pool(self, pool: Tree) -> "Sealed":
         """Return the same rows of another pool, for an audit that changes one record."""

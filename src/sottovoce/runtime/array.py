@@ -114,9 +114,11 @@ def moment(spec: Spec, index: Any, phase: str, t: Any, records: SealedRecords, r
 
 def _shares(spec: Spec, indices: Array, records: SealedRecords) -> dict[str, Tree]:
     """Return each agent's records as an array of its own, where that costs nothing (else None)."""
-    counts, agents = spec.trace.known.population.counts, indices.shape[0]
-    even = {level: counts[level].min() == counts[level].max() for level in records}
-    return {level: sealed.shares(counts[level][:agents]) if even[level] else None for level, sealed in records.items()}
+    sizes = {level: set(counts.tolist()) for level, counts in spec.trace.known.population.counts.items()}
+    return {
+        level: sealed.shares(indices.shape[0], min(sizes[level])) if len(sizes[level]) == 1 else None
+        for level, sealed in records.items()
+    }
 
 
 def init(spec: Spec, indices: Array, starts: Mapping[str, Array], records: SealedRecords, roots: Array) -> list[Array]:
