@@ -112,7 +112,7 @@ MUTATIONS = [
     Mutation(
         "fixed size drawn where Poisson is accounted",
         Poisson.draw,
-        "rows, weights = _taken(key, fresh, own, counts, agent, usual_rows(self, sizes))",
+        "rows, weights = _taken(key, fresh, own, counts, agent)",
         "rows, weights = _distinct(key, fresh[:room], own, jnp.int32(self.batch))",
         "privacy/test_sampling.py",
         "test_poisson_takes_each_record_on_its_own",

@@ -27,7 +27,7 @@ import itertools
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import lru_cache
@@ -38,7 +38,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.privacy import accountant, threefry
-from sottovoce.together import largest
 
 # A Poisson batch is held in an array of fixed capacity. The chance that one batch does not fit is below this, and the
 # accountant adds what remains, times the number of batches, to delta.
@@ -192,7 +191,7 @@ class Poisson(Sampling):
         tossed = _mask((fresh[:room] <= _of(last, agent)) & (places < own))  # a record is taken if its coin is low
         if sizes.max() <= room:
             return places, tossed
-        rows, weights = _taken(key, fresh, own, counts, agent, usual_rows(self, sizes))
+        rows, weights = _taken(key, fresh, own, counts, agent)
         if sizes.min() > room:
             return rows, weights
         return jnp.where(own <= room, places, rows), jnp.where(own <= room, tossed, weights)
@@ -551,24 +550,10 @@ def _weights(n: int, successes: int, precision: int) -> tuple[int, list[int], in
 # What is drawn, inside a compiled program.
 
 
-def _taken(
-    key: jax.Array, words: jax.Array, n: jax.Array, counts: list[_Binomial], agent: jax.Array, usual: int
-) -> Rows:
-    """Return a binomial number of distinct rows; the last words give the number.
-
-    Only where some agent's batch has more than the usual number of rows, all places are looked at.
-    """
-    words, table_words = words[:-_TABLE_WORDS], words[-_TABLE_WORDS:]
-    size = _drawn_count(table_words, counts, agent)
-
-    def among(width: int) -> Callable[[], Rows]:
-        def rows() -> Rows:
-            rows, weights = _distinct(key, words[:width], n, size)
-            return jnp.pad(rows, (0, words.size - width)), jnp.pad(weights, (0, words.size - width))
-
-        return rows
-
-    return jax.lax.cond(largest(size) <= usual, among(usual), among(words.size))
+def _taken(key: jax.Array, words: jax.Array, n: jax.Array, counts: list[_Binomial], agent: jax.Array) -> Rows:
+    """Return a binomial number of distinct rows; the last words give the number."""
+    size = _drawn_count(words[-_TABLE_WORDS:], counts, agent)
+    return _distinct(key, words[:-_TABLE_WORDS], n, size)
 
 
 def _drawn_count(words: jax.Array, counts: list[_Binomial], agent: jax.Array) -> jax.Array:
