@@ -7,7 +7,7 @@ the ledger's charges and the run share it. Example: ``Account.report.epsilon`` i
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -204,6 +204,10 @@ class Account:
             caveats=merge_caveats(self._caveats(worst[0]), self.method.caveats(self.setting)),
             parties=self.population.names,
         )
+
+    def epsilon_of(self, agents: Iterable[int]) -> float:
+        """Return the largest epsilon of some agents."""
+        return max(float(self._bound(agent)[0]) for agent in agents)
 
     def spent(self, agent: int, levels: Sequence[str], steps: range) -> Spent:
         """Return what one unit of an agent's `levels` takes part in during `steps`: mechanisms and their counts.
