@@ -1,4 +1,4 @@
-"""Fit linear models: softmax regression for many classes, logistic regression for two."""
+"""Fit linear models: softmax regression for many classes, logistic regression for two, ridge for numbers."""
 
 import math
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from sottovoce.problems.linear_model import LinearModel
 from sottovoce.problems.objectives import Minimize
 from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
 from sottovoce.problems.tasks.metrics import accuracy, auroc
@@ -14,8 +15,10 @@ from sottovoce.trees import Tree, inner
 
 
 @task("softmax")
-def softmax(shape: Shape, penalty: float = 0.0) -> Task:
+def softmax(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
     """Fit softmax regression; `penalty` times half the squared norm of the weights is public.
+
+    `norm` is a declared bound on the norm of a record's features: only `sv.auto` uses it.
 
     >>> softmax(Shape((4,), classes=3, agents=1)).problem.x0["weights"].shape
     (4, 3)
@@ -23,7 +26,7 @@ def softmax(shape: Shape, penalty: float = 0.0) -> Task:
     start = {"weights": jnp.zeros((math.prod(shape.features), shape.classes)), "bias": jnp.zeros(shape.classes)}
 
     def loss(x: Tree, record: Any) -> jax.Array:
-        return -jax.nn.log_softmax(_scores(x, record["features"].reshape(-1)))[record["label"]]
+        return -jax.nn.log_softmax(_scores(x, _row(record)))[record["label"]]
 
     def predict(x: Tree, features: Any) -> jax.Array:
         return jax.nn.softmax(_scores(x, _flat(features)))
@@ -38,12 +41,15 @@ def softmax(shape: Shape, penalty: float = 0.0) -> Task:
 
         return evaluate
 
-    return Task(Minimize(loss, start, public=_ridge(penalty), predict=predict), metrics)
+    known = LinearModel(_row, curvature=0.5, residual=math.sqrt(1 - 1 / shape.classes), norm=norm)
+    return Task(Minimize(loss, start, public=_ridge(penalty), predict=predict, linear=known), metrics)
 
 
 @task("logistic")
-def logistic(shape: Shape, penalty: float = 0.0) -> Task:
+def logistic(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
     """Fit logistic regression for labels 0 and 1; `penalty` times half the squared norm of the weights is public.
+
+    `norm` is a declared bound on the norm of a record's features: only `sv.auto` uses it.
 
     >>> logistic(Shape((4,), classes=2, agents=1)).problem.x0["weights"].shape
     (4,)
@@ -53,7 +59,7 @@ def logistic(shape: Shape, penalty: float = 0.0) -> Task:
     start = {"weights": jnp.zeros(math.prod(shape.features)), "bias": jnp.zeros(())}
 
     def loss(x: Tree, record: Any) -> jax.Array:
-        score = _scores(x, record["features"].reshape(-1))
+        score = _scores(x, _row(record))
         return jax.nn.softplus(score) - record["label"] * score
 
     def predict(x: Tree, features: Any) -> jax.Array:
@@ -72,7 +78,46 @@ def logistic(shape: Shape, penalty: float = 0.0) -> Task:
 
         return evaluate
 
-    return Task(Minimize(loss, start, public=_ridge(penalty), predict=predict), metrics)
+    known = LinearModel(_row, curvature=0.25, residual=0.5, norm=norm)
+    return Task(Minimize(loss, start, public=_ridge(penalty), predict=predict, linear=known), metrics)
+
+
+@task("ridge")
+def ridge(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
+    """Fit linear regression of a label in [-1, 1]; `penalty` times half the squared norm of the weights is public.
+
+    `norm` is a declared bound on the norm of a record's features: only `sv.auto` uses it.
+
+    >>> ridge(Shape((4,), classes=1, agents=1)).problem.x0["weights"].shape
+    (4,)
+    """
+    start = {"weights": jnp.zeros(math.prod(shape.features)), "bias": jnp.zeros(())}
+
+    def loss(x: Tree, record: Any) -> jax.Array:
+        return 0.5 * (_scores(x, _row(record)) - _target(record)) ** 2
+
+    def predict(x: Tree, features: Any) -> jax.Array:
+        return _scores(x, _flat(features))
+
+    def metrics(test: Any) -> Evaluate:
+        features, label = _flat(test["features"]), jnp.asarray(test["label"])
+
+        def evaluate(x: Tree) -> Mapping[str, jax.Array]:
+            error = jnp.mean((_scores(x, features) - label) ** 2)
+            return {"r2": 1 - error / jnp.var(label), "loss": 0.5 * error}
+
+        return evaluate
+
+    known = LinearModel(_row, curvature=1.0, residual=1.0, norm=norm, target=_target)
+    return Task(Minimize(loss, start, public=_ridge(penalty), predict=predict, linear=known), metrics)
+
+
+def _row(record: Any) -> jax.Array:
+    return record["features"].reshape(-1)
+
+
+def _target(record: Any) -> jax.Array:
+    return jnp.clip(record["label"], -1.0, 1.0)
 
 
 def _scores(x: Tree, features: jax.Array) -> jax.Array:
