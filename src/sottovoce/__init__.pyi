@@ -33,5 +33,6 @@ from .runtime.result import Model as Model
 from .runtime.result import Result as Result
 from .runtime.run import run as run
 from .schedules import Decay as Decay
+from .tuning import auto as auto
 
 __version__: str

@@ -123,17 +123,25 @@ class DpNewton(Method):
 
     def step(self, problem: Minimize, state: NewtonState, agent: Agent) -> NewtonState:
         """Release the gradient in whitened coordinates, average it over all records, descend."""
+        known, columns = problem.linear, 1
         moved = _moved_by(problem)
-        columns = math.prod(jnp.shape(problem.x0["bias"])) if problem.linear is not None else 1
-        start = jnp.zeros((state.basis.shape[0], columns))
+        if known is not None:
+            columns = math.prod(jnp.shape(problem.x0["bias"]))
 
         def at(change: jax.Array) -> Tree:
             return moved(state.now, state.basis @ change)
 
+        def loss(change: jax.Array, record: Any) -> jax.Array:
+            if known is None:
+                return problem.loss(at(change), record)
+            # As a function of whitened rows: a record's gradient is an outer product, and is clipped as cheaply.
+            more = (known.row(record) @ state.basis) @ change
+            return known.loss(known.scores(state.now, record) + more.reshape(jnp.shape(problem.x0["bias"])), record)
+
         here = agent.release(
             self.gradient,
-            lambda change, record: problem.loss(at(change), record),
-            at=start,
+            loss,
+            at=jnp.zeros((state.basis.shape[0], columns)),
             batch=agent.sample(Full()),
             public=lambda change: problem.public(at(change)),
         )

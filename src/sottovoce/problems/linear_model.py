@@ -21,18 +21,21 @@ class LinearModel:
 
     Args:
         features: returns one record's row of numbers.
+        loss: ``loss(scores, record)``, the loss of one record as a function of its scores.
         norm: bound on the L2 norm of a row, from declared ranges. Longer rows are shortened inside releases.
         curvature: bound on the second derivative of the loss in the scores.
         residual: size of the loss's first derivative in the scores where x starts; it scales a clip.
         target: for the squared loss, the number that the score should equal, in [-1, 1]. Then the same moments that
             whiten the rows give the least-squares solution to start from.
 
-    >>> model = LinearModel(lambda record: record["features"], curvature=0.25, residual=0.5, norm=2.0)
+    >>> def loss(score, record): return jax.nn.softplus(score) - record["label"] * score
+    >>> model = LinearModel(lambda record: record["features"], loss, curvature=0.25, residual=0.5, norm=2.0)
     >>> model.row({"features": jnp.asarray([2.0, 0.0])}).tolist()
     [1.0, 0.0, 0.5]
     """
 
     features: Callable[[Any], jax.Array]
+    loss: Callable[[jax.Array, Any], jax.Array]
     curvature: float
     residual: float
     norm: float = 1.0
@@ -46,6 +49,10 @@ class LinearModel:
     def row(self, record: Any) -> jax.Array:
         """Return a record's row over the norm bound, and the number that stands for the intercept."""
         return jnp.append(self.features(record) / self.norm, INTERCEPT)
+
+    def scores(self, x: Tree, record: Any) -> jax.Array:
+        """Return a record's scores under x."""
+        return self.features(record) @ x["weights"] + x["bias"]
 
     @property
     def bound(self) -> float:

@@ -25,8 +25,8 @@ def softmax(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
     """
     start = {"weights": jnp.zeros((math.prod(shape.features), shape.classes)), "bias": jnp.zeros(shape.classes)}
 
-    def loss(x: Tree, record: Any) -> jax.Array:
-        return -jax.nn.log_softmax(_scores(x, _row(record)))[record["label"]]
+    def loss(scores: jax.Array, record: Any) -> jax.Array:
+        return -jax.nn.log_softmax(scores)[record["label"]]
 
     def predict(x: Tree, features: Any) -> jax.Array:
         return jax.nn.softmax(_scores(x, _flat(features)))
@@ -41,8 +41,8 @@ def softmax(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
 
         return evaluate
 
-    known = LinearModel(_row, curvature=0.5, residual=math.sqrt(1 - 1 / shape.classes), norm=norm)
-    return Task(Minimize(loss, start, public=_ridge(penalty), predict=predict, linear=known), metrics)
+    known = LinearModel(_row, loss, curvature=0.5, residual=math.sqrt(1 - 1 / shape.classes), norm=norm)
+    return Task(_minimize(known, start, penalty, predict), metrics)
 
 
 @task("logistic")
@@ -58,8 +58,7 @@ def logistic(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
         raise ValueError(f"logistic regression is for 2 classes, the data have {shape.classes}: use the task softmax")
     start = {"weights": jnp.zeros(math.prod(shape.features)), "bias": jnp.zeros(())}
 
-    def loss(x: Tree, record: Any) -> jax.Array:
-        score = _scores(x, _row(record))
+    def loss(score: jax.Array, record: Any) -> jax.Array:
         return jax.nn.softplus(score) - record["label"] * score
 
     def predict(x: Tree, features: Any) -> jax.Array:
@@ -78,8 +77,8 @@ def logistic(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
 
         return evaluate
 
-    known = LinearModel(_row, curvature=0.25, residual=0.5, norm=norm)
-    return Task(Minimize(loss, start, public=_ridge(penalty), predict=predict, linear=known), metrics)
+    known = LinearModel(_row, loss, curvature=0.25, residual=0.5, norm=norm)
+    return Task(_minimize(known, start, penalty, predict), metrics)
 
 
 @task("ridge")
@@ -93,8 +92,8 @@ def ridge(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
     """
     start = {"weights": jnp.zeros(math.prod(shape.features)), "bias": jnp.zeros(())}
 
-    def loss(x: Tree, record: Any) -> jax.Array:
-        return 0.5 * (_scores(x, _row(record)) - _target(record)) ** 2
+    def loss(score: jax.Array, record: Any) -> jax.Array:
+        return 0.5 * (score - _target(record)) ** 2
 
     def predict(x: Tree, features: Any) -> jax.Array:
         return _scores(x, _flat(features))
@@ -108,8 +107,15 @@ def ridge(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
 
         return evaluate
 
-    known = LinearModel(_row, curvature=1.0, residual=1.0, norm=norm, target=_target)
-    return Task(Minimize(loss, start, public=_ridge(penalty), predict=predict, linear=known), metrics)
+    known = LinearModel(_row, loss, curvature=1.0, residual=1.0, norm=norm, target=_target)
+    return Task(_minimize(known, start, penalty, predict), metrics)
+
+
+def _minimize(known: LinearModel, start: Tree, penalty: float, predict: Any) -> Minimize:
+    def loss(x: Tree, record: Any) -> jax.Array:
+        return known.loss(known.scores(x, record), record)
+
+    return Minimize(loss, start, public=_ridge(penalty), predict=predict, linear=known)
 
 
 def _row(record: Any) -> jax.Array:
