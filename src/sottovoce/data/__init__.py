@@ -6,6 +6,7 @@
 """
 
 from sottovoce.data import synthetic
+from sottovoce.data.declarations import Column, Declarations
 from sottovoce.data.parts import Levels, Part
 from sottovoce.data.population import Population
 from sottovoce.data.preprocess import Ranges, bounded_norm, categories, check_records
@@ -13,6 +14,8 @@ from sottovoce.data.sources import available, load, names
 from sottovoce.data.split import levels, split
 
 __all__ = [
+    "Column",
+    "Declarations",
     "Levels",
     "Part",
     "Population",

@@ -19,7 +19,8 @@ class Part:
 
     `records` is a pytree whose leaves share their first axis, `rows` the positions that belong to this part, `unit`
     the whole record set's column of unit ids (one per record), or None when a record is its own unit. `name` says whose
-    records they are: a ledger that is kept over several runs goes by it.
+    records they are: a ledger that is kept over several runs goes by it. `norm` is a public bound on the L2 norm of a
+    record's features, where declarations give one (`sottovoce.data.table`).
 
     >>> part = Part({"label": np.array([3, 1, 4, 1])}, np.array([0, 2]))
     >>> len(part), part.gather()["label"].tolist()
@@ -30,6 +31,7 @@ class Part:
     rows: np.ndarray
     unit: np.ndarray | None = None
     name: str | None = None
+    norm: float | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

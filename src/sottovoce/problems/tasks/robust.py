@@ -9,6 +9,7 @@ public number that brings their norms near 1. The maximising variables and their
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax
@@ -38,7 +39,7 @@ def numbered(parts: Sequence[Part]) -> list[Part]:
         count = len(jax.tree.leaves(part.records)[0])
         records = sets_of_records.setdefault(id(part.records), {**part.records, "party": np.zeros(count, np.int32)})
         records["party"][part.rows] = number
-    return [Part(sets_of_records[id(part.records)], part.rows, part.unit) for part in parts]
+    return [replace(part, records=sets_of_records[id(part.records)]) for part in parts]
 
 
 @task("robust-logistic")
