@@ -23,6 +23,7 @@ from .privacy import Release as Release
 from .privacy import Stream as Stream
 from .privacy import WithReplacement as WithReplacement
 from .privacy.labels import Labels as Labels
+from .privacy.noisy_counts import NoisyCounts as NoisyCounts
 from .privacy.table import Table as Table
 from .problems import Bilevel as Bilevel
 from .problems import Minimize as Minimize

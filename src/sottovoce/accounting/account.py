@@ -200,7 +200,9 @@ class Account:
             method=type(self.method).__name__,
             steps=self.steps,
             events=tuple(_describe(charge, self.steps) for charge in self.charges),
-            caveats=merge_caveats(self._caveats(worst[0]), self.method.caveats(self.setting)),
+            caveats=merge_caveats(
+                self._caveats(worst[0]), self.population.facts.words, self.method.caveats(self.setting)
+            ),
             parties=self.population.names,
         )
 
@@ -209,12 +211,13 @@ class Account:
 
         What `init` releases is counted with step 0.
         """
-        return composed(self.charges, self.population, agent, levels, steps)
+        return (*bought(self.population, steps), *composed(self.charges, self.population, agent, levels, steps))
 
     def _bound(self, agent: int) -> tuple[Epsilon, dict[str, Epsilon]]:
         """Return an agent's epsilon: the largest over its levels, or their composition where units are in both."""
         if self.tells:
-            proved = self.method.proved(self.setting, agent) if self._drawn_as_stated(agent) else None
+            covered = self._drawn_as_stated(agent) and not self.population.facts.laplace
+            proved = self.method.proved(self.setting, agent) if covered else None
             known = proved if proved is not None else math.inf
             epsilon = Epsilon(known, delta=self.delta, adjacency=self.adjacency, accountant="the design's own bound")
             return epsilon, dict.fromkeys(self.population.sizes, epsilon)
@@ -240,9 +243,9 @@ class Account:
     def overflow(self, agent: int, levels: Sequence[str], steps: range) -> float:
         """Return the chance that some padded batch of an agent's `levels` does not fit its array during `steps`.
 
-        What `init` draws is counted with step 0.
+        What `init` draws is counted with step 0, and so is the delta of what was bought to declare a table.
         """
-        total = 0.0
+        total = self.population.facts.delta if 0 in steps else 0.0
         for level in levels:
             n = int(self.population.counts[level][agent])
             seen = {(charge.phase, charge.batch): charge for charge in self.charges if level in charge.levels}
@@ -276,6 +279,16 @@ class Account:
             "losses and methods"
         )
         return caveats
+
+
+def bought(population: Population, steps: range) -> Spent:
+    """Return what declaring the table cost (`Facts.laplace`), with step 0: one unit is in each count once.
+
+    >>> from sottovoce.data.parts import Facts
+    >>> bought(Population([9], facts=Facts(laplace=(0.1,))), range(3))
+    ((Mechanism(gaussian=0.0, laplace=(0.1,), pure=0.0, amplification=NoAmplification()), 1),)
+    """
+    return ((Mechanism(laplace=population.facts.laplace), 1),) if population.facts.laplace and 0 in steps else ()
 
 
 def composed(

@@ -7,7 +7,8 @@
 
 from sottovoce.data import synthetic
 from sottovoce.data.declarations import Column, Declarations
-from sottovoce.data.parts import Levels, Part
+from sottovoce.data.declared import DeclaredTable, table
+from sottovoce.data.parts import Facts, Levels, Part
 from sottovoce.data.population import Population
 from sottovoce.data.preprocess import Ranges, bounded_norm, categories, check_records
 from sottovoce.data.sources import available, load, names
@@ -16,6 +17,8 @@ from sottovoce.data.split import levels, split
 __all__ = [
     "Column",
     "Declarations",
+    "DeclaredTable",
+    "Facts",
     "Levels",
     "Part",
     "Population",
@@ -29,4 +32,5 @@ __all__ = [
     "names",
     "split",
     "synthetic",
+    "table",
 ]

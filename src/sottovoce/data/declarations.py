@@ -33,8 +33,8 @@ class Column:
     """What is declared about one column: its range if it holds numbers or dates, its categories otherwise.
 
     Args:
-        range: the lowest and the highest value, numbers or dates; values outside are set to the nearest end. In a table,
-            "public" reads it off the rows and lists it as public, and "private" buys it with a charged release.
+        range: the lowest and the highest value, numbers or dates; values outside are set to the nearest end. In a
+            table, "public" reads it off the rows and lists it as public, and "private" buys it with a charged release.
         categories: the possible values; or a mapping from values to names. A value that is not listed counts as
             "other". "public" and "private" are as for the range.
         missing: what stands for a missing or unreadable value: a number (or date) of the range, a category, or "flag",

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.data.parts import Levels, Part
+from sottovoce.data.parts import NO_FACTS, Facts, Levels, Part
 
 SINGLE = "records"  # the level of a problem that has one record set
 Cell = tuple[int, str]  # a party's number and a level
@@ -30,6 +30,7 @@ class Population:
             stand for the same holder of the same records in each. A number is no name to a ledger.
         shared: for each unit with records in several places, these places: pairs (party number, level). Example:
             ``{((0, "upper"), (0, "lower"))}`` says that some unit of party 0 has records in both levels.
+        facts: what else is known about the records, and what was paid to know it (`sottovoce.data.table`).
 
     >>> Population([400, 300, 50]).parties
     3
@@ -41,6 +42,7 @@ class Population:
     unit: str = "record"
     names: tuple[str, ...] = ()
     shared: Any = frozenset()
+    facts: Facts = NO_FACTS
 
     def __post_init__(self) -> None:
         sizes = _by_level(self.sizes)
@@ -76,12 +78,13 @@ class Population:
         if _are_numbers(data):
             raise TypeError(f"{data!r} are numbers, not records: give sv.Population(sizes) to account without records")
         by_level = parts_by_level(data)
-        unit = next(iter(by_level.values()))[0].unit
+        first = next(iter(by_level.values()))[0]
         return cls(
             {level: [part.units for part in group] for level, group in by_level.items()},
-            unit="record" if unit is None else "unit",
+            unit="record" if first.unit is None else first.facts.unit or "unit",
             names=_names(by_level),
             shared=_shared(by_level),
+            facts=first.facts,
         )
 
     @property
@@ -114,7 +117,7 @@ class Population:
 
     @cached_property
     def _content(self) -> tuple[Any, ...]:
-        return tuple(self.sizes.items()), self.unit, self.names, self.shared
+        return tuple(self.sizes.items()), self.unit, self.names, self.shared, self.facts
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Population) and self._content == other._content
@@ -135,7 +138,7 @@ def as_part(records: Any) -> Part:
     if not leaves or not all(hasattr(leaf, "dtype") for leaf in leaves):
         raise ValueError("a party's record set must be arrays that share their first axis, alone or in a dict or tuple")
     if any(leaf.dtype.kind in "OUS" for leaf in leaves):
-        raise ValueError("records must be numbers: encode text and categories first (sv.data.categories)")
+        raise ValueError("records must be numbers: declare text and categories first (sv.data.table)")
     lengths = {np.shape(leaf)[:1] for leaf in leaves}
     if len(lengths) != 1 or () in lengths:
         shapes = [np.shape(leaf) for leaf in leaves]
@@ -151,6 +154,10 @@ def parts_by_level(parts: Sequence[Any]) -> dict[str, list[Part]]:
     """
     if isinstance(parts, Mapping) or hasattr(parts, "dtype"):
         raise ValueError("parts is one record set: give a list, one record set per agent ([records] for one agent)")
+    if hasattr(parts, "columns"):
+        raise ValueError(
+            "parts is a table: declare its columns first, sv.data.table(frame, label=..., columns={...}).parts()"
+        )
     if not len(parts):
         raise ValueError("there are no parties: give one record set per agent")
     split = [isinstance(part, Levels) for part in parts]

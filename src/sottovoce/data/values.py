@@ -86,7 +86,7 @@ def as_text(value: Any) -> str:
         return ""
     if isinstance(value, (bool, np.bool_)):
         return "true" if value else "false"
-    if isinstance(value, (float, np.floating)) and float(value).is_integer() and abs(value) < 2**53:
+    if isinstance(value, (float, np.floating)) and float(value).is_integer() and abs(float(value)) < 2**53:
         return str(int(value))
     return str(value).strip()
 
