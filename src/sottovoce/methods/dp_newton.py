@@ -22,7 +22,7 @@ from sottovoce.methods.base import Method
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
 from sottovoce.problems import Minimize
-from sottovoce.problems.linear_model import TARGET, LinearModel
+from sottovoce.problems.linear_model import TARGET
 from sottovoce.trees import Tree
 
 _NARROWEST = 1e-5  # a direction's eigenvalue over the largest one, below which float32 does not resolve it
@@ -47,6 +47,7 @@ class DpNewton(Method):
     Args:
         moments: clip and noise of the mean of row times row. A row's own bound (`LinearModel.bound`) clips nothing.
         gradient: clip and noise of the gradient in whitened coordinates, where 1 is `reach` times a typical record's.
+        norm: bound on the L2 norm of a row, from declared ranges. Longer rows are shortened inside the releases.
         rate: step size over that of Newton's method; below 2 it is stable.
         reach: the clip over the size of a typical record's gradient.
         trust: eigenvalues of the moments below `trust` times the size of their noise are raised to it.
@@ -62,6 +63,7 @@ class DpNewton(Method):
 
     moments: Release
     gradient: Release
+    norm: float = 1.0
     rate: float = 1.0
     reach: float = 0.8
     trust: float = 1.0
@@ -72,6 +74,8 @@ class DpNewton(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0 < self.norm < math.inf:
+            raise ValueError(f"norm is {self.norm}: give a positive bound on the norm of a row")
         if not 0 < self.rate < 2:
             raise ValueError(f"rate is {self.rate}: between 0 and 2 the descent is stable, 1 is Newton's own step")
         if not (self.reach > 0 and self.trust >= 0 and 0 < self.tail <= 1 and self.mixing >= 1):
@@ -82,7 +86,7 @@ class DpNewton(Method):
 
     def init(self, problem: Minimize, agent: Agent) -> NewtonState:
         """Release the moments, and whiten by them."""
-        row = _row_of(problem)
+        row = self._row_of(problem)
         target = problem.linear.target if problem.linear is not None else None
 
         def entry(record: Any) -> jax.Array:
@@ -116,7 +120,7 @@ class DpNewton(Method):
             left = variance - 2 * solution @ toward + solution @ moments[:rows, :rows] @ solution
             least = jnp.maximum(2 * deviation / TARGET**2, _NARROWEST)
             residual = jnp.sqrt(jnp.clip(left, least, jnp.maximum(variance, least)))
-            now = known.moved(now, solution[:, None])
+            now = known.moved(now, solution[:, None], self.norm)
         clip = self.reach * residual * jnp.sqrt(jnp.maximum(jnp.sum(seen), 1.0))
         stride = self.rate / (1.0 if known is None else known.curvature) * clip**2
         return NewtonState(now, now, whitening / clip, jnp.asarray(stride, jnp.float32))
@@ -124,7 +128,7 @@ class DpNewton(Method):
     def step(self, problem: Minimize, state: NewtonState, agent: Agent) -> NewtonState:
         """Release the gradient in whitened coordinates, average it over all records, descend."""
         known, columns = problem.linear, 1
-        moved = _moved_by(problem)
+        moved = self._moved_by(problem)
         if known is not None:
             columns = math.prod(jnp.shape(problem.x0["bias"]))
 
@@ -135,7 +139,7 @@ class DpNewton(Method):
             if known is None:
                 return problem.loss(at(change), record)
             # As a function of whitened rows: a record's gradient is an outer product, and is clipped as cheaply.
-            more = (known.row(record) @ state.basis) @ change
+            more = (known.row(record, self.norm) @ state.basis) @ change
             return known.loss(known.scores(state.now, record) + more.reshape(jnp.shape(problem.x0["bias"])), record)
 
         here = agent.release(
@@ -162,6 +166,25 @@ class DpNewton(Method):
             return agent.mix(value)
         return agent.loop(self.mixing, lambda value, agent: agent.mix(value), value, "mixing")
 
+    def _row_of(self, problem: Minimize) -> Callable[[Any], jax.Array]:
+        """Return a record's row: that of the linear model, or the gradient where x starts."""
+        known = problem.linear
+        if known is not None:
+            return lambda record: known.row(record, self.norm)
+        return lambda record: ravel_pytree(jax.grad(problem.loss)(problem.x0, record))[0]
+
+    def _moved_by(self, problem: Minimize) -> Callable[[Tree, jax.Array], Tree]:
+        """Return how x changes by a change that is stated for rows."""
+        known = problem.linear
+        if known is not None:
+            return lambda x, change: known.moved(x, change, self.norm)
+
+        def moved(x: Tree, change: jax.Array) -> Tree:
+            flat, back = ravel_pytree(x)
+            return back(flat + change[:, 0])
+
+        return moved
+
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
         """Return many small steps without noise, for a quadratic whose rows say little about its curvature."""
@@ -173,23 +196,4 @@ def _length(problem: Minimize) -> int:
     if problem.linear is not None:
         return 1 + jnp.shape(problem.x0["weights"])[0]
     return ravel_pytree(problem.x0)[0].size
-
-
-def _row_of(problem: Minimize) -> Callable[[Any], jax.Array]:
-    """Return a record's row: that of the linear model, or the gradient where x starts."""
-    if problem.linear is not None:
-        return problem.linear.row
-    return lambda record: ravel_pytree(jax.grad(problem.loss)(problem.x0, record))[0]
-
-
-def _moved_by(problem: Minimize) -> Callable[[Tree, jax.Array], Tree]:
-    """Return how x changes by a change that is stated for rows."""
-    if isinstance(problem.linear, LinearModel):
-        return problem.linear.moved
-
-    def moved(x: Tree, change: jax.Array) -> Tree:
-        flat, back = ravel_pytree(x)
-        return back(flat + change[:, 0])
-
-    return moved
 

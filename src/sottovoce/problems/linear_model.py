@@ -22,15 +22,14 @@ class LinearModel:
     Args:
         features: returns one record's row of numbers.
         loss: ``loss(scores, record)``, the loss of one record as a function of its scores.
-        norm: bound on the L2 norm of a row, from declared ranges. Longer rows are shortened inside releases.
         curvature: bound on the second derivative of the loss in the scores.
         residual: size of the loss's first derivative in the scores where x starts; it scales a clip.
         target: for the squared loss, the number that the score should equal, in [-1, 1]. Then the same moments that
             whiten the rows give the least-squares solution to start from.
 
     >>> def loss(score, record): return jax.nn.softplus(score) - record["label"] * score
-    >>> model = LinearModel(lambda record: record["features"], loss, curvature=0.25, residual=0.5, norm=2.0)
-    >>> model.row({"features": jnp.asarray([2.0, 0.0])}).tolist()
+    >>> model = LinearModel(lambda record: record["features"], loss, curvature=0.25, residual=0.5)
+    >>> model.row({"features": jnp.asarray([2.0, 0.0])}, norm=2.0).tolist()
     [1.0, 0.0, 0.5]
     """
 
@@ -38,17 +37,16 @@ class LinearModel:
     loss: Callable[[jax.Array, Any], jax.Array]
     curvature: float
     residual: float
-    norm: float = 1.0
     target: Callable[[Any], jax.Array] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("norm", "curvature", "residual"):
+        for name in ("curvature", "residual"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} of a linear model is {getattr(self, name)}: give a positive number")
 
-    def row(self, record: Any) -> jax.Array:
-        """Return a record's row over the norm bound, and the number that stands for the intercept."""
-        return jnp.append(self.features(record) / self.norm, INTERCEPT)
+    def row(self, record: Any, norm: float) -> jax.Array:
+        """Return a record's row over the bound on its norm, and the number that stands for the intercept."""
+        return jnp.append(self.features(record) / norm, INTERCEPT)
 
     def scores(self, x: Tree, record: Any) -> jax.Array:
         """Return a record's scores under x."""
@@ -59,10 +57,10 @@ class LinearModel:
         """Return the largest squared norm of a row with its intercept, and with its target if there is one."""
         return 1.0 + INTERCEPT**2 + (TARGET**2 if self.target is not None else 0.0)
 
-    def moved(self, x: Tree, change: jax.Array) -> Tree:
+    def moved(self, x: Tree, change: jax.Array, norm: float) -> Tree:
         """Return x after a change that is stated for `row`: one line per entry of a row, one column per score."""
         change = change.reshape(change.shape[0], *jnp.shape(x["bias"]))
-        return {"weights": x["weights"] + change[:-1] / self.norm, "bias": x["bias"] + INTERCEPT * change[-1]}
+        return {"weights": x["weights"] + change[:-1] / norm, "bias": x["bias"] + INTERCEPT * change[-1]}
 
 
 INTERCEPT = 0.5  # stands in a row for the intercept: half of the largest row, so that it does not dominate the clip

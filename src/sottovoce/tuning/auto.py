@@ -73,6 +73,7 @@ def auto(
     delta: float = 1e-5,
     network: Network | None = None,
     adjacency: Adjacency = "zero-out",
+    norm: float | None = None,
     steps: int | None = None,
     **by_hand: Any,
 ) -> Plan:
@@ -86,6 +87,8 @@ def auto(
         delta: of the statement.
         network: who talks to whom; needed for more than one party.
         adjacency: "zero-out", or "replace-one", which needs twice the noise.
+        norm: bound on the L2 norm of a record's features. By default that of the declared table (`sv.data.table`),
+            otherwise 1.
         steps: takes the place of the number that would be chosen.
         by_hand: fields of the chosen method that take the place of its own, for example ``rate=1.0``.
 
@@ -101,7 +104,7 @@ def auto(
     population = Population.of(data)
     network = check_network(network, population.parties) if population.parties > 1 or network is not None else None
     epsilon = None if epsilon is None else check_epsilon(epsilon)
-    facts = Facts.of(population, epsilon, check_delta(delta), check_adjacency(adjacency))
+    facts = Facts.of(population, epsilon, check_delta(delta), check_adjacency(adjacency), norm)
     chosen = _choose(problem, facts, network)
     if steps is not None:
         check_count("steps", steps)
@@ -129,14 +132,17 @@ class Facts:
     """What is public about a run."""
 
     sizes: np.ndarray
+    norm: float  # of a record's features
     mu: float  # of the Gaussian mechanism that spends epsilon, for one clip; infinite without privacy
 
     @classmethod
-    def of(cls, population: Population, epsilon: float | None, delta: float, adjacency: Adjacency) -> "Facts":
+    def of(
+        cls, population: Population, epsilon: float | None, delta: float, adjacency: Adjacency, norm: float | None = None
+    ) -> "Facts":
         """Gather the facts of a population and a budget."""
         sizes = np.max(np.stack(list(population.counts.values())), axis=0)
         mu = math.inf if epsilon is None else gdp_mu(epsilon, max(delta, 1e-12)) / clips_moved(adjacency)
-        return cls(sizes, mu)
+        return cls(sizes, norm or population.facts.norm or 1.0, mu)
 
     @property
     def rows(self) -> int:
@@ -190,6 +196,7 @@ def _newton(problem: Minimize, entries: int, facts: Facts, network: Network | No
     method = DpNewton(
         moments=Release(known.bound, facts.noise(known.bound, 1 / math.sqrt(share))),
         gradient=Release(1.0, facts.noise(1.0, multiplier)),
+        norm=facts.norm,
         rate=rate,
         reach=reach,
         mixing=mixing,
@@ -199,7 +206,7 @@ def _newton(problem: Minimize, entries: int, facts: Facts, network: Network | No
     spread = entries * reach * known.residual * multiplier * math.sqrt(facts.parties) / (facts.mu * facts.rows)
     spread *= rate / known.curvature / math.sqrt(averaged)
     why = (
-        f"DpNewton: the model is linear in rows of {entries - 1} numbers, so their noisy second moments "
+        f"DpNewton: the model is linear in rows of {entries - 1} numbers of norm {facts.norm:.3g} at most, so their noisy second moments "
         f"({share:.0%} of the budget) say in which directions the loss is steep, whatever ranges were declared",
         f"{steps} steps on all records, because the noise is {noise:.2g} of the signal ({_FEW} steps above {_LOUD:g}, "
         f"{_MANY} below {_QUIET:g}); rate {rate:g} of Newton's own is stable by the bound on the curvature",

@@ -15,10 +15,8 @@ from sottovoce.trees import Tree, inner
 
 
 @task("softmax")
-def softmax(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
+def softmax(shape: Shape, penalty: float = 0.0) -> Task:
     """Fit softmax regression; `penalty` times half the squared norm of the weights is public.
-
-    `norm` is a declared bound on the norm of a record's features: only `sv.auto` uses it.
 
     >>> softmax(Shape((4,), classes=3, agents=1)).problem.x0["weights"].shape
     (4, 3)
@@ -41,15 +39,13 @@ def softmax(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
 
         return evaluate
 
-    known = LinearModel(_row, loss, curvature=0.5, residual=math.sqrt(1 - 1 / shape.classes), norm=norm)
+    known = LinearModel(_row, loss, curvature=0.5, residual=math.sqrt(1 - 1 / shape.classes))
     return Task(_minimize(known, start, penalty, predict), metrics)
 
 
 @task("logistic")
-def logistic(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
+def logistic(shape: Shape, penalty: float = 0.0) -> Task:
     """Fit logistic regression for labels 0 and 1; `penalty` times half the squared norm of the weights is public.
-
-    `norm` is a declared bound on the norm of a record's features: only `sv.auto` uses it.
 
     >>> logistic(Shape((4,), classes=2, agents=1)).problem.x0["weights"].shape
     (4,)
@@ -77,15 +73,13 @@ def logistic(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
 
         return evaluate
 
-    known = LinearModel(_row, loss, curvature=0.25, residual=0.5, norm=norm)
+    known = LinearModel(_row, loss, curvature=0.25, residual=0.5)
     return Task(_minimize(known, start, penalty, predict), metrics)
 
 
 @task("ridge")
-def ridge(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
+def ridge(shape: Shape, penalty: float = 0.0) -> Task:
     """Fit linear regression of a label in [-1, 1]; `penalty` times half the squared norm of the weights is public.
-
-    `norm` is a declared bound on the norm of a record's features: only `sv.auto` uses it.
 
     >>> ridge(Shape((4,), classes=1, agents=1)).problem.x0["weights"].shape
     (4,)
@@ -107,7 +101,7 @@ def ridge(shape: Shape, penalty: float = 0.0, norm: float = 1.0) -> Task:
 
         return evaluate
 
-    known = LinearModel(_row, loss, curvature=1.0, residual=1.0, norm=norm, target=_target)
+    known = LinearModel(_row, loss, curvature=1.0, residual=1.0, target=_target)
     return Task(_minimize(known, start, penalty, predict), metrics)
 
 
