@@ -11,7 +11,10 @@ from .accounting import calibrate as calibrate
 from .audit import audit as audit
 from .data.columns import Columns as Columns
 from .data.population import Population as Population
+from .estimators import DeclaredScaler as DeclaredScaler
 from .estimators import PrivateLogisticRegression as PrivateLogisticRegression
+from .estimators import PrivateRidge as PrivateRidge
+from .estimators import TunedLogisticRegression as TunedLogisticRegression
 from .privacy import Budget as Budget
 from .privacy import FixedSize as FixedSize
 from .privacy import Full as Full

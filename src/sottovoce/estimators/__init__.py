@@ -6,5 +6,8 @@
 """
 
 from sottovoce.estimators.logistic import PrivateLogisticRegression
+from sottovoce.estimators.ridge import PrivateRidge
+from sottovoce.estimators.scaler import DeclaredScaler
+from sottovoce.estimators.tuned import TunedLogisticRegression
 
-__all__ = ["PrivateLogisticRegression"]
+__all__ = ["DeclaredScaler", "PrivateLogisticRegression", "PrivateRidge", "TunedLogisticRegression"]

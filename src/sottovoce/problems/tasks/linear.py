@@ -24,7 +24,7 @@ def softmax(shape: Shape, penalty: float = 0.0) -> Task:
     start = {"weights": jnp.zeros((math.prod(shape.features), shape.classes)), "bias": jnp.zeros(shape.classes)}
 
     def loss(scores: jax.Array, record: Any) -> jax.Array:
-        return -jax.nn.log_softmax(scores)[record["label"]]
+        return -_weight(record) * jax.nn.log_softmax(scores)[record["label"]]
 
     def predict(x: Tree, features: Any) -> jax.Array:
         return jax.nn.softmax(_scores(x, _flat(features)))
@@ -55,7 +55,7 @@ def logistic(shape: Shape, penalty: float = 0.0) -> Task:
     start = {"weights": jnp.zeros(math.prod(shape.features)), "bias": jnp.zeros(())}
 
     def loss(score: jax.Array, record: Any) -> jax.Array:
-        return jax.nn.softplus(score) - record["label"] * score
+        return _weight(record) * (jax.nn.softplus(score) - record["label"] * score)
 
     def predict(x: Tree, features: Any) -> jax.Array:
         return jax.nn.sigmoid(_scores(x, _flat(features)))
@@ -87,7 +87,7 @@ def ridge(shape: Shape, penalty: float = 0.0) -> Task:
     start = {"weights": jnp.zeros(math.prod(shape.features)), "bias": jnp.zeros(())}
 
     def loss(score: jax.Array, record: Any) -> jax.Array:
-        return 0.5 * (score - _target(record)) ** 2
+        return 0.5 * _weight(record) * (score - _target(record)) ** 2
 
     def predict(x: Tree, features: Any) -> jax.Array:
         return _scores(x, _flat(features))
@@ -114,6 +114,11 @@ def _minimize(known: LinearModel, start: Tree, penalty: float, predict: Any) -> 
 
 def _row(record: Any) -> jax.Array:
     return record["features"].reshape(-1)
+
+
+def _weight(record: Any) -> Any:
+    """Return how much a record counts, between 0 and 1; 1 where the records have no weights."""
+    return record["weight"] if "weight" in record else 1.0
 
 
 def _target(record: Any) -> jax.Array:
