@@ -38,5 +38,6 @@ from .runtime.result import Result as Result
 from .runtime.run import run as run
 from .schedules import Decay as Decay
 from .tuning import auto as auto
+from .tuning import select as select
 
 __version__: str

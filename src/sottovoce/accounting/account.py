@@ -21,7 +21,7 @@ from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method, Setting
 from sottovoce.naming import check_count
 from sottovoce.networks import Network, single
-from sottovoce.privacy import accountant
+from sottovoce.privacy import accountant, attacker
 from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
 from sottovoce.privacy.mechanisms import Spent, check_delta
 from sottovoce.privacy.release import Release
@@ -64,7 +64,7 @@ def account(
         about = table_account(method, data, problem, steps, 0.0 if delta is None else check_delta(delta))
         about.charge(labels)
         return about.report(labels)
-    return account_of(method, data, steps, network, 1e-5 if delta is None else delta, adjacency, problem).report
+    return account_of(method, data, steps, network, 1e-5 if delta is None else delta, adjacency, problem).statement
 
 
 def account_of(
@@ -205,6 +205,18 @@ class Account:
             ),
             parties=self.population.names,
         )
+
+    @cached_property
+    def statement(self) -> PrivacyReport:
+        """The report with what an attacker of the worst party can gain, which a search for noise does not need."""
+        if self.tells or not self.report.private:
+            return self.report
+        agent = int(np.argmax(self.report.per_agent))
+        steps, found = range(self.steps), []
+        for levels in self.groups(agent).values():
+            spent, overflow = self.spent(agent, levels, steps), self.overflow(agent, levels, steps)
+            found.append(attacker.highest_power(spent, attacker.RATES, self.adjacency, overflow=overflow))
+        return replace(self.report, attack=tuple(zip(attacker.RATES, map(max, zip(*found)))))
 
     def spent(self, agent: int, levels: Sequence[str], steps: range) -> Spent:
         """Return what one unit of an agent's `levels` takes part in during `steps`: mechanisms and their counts.

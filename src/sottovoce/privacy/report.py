@@ -6,10 +6,22 @@ For example: "each agent's epsilon is at most 2 at delta 1e-05, per record, zero
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from sottovoce.privacy.attacker import RATES, power_of
+
+Drawn = Literal["", "simulated", "secret", "exact"]
+_DRAWN: dict[str, tuple[str, ...]] = {
+    "": (),
+    "simulated": (
+        "Noise: simulated from a seed. Who knows the seed can remove it: this result shows how well the method works, "
+        "and must not be released.",
+    ),
+    "secret": ("Noise: from a secret key, in floating point: the figures are those of the ideal mechanism.",),
+    "exact": ("Noise: exact, from the operating system's coins: the figures hold for the program as it ran.",),
+}
 _LISTED = 20  # parties up to which each one's epsilon is listed
 
 
@@ -37,6 +49,8 @@ class PrivacyReport:
     events: tuple[str, ...]
     caveats: tuple[str, ...]
     parties: tuple[str, ...] = ()  # their names, in the order of `per_agent`
+    attack: tuple[tuple[float, float], ...] = ()  # false-positive rates, and the highest true-positive rates at them
+    drawn: Drawn = ""  # how the noise of the run was drawn; empty before a run
 
     @property
     def private(self) -> bool:
@@ -56,6 +70,34 @@ class PrivacyReport:
             f"{self.adjacency} adjacency, by {self.accountant} ({self.library})."
         )
 
+    def words(self) -> tuple[str, ...]:
+        """Say in plain words who is protected, against whom, what an attacker can gain, and what is public."""
+        if not self.private:
+            return ("Protected: nobody. No noise, or no proof, stands between the records and this result.",)
+        several = len(self.per_agent) > 1
+        held = "one record" if self.unit == "record" else f"all records of one {self.unit}"
+        where = ", per what one party holds: a person who is held by two parties is not seen as one" if several else ""
+        seen = "the messages between the parties, and the result" if several else "the result"
+        gain = "; ".join(f"{100 * rate:g} %: at most {_percent(power)} %" for rate, power in self.power())
+        return (
+            f"Protected: {held}{where}.",
+            f"Against: everybody who sees {seen}, even if they know all other records, the settings and the program.",
+            f"What they can gain: a test whether {held} took part, which raises a false alarm for the first share of those "
+            f"who did not, finds the second share of those who did: {gain}.",
+            "Public: the sizes of the parties, the settings, and what the notes list.",
+            *_DRAWN[self.drawn],
+        )
+
+    def power(self) -> tuple[tuple[float, float], ...]:
+        """Return false-positive rates, and the highest true-positive rate of any attacker at each.
+
+        From the composed privacy loss where it is known (`sottovoce.privacy.attacker`), else from epsilon and delta.
+
+        >>> PrivacyReport.from_dict({"epsilon": 1.0, "delta": 0.0, "attack": [], **_ANY}).power()[0]
+        (0.001, 0.00271...)
+        """
+        return self.attack or tuple(zip(RATES, power_of(self.epsilon, self.delta, RATES)))
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for JSON."""
         return asdict(self)
@@ -64,7 +106,8 @@ class PrivacyReport:
     def from_dict(cls, data: dict[str, Any]) -> "PrivacyReport":
         """Make a report from what `to_dict` returned."""
         lists = {name: tuple(data[name]) for name in ("per_agent", "events", "caveats", "parties")}
-        return cls(**{**data, **lists})
+        attack = tuple((float(rate), float(power)) for rate, power in data.get("attack", ()))
+        return cls(**{**data, **lists, "attack": attack})
 
     def __str__(self) -> str:
         lines = [self.statement()]
@@ -73,9 +116,21 @@ class PrivacyReport:
         if self.private and 1 < len(self.parties) <= _LISTED:
             each = (f"{name} {rounded_up(epsilon, 4)}" for name, epsilon in zip(self.parties, self.per_agent))
             lines.append(f"  epsilon per party: {', '.join(each)}")
+        lines += [f"  {line}" for line in self.words()]
         lines += [f"  {event}" for event in self.events]
         lines += [f"  note: {caveat}" for caveat in self.caveats]
         return "\n".join(lines)
+
+
+def _percent(power: float) -> str:
+    """Write a rate as a percentage with three digits, rounded up."""
+    return rounded_up(100 * min(power, 1.0), 3)
+
+
+_ANY: dict[str, Any] = {  # the rest of a report, for examples
+    **dict.fromkeys(("per_agent", "events", "caveats", "parties"), ()), "per_level": {}, "published": None,
+    **dict.fromkeys(("design", "adjacency", "unit", "accountant", "library", "method"), ""), "steps": 1,
+}  # fmt: skip
 
 
 def merge_caveats(*groups: Sequence[str]) -> tuple[str, ...]:

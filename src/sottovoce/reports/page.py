@@ -160,7 +160,7 @@ def _guarantee(row: Row) -> str:
     lines = [f"<p>{escape(report.statement())}</p>"]
     if report.published is not None:
         lines.append(f"<p>The paper prints epsilon {upward(report.published)} for this configuration.</p>")
-    lines += [_list("Released, and charged", report.events), _list("Caveats", report.caveats)]
+    lines += [_list("In plain words", report.words()), _list("Released, and charged", report.events), _list("Caveats", report.caveats)]
     short = f"epsilon {upward(report.epsilon)}" if report.private else '<span class="no">no guarantee</span>'
     return f"<details><summary>{escape(row.name)}: {short}</summary>{''.join(lines)}</details>"
 
@@ -184,6 +184,7 @@ def _releasable(made: Comparison) -> str:
             else "",
             '<p class="faint">Never release the seed (whoever knows it can subtract the noise) and the checkpoints. '
             "Metrics, unless they are called train, are computed on test records, which are taken as public; choosing "
-            "among variants by metrics of private records would cost privacy that is not counted here.</p>",
+            "among variants by metrics of private records would cost privacy that is not counted here: <code>sv.select"
+            "</code> chooses by a private score, and pays for it.</p>",
         ]
     )

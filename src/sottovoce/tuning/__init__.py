@@ -6,5 +6,6 @@
 """
 
 from sottovoce.tuning.auto import Plan, auto
+from sottovoce.tuning.select import Selected, select
 
-__all__ = ["Plan", "auto"]
+__all__ = ["Plan", "Selected", "auto", "select"]
