@@ -51,6 +51,7 @@ class DpNewton(Method):
         rate: step size over that of Newton's method; below 2 it is stable.
         reach: the clip over the size of a typical record's gradient.
         trust: eigenvalues of the moments below `trust` times the size of their noise are raised to it.
+        least: eigenvalues are raised to at least this; needed where gradients at x0 say little about the curvature.
         mixing: how many times neighbours average each release.
         tail: share of the steps, at the end, whose iterates are averaged.
 
@@ -67,6 +68,7 @@ class DpNewton(Method):
     rate: float = 1.0
     reach: float = 0.8
     trust: float = 1.0
+    least: float = 0.0
     mixing: int = 1
     tail: float = 0.5
 
@@ -78,10 +80,10 @@ class DpNewton(Method):
             raise ValueError(f"norm is {self.norm}: give a positive bound on the norm of a row")
         if not 0 < self.rate < 2:
             raise ValueError(f"rate is {self.rate}: between 0 and 2 the descent is stable, 1 is Newton's own step")
-        if not (self.reach > 0 and self.trust >= 0 and 0 < self.tail <= 1 and self.mixing >= 1):
+        if not (self.reach > 0 and min(self.trust, self.least) >= 0 and 0 < self.tail <= 1 and self.mixing >= 1):
             raise ValueError(
-                f"reach, trust, tail, mixing are {self.reach}, {self.trust}, {self.tail}, {self.mixing}: give "
-                "reach > 0, trust >= 0, a tail in (0, 1], and at least one round of mixing"
+                f"reach, trust, least, tail, mixing are {self.reach}, {self.trust}, {self.least}, {self.tail}, "
+                f"{self.mixing}: give reach > 0, trust and least >= 0, a tail in (0, 1], at least one round of mixing"
             )
 
     def init(self, problem: Minimize, agent: Agent) -> NewtonState:
@@ -107,7 +109,7 @@ class DpNewton(Method):
         moments, deviation = (total + total.T) / (2 * power), jnp.sqrt(squares / agent.parties) / power
         values, vectors = jnp.linalg.eigh(moments[:rows, :rows])
         raised = jnp.maximum(values, self.trust * deviation * math.sqrt(rows))
-        raised = jnp.maximum(raised, _NARROWEST * jnp.maximum(values[-1], _NARROWEST))
+        raised = jnp.maximum(raised, jnp.maximum(self.least, _NARROWEST * jnp.maximum(values[-1], _NARROWEST)))
         seen = jnp.maximum(values, 0.0) / raised  # 1 for a direction that stands out of the noise
         whitening = (vectors / jnp.sqrt(raised)) @ vectors.T  # symmetric: the same for all who have the same moments
         known, now = problem.linear, problem.x0
@@ -187,8 +189,8 @@ class DpNewton(Method):
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
-        """Return many small steps without noise, for a quadratic whose rows say little about its curvature."""
-        return {"plain": cls(Release.open(), Release.open(), rate=0.1, mixing=30, tail=0.1)}
+        """Return steps without noise, for a quadratic whose gradients at x0 say little about its curvature."""
+        return {"plain": cls(Release.open(), Release.open(), rate=0.2, least=1.0, mixing=20, tail=0.1)}
 
 
 def _length(problem: Minimize) -> int:
