@@ -32,7 +32,9 @@ def test_sampled_release_against_its_best_test_in_both_directions() -> None:
     """One Poisson release: the likelihood ratio rises with x, so the best tests are tails, on either side."""
     rate, mu, x = 0.2, 2.0, np.linspace(-9, 11, 20_001)
     without, with_it = ndtr(-x), (1 - rate) * ndtr(-x) + rate * ndtr(mu - x)  # chances above x
-    found = highest_power(((Mechanism(gaussian=mu**2, amplification=PoissonAmplification(rate)), 1),), FALSE_ALARMS, "zero-out")
+    found = highest_power(
+        ((Mechanism(gaussian=mu**2, amplification=PoissonAmplification(rate)), 1),), FALSE_ALARMS, "zero-out"
+    )
     for false_alarms, power in zip(FALSE_ALARMS, found):
         accusing = with_it[np.argmin(np.abs(without - false_alarms))]
         clearing = 1 - without[np.argmin(np.abs((1 - with_it) - false_alarms))]

@@ -29,8 +29,8 @@ def before(population: Population, delta: float, *, shared_noise: bool) -> tuple
             least, total = int(sizes[small].min()), int(sizes.sum())
             does = "sets the noise of all" if shared_noise else "adds as much noise as the largest, and little else"
             found.append(
-                f"party {named(population, small)} holds {least} of {total} {population.unit}s and {does}: merge it with "
-                "another, or leave it out"
+                f"party {named(population, small)} holds {least} of {total} {population.unit}s and {does}: merge it "
+                "with another, or leave it out"
             )
         largest = 1 / int(sizes.sum())
         if delta > largest:
@@ -55,5 +55,7 @@ def after(names: Sequence[str], starts: Sequence[np.ndarray], ends: Sequence[np.
         if start.size and moved <= 1e-6 * (1.0 + float(np.max(np.abs(start)))):
             found.append(f"{name} has not moved from where it started: raise its step size, or run more steps")
         elif size > 1e6 * (1.0 + float(np.max(np.abs(start), initial=0.0))):
-            found.append(f"{name} has grown to {size:.3g}: lower its step size, or scale the features by declared ranges")
+            found.append(
+                f"{name} has grown to {size:.3g}: lower its step size, or scale the features by declared ranges"
+            )
     return tuple(found)

@@ -92,9 +92,10 @@ class PrivateLinear(BaseEstimator):
     def _carry_out(self, task: Task, parts: list[Part], plan: Plan) -> Result:
         seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
         # Exact noise where nothing is to be repeated. Its parties keep a ledger each.
-        shared = isinstance(self.ledger, Ledger)
+        ledger, shared = self.ledger, isinstance(self.ledger, Ledger)
         exact = seed is None and self.epsilon is not None and (not shared or len(parts) == 1)
-        ledger = [self.ledger] if exact and shared else self.ledger
+        if exact and isinstance(ledger, Ledger):
+            ledger = [ledger]
         result = run(
             task.problem, parts, **plan.settings, noise="discrete" if exact else "simulated", seed=seed,
             every=plan.steps, ledger=ledger, budget=self.budget, performance=Performance(chunk=8192, progress=False),

@@ -46,7 +46,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
             curve (two classes).
         classes: the class list; by default it is read from y, and the statement says so.
         prior: for "auc", the public share of the second class; by default it is read from y, and the statement says so.
-        weight_bound: the largest `sample_weight`; larger ones are cut. A row of a small weight is protected like others.
+        weight_bound: the largest `sample_weight`; larger ones are cut. Rows of all weights are protected alike.
         network: who talks to whom, if `fit` is given parties; everybody with everybody by default.
         random_state: None draws exact noise from the operating system. With a given state the fit is a simulation, and
             its statement says so: who knows the state can subtract the noise.

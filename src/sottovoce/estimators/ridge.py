@@ -22,7 +22,7 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
     Args:
         epsilon, delta: the whole budget of `fit`, per party; epsilon None is for a comparison without privacy.
         label_range: the lowest and the highest label; by default it is read from y, and the statement says so.
-        alpha: public penalty on the squared norm of the weights, for rows of norm at most 1 and labels between -1 and 1.
+        alpha: public penalty on the squared norm of the weights, for rows of norm 1 at most and labels within -1 and 1.
         norm, weight_bound, network, random_state, ledger, budget: as for `PrivateLogisticRegression`.
 
     >>> rng = np.random.default_rng(0)

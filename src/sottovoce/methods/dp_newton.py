@@ -3,9 +3,9 @@
 The second moments of the rows are released once. They give coordinates in which the loss curves alike in all
 directions, however loose the declared ranges of the columns are; in these coordinates a few noisy gradients suffice.
 Preconditioned private descent with noisy second-order information: Avella-Medina, Bradshaw and Loh, "Differentially
-private inference via noisy optimization", Annals of Statistics 51(5), 2023; Ganesh, Haghifam, Steinke and Guha Thakurta,
-"Faster differentially private convex optimization via second-order methods", NeurIPS 2023. The start for the squared
-loss is AdaSSP: Wang, "Revisiting differentially private linear regression", UAI 2018.
+private inference via noisy optimization", Annals of Statistics 51(5), 2023; Ganesh, Haghifam, Steinke and Guha
+Thakurta, "Faster differentially private convex optimization via second-order methods", NeurIPS 2023. The start for the
+squared loss is AdaSSP: Wang, "Revisiting differentially private linear regression", UAI 2018.
 """
 
 import math
@@ -113,7 +113,7 @@ class DpNewton(Method):
         seen = jnp.maximum(values, 0.0) / raised  # 1 for a direction that stands out of the noise
         whitening = (vectors / jnp.sqrt(raised)) @ vectors.T  # symmetric: the same for all who have the same moments
         known, now = problem.linear, problem.x0
-        residual = 1.0 if known is None else known.residual
+        residual = jnp.asarray(1.0 if known is None else known.residual)
         if target is not None and known is not None:
             # AdaSSP: the least-squares solution of what was released, and the variance that it leaves.
             toward = moments[:rows, rows] / TARGET
@@ -198,4 +198,3 @@ def _length(problem: Minimize) -> int:
     if problem.linear is not None:
         return 1 + jnp.shape(problem.x0["weights"])[0]
     return ravel_pytree(problem.x0)[0].size
-

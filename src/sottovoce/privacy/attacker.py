@@ -1,9 +1,9 @@
 """Say what an attacker can gain who knows everything but one record (or unit).
 
 The attacker tests whether the record took part. Of all who did not, the test wrongly accuses a share a (its
-false-positive rate); of all who did, it finds at most ``min over eps of e^eps a + delta(eps)`` (its true-positive rate),
-because the composed releases are (eps, delta(eps))-private for every eps at once. Example: 1-GDP releases let a test that
-wrongly accuses 1 in 100 find at most 9.2 in 100.
+false-positive rate). Of all who did, it finds at most ``min over eps of e^eps a + delta(eps)`` (its true-positive
+rate), because the composed releases are (eps, delta(eps))-private for every eps at once. Example: 1-GDP releases let a
+test that wrongly accuses 1 in 100 find at most 9.2 in 100.
 
 >>> from sottovoce.privacy.mechanisms import Mechanism
 >>> round(highest_power(((Mechanism(gaussian=1.0), 1),), [0.01], "zero-out")[0], 3)
@@ -67,6 +67,8 @@ def _power(spent: Spent, rates: Sequence[float], adjacency: Adjacency) -> list[f
     pieces = accountant.pairs(spent, _TAIL, adjacency)
     if pieces is not None:
         ways = pld.curves(pieces, _TAIL)
-        return [max(float(np.min(np.exp(np.minimum(e, 700.0)) * rate + d, initial=1.0)) for e, d in ways) for rate in rates]
+        return [
+            max(float(np.min(np.exp(np.minimum(e, 700.0)) * rate + d, initial=1.0)) for e, d in ways) for rate in rates
+        ]
     bounds = [(float(accountant.epsilon(spent, delta, adjacency)), delta) for delta in _DELTAS]
     return [min(power_of(epsilon, delta, [rate])[0] for epsilon, delta in bounds) for rate in rates]

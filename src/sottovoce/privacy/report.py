@@ -82,8 +82,8 @@ class PrivacyReport:
         return (
             f"Protected: {held}{where}.",
             f"Against: everybody who sees {seen}, even if they know all other records, the settings and the program.",
-            f"What they can gain: a test whether {held} took part, which raises a false alarm for the first share of those "
-            f"who did not, finds the second share of those who did: {gain}.",
+            f"What they can gain: a test whether {held} took part, which raises a false alarm for the first share of "
+            f"those who did not, finds the second share of those who did: {gain}.",
             "Public: the sizes of the parties, the settings, and what the notes list.",
             *_DRAWN[self.drawn],
         )

@@ -1,8 +1,8 @@
 """Bound the privacy of the best of a random number of private trials.
 
 Papernot and Steinke, "Hyperparameter tuning with Renyi differential privacy", ICLR 2022. A trial trains one candidate,
-drawn at random, and scores it; trial and score together are private. The number of trials is random and secret, and only
-the best trial is shown. Then the loss grows with the logarithm of the number of trials, and not with its root.
+drawn at random, and scores it; trial and score together are private. The number of trials is random and secret, and
+only the best trial is shown. Then the loss grows with the logarithm of the number of trials, and not with its root.
 
 Example: trials that are 0.2-GDP each, so that one has epsilon 0.73. About ten of them cost twice as much as one:
 
@@ -48,10 +48,10 @@ class PoissonTrials:
     def renyi(self, order: float, rdp: Curve, delta: Curve) -> float:
         """Bound the Renyi divergence of the best trial: Theorem 6.
 
-        Proof idea. With F and f the law and density of a trial, the best of K has density f(y) E[K F(y)^(K-1)], which is
-        m f(y) e^(m (F(y) - 1)). In the ratio for two data sets the factors m cancel but for the power order - 1 of one
-        of them, which gives log(m) / (order - 1), and the exponents differ by m (F - F') per unit, which
-        (e, d)-privacy of a trial with e^e <= 1 + 1/(order - 1) keeps below m d.
+        Proof idea. With F and f the law and density of a trial, the best of K has density f(y) E[K F(y)^(K-1)], which
+        is m f(y) e^(m (F(y) - 1)). In the ratio for two data sets the factors m cancel but for the power order - 1 of
+        one of them, which gives log(m) / (order - 1), and the exponents differ by m (F - F') per unit, which (e,
+        d)-privacy of a trial with e^e <= 1 + 1/(order - 1) keeps below m d.
         """
         near = math.log1p(1 / (order - 1))
         return rdp(order) + self.mean * delta(near) + math.log(self.mean) / (order - 1)
@@ -126,8 +126,8 @@ def mu_for(epsilon: float, trials: Trials, delta: float) -> float:
     least = epsilon_of(0.0, trials, delta)
     if epsilon <= least:
         raise ValueError(
-            f"epsilon is {epsilon:g}: a choice among so many trials costs {least:.3g} by itself in this bound. Use fewer "
-            "trials, or a larger epsilon"
+            f"epsilon is {epsilon:g}: a choice among so many trials costs {least:.3g} by itself in this bound. Use "
+            "fewer trials, or a larger epsilon"
         )
     top = 1.0
     while epsilon_of(top, trials, delta) < epsilon:

@@ -160,7 +160,11 @@ def _guarantee(row: Row) -> str:
     lines = [f"<p>{escape(report.statement())}</p>"]
     if report.published is not None:
         lines.append(f"<p>The paper prints epsilon {upward(report.published)} for this configuration.</p>")
-    lines += [_list("In plain words", report.words()), _list("Released, and charged", report.events), _list("Caveats", report.caveats)]
+    lines += [
+        _list("In plain words", report.words()),
+        _list("Released, and charged", report.events),
+        _list("Caveats", report.caveats),
+    ]
     short = f"epsilon {upward(report.epsilon)}" if report.private else '<span class="no">no guarantee</span>'
     return f"<details><summary>{escape(row.name)}: {short}</summary>{''.join(lines)}</details>"
 

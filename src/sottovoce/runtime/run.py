@@ -369,9 +369,7 @@ def _as_drawn(account: Account) -> PrivacyReport:
         grid = discrete.on_grid(charge.release, math.lcm(*(int(charge.sampling.denominator(n, 0)) for n in sizes)))
         often = charge.batches * charge.times * (1 if charge.phase == "init" else account.steps)
         events.append(f"{charge.release.name}: {grid}, {charge.sampling}, {often} times")
-    return replace(
-        account.statement, events=tuple(events), caveats=(*account.report.caveats, EXACT), drawn="exact"
-    )
+    return replace(account.statement, events=tuple(events), caveats=(*account.report.caveats, EXACT), drawn="exact")
 
 
 def _refuse_for_tables(**given: Any) -> None:

@@ -1,4 +1,4 @@
-"""Choose what a user would have to guess: settings from public facts (`auto`), and variants by a private score (`select`).
+"""Choose what a user would have to guess: settings by public facts (`auto`), variants by a private score (`select`).
 
 >>> from sottovoce.tuning import auto
 >>> auto.__name__

@@ -1,8 +1,8 @@
 """`auto`: choose method, clip, sampling, steps, rates and the split of the noise from public facts only.
 
-Example: ``plan = sv.auto(problem, parts, epsilon=1.0, network=network)``, then ``sv.run(problem, parts, **plan.settings)``.
-Facts are sizes, dimensions, epsilon, delta, the network and the declared bound on a row: no record is read. The rules
-are few, and were settled on public tables other than the ones that the documents report.
+Example: ``plan = sv.auto(problem, parts, epsilon=1.0, network=network)``, and then ``sv.run(problem, parts,
+**plan.settings)``. Facts are sizes, dimensions, epsilon, delta, the network and the declared bound on a row: no record
+is read. The rules are few, and were settled on public tables other than the ones that the documents report.
 """
 
 import dataclasses
@@ -43,8 +43,8 @@ _UNRULY = 1.0  # a spread of scores that changes odds by a factor of e
 class Plan:
     """Hold what `auto` chose: `settings` are arguments for `sv.run`, `why` is the reason in three lines.
 
-    `spread` says how far noise is expected to move a typical record's score, where this is known; with a spread of 1 the
-    odds change by a factor of e from run to run. `warnings` name what a user should look at before the run.
+    `spread` says how far noise is expected to move a typical record's score, where this is known; with a spread of 1
+    the odds change by a factor of e from run to run. `warnings` name what a user should look at before the run.
     """
 
     method: Method
@@ -95,7 +95,8 @@ def auto(
     >>> import sottovoce as sv
     >>> from sottovoce.problems.tasks import Shape, get
     >>> problem = get("logistic")(Shape((10,), classes=2, agents=5)).problem
-    >>> plan = sv.auto(problem, sv.Population([3000, 1500, 900, 400, 200]), epsilon=1.0, network=sv.networks.complete(5))
+    >>> clinics = sv.Population([3000, 1500, 900, 400, 200])
+    >>> plan = sv.auto(problem, clinics, epsilon=1.0, network=sv.networks.complete(5))
     >>> print(plan)
     DpNewton: ...
     8 steps ...
@@ -115,14 +116,21 @@ def auto(
     else:
         parts = {} if isinstance(data, Population) else {"problem": problem}
         method = calibrate(
-            method, data, epsilon=epsilon, steps=chosen.steps, network=network, delta=delta, adjacency=adjacency, **parts
+            method,
+            data,
+            epsilon=epsilon,
+            steps=chosen.steps,
+            network=network,
+            delta=delta,
+            adjacency=adjacency,
+            **parts,
         )
     noted = advice_before(population, delta if epsilon is not None else 0.0, shared_noise=False)
     if chosen.spread is not None and epsilon is not None and chosen.spread > _UNRULY:
         noted = (
             *noted,
-            f"noise is expected to move a typical record's score by {chosen.spread:.2g}: the model may be no better than "
-            "guessing, and differ much from run to run. Use fewer columns, more rows, or a larger epsilon",
+            f"noise is expected to move a typical record's score by {chosen.spread:.2g}: the model may be no better "
+            "than guessing, and differ much from run to run. Use fewer columns, more rows, or a larger epsilon",
         )
     return Plan(method, chosen.steps, network, delta, adjacency, chosen.why, chosen.spread, noted)
 
@@ -137,7 +145,12 @@ class Facts:
 
     @classmethod
     def of(
-        cls, population: Population, epsilon: float | None, delta: float, adjacency: Adjacency, norm: float | None = None
+        cls,
+        population: Population,
+        epsilon: float | None,
+        delta: float,
+        adjacency: Adjacency,
+        norm: float | None = None,
     ) -> "Facts":
         """Gather the facts of a population and a budget."""
         sizes = np.max(np.stack(list(population.counts.values())), axis=0)
@@ -206,8 +219,9 @@ def _newton(problem: Minimize, entries: int, facts: Facts, network: Network | No
     spread = entries * reach * known.residual * multiplier * math.sqrt(facts.parties) / (facts.mu * facts.rows)
     spread *= rate / known.curvature / math.sqrt(averaged)
     why = (
-        f"DpNewton: the model is linear in rows of {entries - 1} numbers of norm {facts.norm:.3g} at most, so their noisy second moments "
-        f"({share:.0%} of the budget) say in which directions the loss is steep, whatever ranges were declared",
+        f"DpNewton: the model is linear in rows of {entries - 1} numbers of norm {facts.norm:.3g} at most, so their "
+        f"noisy second moments ({share:.0%} of the budget) say in which directions the loss is steep, whatever ranges "
+        "were declared",
         f"{steps} steps on all records, because the noise is {noise:.2g} of the signal ({_FEW} steps above {_LOUD:g}, "
         f"{_MANY} below {_QUIET:g}); rate {rate:g} of Newton's own is stable by the bound on the curvature",
         f"noise of each party for its own size, so that all spend alike; averages over records, in {mixing} rounds of "
@@ -223,7 +237,7 @@ def _descent(problem: Minimize, facts: Facts) -> _Choice:
     count = sum(leaf.size for leaf in jax.tree.leaves(jax.tree.map(np.asarray, problem.x0)))
     why = (
         f"DpSgd with momentum: of the loss nothing is known but its {count} parameters",
-        f"{steps} steps on all records, clip 1, a rate that falls from 0.2 to 0.01: a gradient is used for its direction",
+        f"{steps} steps on all records, clip 1, a rate that falls from 0.2 to 0.01: a gradient is used as a direction",
         "noise of each party for its own size, so that all spend alike",
     )
     return _Choice(method, steps, why)
@@ -238,7 +252,7 @@ def _saddle(problem: MinMax, facts: Facts) -> _Choice:
     )  # fmt: skip
     why = (
         "DpSgda: descent in x and ascent in y from the same records",
-        f"{steps} steps on all records, clip 1; x moves with momentum, y slowly, so that it judges an x that has settled",
+        f"{steps} steps on all records, clip 1; x moves with momentum, y slowly, to judge an x that has settled",
         "noise of each party for its own size; y, which has few entries, bears three times the noise of x",
     )
     return _Choice(method, steps, why)
@@ -253,7 +267,7 @@ def _tuned(facts: Facts) -> _Choice:
     )  # fmt: skip
     why = (
         "DpBilevel: two private inner solves and a step of the upper variable, which reads no record",
-        f"{steps} steps of {inner} inner steps each, on all records, clip 1, momentum 0.8; rows must have norm 1 at most",
+        f"{steps} steps of {inner} inner steps each, on all records, clip 1, momentum 0.8, for rows of norm 1 at most",
         "noise of each party for its own size; validation records, which are fewer, bear 3.9 times the noise",
     )
     return _Choice(method, steps, why)

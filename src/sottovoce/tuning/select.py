@@ -1,8 +1,8 @@
 """`select`: choose among candidates by a private score, with a random number of trials, and pay for all of it.
 
 Example: three estimators with different penalties. A grid search that fits each one and compares scores on private rows
-spends the budget three times, and the comparison is not covered by any statement. `select` draws candidates at random, a
-random number of times, and shows only the best trial: one (epsilon, delta) covers training, scores and the choice.
+spends the budget three times, and the comparison is not covered by any statement. `select` draws candidates at random,
+a random number of times, and shows only the best trial: one (epsilon, delta) covers training, scores and the choice.
 """
 
 import math
@@ -66,16 +66,16 @@ def select(
     that `score` is, and that fresh noise is drawn in every call.
 
     Proof. A trial draws a candidate independently of the data, trains it and scores it. Where training and score read
-    disjoint rows, one row takes part in one of them, so the trial is mu-GDP for it; else each is given mu / sqrt(2), and
-    their composition is mu-GDP. A mixture over candidates of mu-GDP mechanisms is mu-GDP, because which one was drawn
-    can be told too. The best of a random number of such trials has the Renyi divergences of `privacy.selection`, and mu
-    is the largest for which these give (epsilon, delta). Showing the name of the candidate and its score is part of it:
-    they belong to the output of the best trial.
+    disjoint rows, one row takes part in one of them, so the trial is mu-GDP for it; else each is given mu / sqrt(2),
+    and their composition is mu-GDP. A mixture over candidates of mu-GDP mechanisms is mu-GDP, because which one was
+    drawn can be told too. The best of a random number of such trials has the Renyi divergences of `privacy.selection`,
+    and mu is the largest for which these give (epsilon, delta). Showing the name of the candidate and its score is part
+    of it: they belong to the output of the best trial.
 
-    In the ledger the choice is one pure release of epsilon' with a chance of failure delta', where (epsilon', delta') is
-    a point of the curve of trials that are 2 mu-GDP, because pure releases in a ledger must hold under replace-one too,
-    and delta' is so small that it composes with other runs. (Every (e, d)-private pair is within total variation d of an
-    e-private one: Murtagh and Vadhan 2016, lemma 3.2.) So a ledger counts more than `epsilon`.
+    In the ledger the choice is one pure release of epsilon' with a chance of failure delta'. (epsilon', delta') is a
+    point of the curve of trials that are 2 mu-GDP, because pure releases in a ledger must hold under replace-one too,
+    and delta' is so small that it composes with other runs. (Every (e, d)-private pair is within total variation d of
+    an e-private one: Murtagh and Vadhan 2016, lemma 3.2.) So a ledger counts more than `epsilon`.
 
     Args:
         candidates: by name, functions of mu that return a model.
@@ -85,7 +85,7 @@ def select(
         stopping: `PoissonTrials`, or `GeometricTrials`, which never makes no trial at all.
         disjoint: whether `score` reads other rows than the candidates are trained on.
         seed: of the draws of candidates and of their number; None takes them from the operating system.
-        ledger, budget, party: where it is written down before the first trial, what may be spent at most, on whose rows.
+        ledger, budget, party: where it is written before the first trial, what may be spent at most, on whose rows.
 
     >>> rng = np.random.default_rng(0)
     >>> def candidate(value): return lambda mu: value                      # nothing private in this example
@@ -103,7 +103,8 @@ def select(
         _charge(ledger or Ledger(), budget, mu, law, epsilon, delta, party)
     share = mu if disjoint else mu / math.sqrt(2)
     rng = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
-    names, best = sorted(candidates), None
+    names = sorted(candidates)
+    best: tuple[str, Any, float] | None = None
     for _ in range(law.draw(rng)):
         name = names[int(rng.integers(len(names)))]
         output = candidates[name](share)
@@ -112,7 +113,8 @@ def select(
             best = (name, output, found)
     if best is None:  # the Poisson law drew 0: an outcome that depends on nothing
         best = (names[0], None, -math.inf)
-    return Selected(*best, mu, epsilon_of(mu, law, delta), delta, len(names))
+    name, output, found = best
+    return Selected(name, output, found, mu, epsilon_of(mu, law, delta), delta, len(names))
 
 
 def _charge(

@@ -118,7 +118,7 @@ def _row(record: Any) -> jax.Array:
 
 def _weight(record: Any) -> Any:
     """Return how much a record counts, between 0 and 1; 1 where the records have no weights."""
-    return record["weight"] if "weight" in record else 1.0
+    return record.get("weight", 1.0)
 
 
 def _target(record: Any) -> jax.Array:
