@@ -32,6 +32,8 @@ from .problems import Bilevel as Bilevel
 from .problems import Minimize as Minimize
 from .problems import MinMax as MinMax
 from .problems.vertical import Vertical as Vertical
+from .runtime.model_file import load as load
+from .runtime.model_file import save as save
 from .runtime.performance import Performance as Performance
 from .runtime.result import Model as Model
 from .runtime.result import Result as Result

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sottovoce.commands import Quick, RunFilePath, Set, check, init, predict, say_replaced
+
 if TYPE_CHECKING:
     from sottovoce.experiments.execute import Setup
     from sottovoce.experiments.runfile import RunFile
@@ -25,6 +27,8 @@ _HELP = """Train and tune models across organisations that cannot share their da
 **Start here**
 
     sottovoce demo                      ten parties, a private model, a report
+    sottovoce init patients.csv         a run file for your own table
+    sottovoce check FILE.toml           is it right, and what does each party pay
     sottovoce list                      methods, tasks, data sets, experiments
     sottovoce run FILE.toml             your own experiment (see: sottovoce run --help)
     sottovoce account FILE.toml         its epsilon, without running it
@@ -56,11 +60,12 @@ app.add_typer(ledgers, name="ledger")
 console = Console()
 notes = Console(stderr=True, highlight=False)
 
-RunFilePath = Annotated[Path, typer.Argument(help="a run file", metavar="FILE.toml")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change one key, e.g. run.steps=100")]
-Quick = Annotated[bool, typer.Option("--quick", help="apply the file's [quick] table")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="where results go [default: runs/NAME]")]
 Resume = Annotated[bool, typer.Option("--resume", help="continue what is in --out")]
+
+
+for command in (init, check, predict):
+    app.command()(command)
 
 
 def _run_help() -> str:
@@ -317,6 +322,7 @@ def show_ledger(
 def _execute(runfile: "RunFile", out: Path, resume: bool) -> None:
     from sottovoce.experiments.execute import execute
 
+    say_replaced(runfile.replaced)
     with _stoppable(f"What is done is in {out}; the same command with --out {out} --resume continues it."):
         _show(execute(runfile, out, resume, say=_say), out, write=True)
 
@@ -335,7 +341,9 @@ def _setups(file: Path, sets: list[str] | None, quick: bool) -> list[tuple[str, 
     from sottovoce.experiments.execute import setup
     from sottovoce.experiments.runfile import RunFile
 
-    return [(name, setup(case)) for name, case in RunFile.load(file, sets or (), quick).cases.items()]
+    runfile = RunFile.load(file, sets or (), quick)
+    say_replaced(runfile.replaced)
+    return [(name, setup(case)) for name, case in runfile.cases.items()]
 
 
 def _show(made: "Comparison", out: Path, write: bool = False) -> None:

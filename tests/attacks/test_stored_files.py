@@ -196,7 +196,7 @@ def made(folder):
     problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(6), predict=lambda x, rows: rows @ x)
     method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, 0.1), sampling=sv.Full())
     sv.run(problem, [data], method, steps=4, every=2, out=folder)
-    like = checkpoint._read(folder / "checkpoint.npz", "checkpoint")[1]
+    like = checkpoint.read(folder / "checkpoint.npz", "checkpoint")[1]
 
     def state(path):
         leaves, facts = checkpoint.load(path, like)

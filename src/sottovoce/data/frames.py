@@ -19,7 +19,7 @@ import numpy as np
 from sottovoce.naming import unknown
 
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".arrow", ".feather", ".ipc")
-_TEXTS = (".csv", ".tsv", ".txt")
+TEXTS = (".csv", ".tsv", ".txt")
 _DELIMITERS = (",", ";", "\t", "|")
 
 
@@ -83,23 +83,39 @@ def header(path: Path) -> list[str]:
     return next(csv.reader([first], delimiter=_delimiter(first)), [])
 
 
-def _read_file(path: Path) -> Frame:
+def _existing(path: Path) -> Path:
     if path.suffix.lower() not in ENDINGS:
         raise ValueError(f"{path}: sottovoce reads {', '.join(ENDINGS)}: save the table as CSV")
     if not path.is_file():
         near = [other.name for other in path.parent.glob("*") if other.suffix.lower() in ENDINGS]
         what = f"in {path.parent.resolve()}" if near or path.parent.is_dir() else f"{path.parent} is no folder"
         raise ValueError(f"{unknown('file', path.name, near)} ({what})")
-    if path.suffix.lower() in _TEXTS:
+    return path
+
+
+def _read_file(path: Path) -> Frame:
+    _existing(path)
+    if path.suffix.lower() in TEXTS:
         return _read_text(path)
     return _of_dataframe(path.name, _arrow(path))
 
 
-def _read_text(path: Path) -> Frame:
+def text_schema(path: Path) -> Frame:
+    """Return a text file's names as a frame without rows: nothing beyond the first line is read."""
+    names = _names(_existing(path))
+    return Frame(path.name, {name: "unread" for name in names if name}, 0, lambda name: np.zeros(0))
+
+
+def _names(path: Path) -> list[str]:
     names = [name.strip() for name in header(path)]
     if not any(names):
         raise ValueError(f"{path.name} has no header: its first line must hold the names of the columns")
     _refuse_twice(path.name, [name for name in names if name])
+    return names
+
+
+def _read_text(path: Path) -> Frame:
+    names = _names(path)
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         delimiter = _delimiter(file.readline())
         csv.field_size_limit(2**31 - 1)  # a long text is no error

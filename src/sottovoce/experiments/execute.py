@@ -23,10 +23,11 @@ from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.mechanisms import check_adjacency
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.sampling import Sampling
-from sottovoce.problems import objectives
+from sottovoce.problems import objectives, tasks
 from sottovoce.problems.tasks.base import Evaluate, Task
 from sottovoce.reports import comparison, write_report
 from sottovoce.reports.comparison import ALONE, TRAIN, Comparison, Kind
+from sottovoce.runtime import model_file
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
@@ -45,6 +46,7 @@ class RowsSetup(Setup):
     test: Any
     network: Network
     method: Method
+    shape: tasks.Shape
 
     @cached_property
     def account(self) -> PrivacyReport:
@@ -118,8 +120,8 @@ class RowsSetup(Setup):
 
     def _judge(self) -> Evaluate:
         """Return metrics on test records and, if wanted, on some training records of every party, the loss first."""
-        on_test, count = self.task.metrics(self.test), self.case.run.train
-        if count is None:
+        on_test = self.task.metrics(self.test) if self.test is not None else lambda *variables: {}
+        if (count := self.case.run.train) is None:
             return on_test
         on_train = self.task.metrics(_some(self.parts, count))
 
@@ -138,7 +140,7 @@ class RowsSetup(Setup):
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""
         how, privacy = self.case.run, self.case.privacy
-        return run(
+        result = run(
             self.task.problem,
             self.parts,
             self.method,
@@ -154,6 +156,11 @@ class RowsSetup(Setup):
             budget=self._budget(),
             performance=Performance(how.chunk, how.devices if len(self.parts) > 1 else 1),
         )
+        if out is not None and self.case.data.file is not None and result.predictor is not None:
+            assert self.case.task is not None
+            task = model_file.NamedTask(self.case.task.name, self.case.task.options, self.shape)
+            model_file.save(result, out / model_file.NAME, table=build.own(self.case.data)[0], task=task)
+        return result
 
     def _budget(self) -> Budget | None:
         """Return the run file's budget, under the adjacency in which its epsilon is stated."""
@@ -180,10 +187,17 @@ def setup(case: Case) -> Setup:
     if case.method.name == "Bambi":
         raise ValueError("Bambi is for a table split by columns: add [columns], for example parties = 4")
     wanted = case.privacy
-    network = build.network(case.network, case.data.agents)
+    build.check_data(case.data)
     method = build.method(case.method, calibrated=wanted.epsilon is not None or not wanted.enabled)
+    if case.data.file is None:
+        build.network(case.network, case.data.agents)  # before records are loaded, which may take long
     parts, test, shape = build.records(case.data)
+    network = build.network(case.network, len(parts))
+    case = case.model_copy(update={"task": build.task_table(case.task, shape)})
+    assert case.task is not None
     task = build.task(case.task, shape)
+    if case.data.weight is not None:
+        task = tasks.weighted(task)
     if not isinstance(task.problem, method.solves):
         kinds = " or ".join(kind.__name__ for kind in method.solves)
         raise ValueError(
@@ -192,7 +206,7 @@ def setup(case: Case) -> Setup:
         )
     if case.data.upper is not None and set(task.problem.losses) != {"upper", "lower"}:
         raise ValueError(f"data.upper makes two levels, but the task {case.task.name!r} has one: leave data.upper out")
-    made = RowsSetup(case, task, task.prepare(parts), test, network, method)
+    made = RowsSetup(case, task, task.prepare(parts), test, network, method, shape)
     made.check_metric()
     if not wanted.enabled:
         return replace(made, method=method.without_privacy())
@@ -288,7 +302,8 @@ def report(folder: str | Path, path: str | Path | None = None) -> Path:
     The networks of its run file are drawn in it.
     """
     made = comparison.load(folder)
-    networks = build.different_networks(RunFile.parse(made.text).cases.values()) if made.text else []
+    parties = max(len(row.privacy.parties) for row in made.rows)
+    networks = build.different_networks(RunFile.parse(made.text).cases.values(), parties) if made.text else []
     return write_report(made, Path(folder) / "report.html" if path is None else path, networks)
 
 

@@ -3,7 +3,8 @@
     title = "Softmax regression on ten agents"
 
     [data]
-    name = "digits"         # a data set, or a generator (sottovoce list)
+    name = "digits"         # a data set, or a generator (sottovoce list);
+                            # your own table: file = "a.csv", see below
     agents = 10
     by = "label"            # iid, label, dirichlet or sizes
     skew = 0.5              # for label; alpha for dirichlet, sizes for sizes
@@ -57,6 +58,27 @@
     alone = true            # each party alone at the same epsilon
     pooled = true           # all records in one place, without privacy
 
+    [data]                  # your own table (sottovoce init a.csv)
+    file = "a.csv"          # CSV, Parquet or Arrow; beside the run file
+    label = "death"         # what to predict
+    features = ["age"]      # default: all declared columns
+    party = "hospital"      # the column that says who holds a row
+    unit = "patient"        # the column that says whose row it is
+    weight = "w"            # a column of weights
+    test = 0.2              # share of rows to test on, or a file; 0: none
+    private = 0.1           # epsilon for what is declared "private"
+    share = "public"        # share of class 1, for the task auc
+
+    [data.columns]          # what is publicly known: a line per column
+    age = {range = [0, 120], missing = "flag"}  # or missing = 50
+    kappa = {range = [0.1, 20], log = true}     # or range = "public"
+    sex = {categories = ["F", "M"]}             # other values: "other"
+    death = {categories = {0 = "alive", 1 = "dead"}}
+
+    [columns.holders]       # who holds which columns of your own table
+    bank = ["income"]
+    clinic = ["age", "sex"]
+
     [[variant]]             # any number; each changes some of the above
     name = "epsilon 4"
     privacy.epsilon = 4.0
@@ -81,7 +103,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sottovoce.experiments.toml import TomlTable, dump, merge, parse_sets
+from sottovoce.experiments.toml import TomlTable, changes, dump, merge, parse_sets
 from sottovoce.naming import unknown
 from sottovoce.reports.comparison import PaperFigure
 
@@ -108,9 +130,18 @@ class _Open(BaseModel):
 
 
 class Data(_Open):
-    """Which records, and how they are distributed to parties."""
+    """Which records, and how they are distributed to parties: a data set by its name, or one's own table in a file."""
 
-    name: str
+    name: str | None = None
+    file: str | None = None
+    label: str | None = None
+    features: list[str] | None = None
+    party: str | None = None
+    weight: str | None = None
+    columns: dict[str, TomlTable] = {}
+    test: float | str = 0.2
+    private: Positive | None = None
+    share: Literal["public", "private"] | None = None
     agents: Count = 10
     by: Literal["iid", "label", "dirichlet", "sizes"] = "iid"
     skew: float = 0.5
@@ -172,6 +203,7 @@ class ColumnsTable(_Closed):
     test: Annotated[float, Field(gt=0, lt=1)] | None = None
     log: bool = False
     unit: bool = False
+    holders: dict[str, list[str]] | None = None
 
 
 class Compare(_Closed):
@@ -185,7 +217,7 @@ class Case(_Closed):
     """One complete configuration."""
 
     data: Data
-    task: TaskTable
+    task: TaskTable | None = None
     network: NetworkTable | None = None
     columns: ColumnsTable | None = None
     method: MethodTable
@@ -206,6 +238,7 @@ class RunFile:
     cases: Mapping[str, Case]
     printed: tuple[PaperFigure, ...]
     text: str
+    replaced: tuple[str, ...] = ()  # what --set changed, in words
 
     @classmethod
     def load(cls, path: str | Path, sets: Sequence[str] = (), quick: bool = False) -> "RunFile":
@@ -213,13 +246,18 @@ class RunFile:
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"there is no run file {path}: give the path of a .toml file, or see `sottovoce list`")
-        return cls.parse(path.read_text(), sets, quick, default_title=path.stem)
+        return cls.parse(path.read_text(), sets, quick, default_title=path.stem, folder=path.parent)
 
     @classmethod
     def parse(
-        cls, text: str, sets: Sequence[str] = (), quick: bool = False, default_title: str = "experiment"
+        cls,
+        text: str,
+        sets: Sequence[str] = (),
+        quick: bool = False,
+        default_title: str = "experiment",
+        folder: Path = Path(),
     ) -> "RunFile":
-        """Read the text of a file.
+        """Read the text of a file; tables that it names lie in `folder`.
 
         >>> text = '''
         ... data.name = "digits"
@@ -238,8 +276,10 @@ class RunFile:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"this is not TOML: {error}") from error
-        overrides = merge(document.pop("quick", {}) if quick else {}, parse_sets(sets))
+        wanted = parse_sets(sets)
+        overrides = merge(document.pop("quick", {}) if quick else {}, wanted)
         document.pop("quick", None)
+        replaced = changes(document, wanted)
         for names, known in ((document, (*_TABLES, *_BESIDES)), (overrides, (*_TABLES, "title"))):
             for name in names:
                 if name not in known:
@@ -253,15 +293,16 @@ class RunFile:
         base = {name: table for name, table in document.items() if name in _TABLES}
         return cls(
             title=str(document.get("title", default_title)),
-            cases=_cases(base, variants),
+            cases=_cases(base, variants, folder),
             printed=tuple(_checked(PaperFigure, entry, "[[printed]]") for entry in document.get("printed", [])),
             text=text,
+            replaced=tuple(replaced),
         )
 
 
-def _cases(base: TomlTable, variants: list[TomlTable]) -> dict[str, Case]:
+def _cases(base: TomlTable, variants: list[TomlTable], folder: Path) -> dict[str, Case]:
     if not variants:
-        case = _case(base)
+        case = _case(base, folder)
         return {case.method.name: case}
     cases: dict[str, Case] = {}
     for number, variant in enumerate(variants):
@@ -271,15 +312,22 @@ def _cases(base: TomlTable, variants: list[TomlTable]) -> dict[str, Case]:
         name = str(variant.get("name", f"variant {number + 1}"))
         if name in cases:
             raise ValueError(f"two variants are called {name!r}: give each [[variant]] its own name")
-        cases[name] = _case(merge(base, {key: value for key, value in variant.items() if key != "name"}))
+        cases[name] = _case(merge(base, {key: value for key, value in variant.items() if key != "name"}), folder)
     return cases
 
 
-def _case(tables: TomlTable) -> Case:
+def _case(tables: TomlTable, folder: Path) -> Case:
     missing = [f"[{name}]" for name, field in Case.model_fields.items() if field.is_required() and name not in tables]
     if missing:
         raise ValueError(f"the run file lacks {', '.join(missing)}: `sottovoce run --help` shows a whole one")
-    return _checked(Case, tables, "")
+    case = _checked(Case, tables, "")
+    if case.data.file is None:
+        if case.task is None:
+            raise ValueError("the run file lacks [task]: `sottovoce list` shows all tasks")
+        return case
+    test = case.data.test
+    paths = {"file": str(folder / case.data.file), "test": str(folder / test) if isinstance(test, str) else test}
+    return case.model_copy(update={"data": case.data.model_copy(update=paths)})
 
 
 def _checked(model: type[M], table: Any, where: str) -> M:
