@@ -10,7 +10,7 @@ from sottovoce.data.declarations import Column, Declarations
 from sottovoce.data.declared import DeclaredTable, table
 from sottovoce.data.parts import Facts, Levels, Part
 from sottovoce.data.population import Population
-from sottovoce.data.preprocess import Ranges, bounded_norm, categories, check_records
+from sottovoce.data.preprocess import Ranges, bounded_norm, check_records
 from sottovoce.data.sources import available, load, names
 from sottovoce.data.split import levels, split
 
@@ -25,7 +25,6 @@ __all__ = [
     "Ranges",
     "available",
     "bounded_norm",
-    "categories",
     "check_records",
     "levels",
     "load",

@@ -78,7 +78,7 @@ def records(table: Data) -> tuple[list[Any], Records | None, tasks.Shape]:
     if table.file is not None:
         made, test_rows = own(table)
         parts = own_table.parts(table, made)
-        shape = tasks.Shape((len(made.names),), len(made.classes) or 1, len(parts), made.norm, made.share)
+        shape = tasks.Shape((len(made.names),), len(made.classes) or 1, len(parts), made.share)
         return _finished(table, parts), None if test_rows is None else test_rows.records, shape
     parts, test, classes = _loaded(table.model_dump_json(exclude_unset=True))
     return parts, test, tasks.Shape(tuple(test["features"].shape[1:]), classes, len(parts))
@@ -212,8 +212,7 @@ def task(table: TaskTable, shape: tasks.Shape) -> tasks.Task:
     >>> task(TaskTable(name="softmax", penalty=0.1), tasks.Shape((4,), classes=3, agents=2)).problem.variables
     ('x',)
     """
-    known = {"shape": shape, **({} if shape.norm is None else {"norm": shape.norm})}
-    return construct(tasks.get(table.name), table.options, "[task]", known)
+    return construct(tasks.get(table.name), table.options, "[task]", {"shape": shape})
 
 
 def network(table: NetworkTable | None, agents: int) -> networks.Network:

@@ -33,6 +33,7 @@ from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.trees import Tree
 
+_WEIGHTED = ("logistic", "softmax", "ridge")  # tasks that count a record with its weight
 _TOLD_APART = 64  # up to this number of agents, a run records the metrics of each one
 
 
@@ -196,8 +197,9 @@ def setup(case: Case) -> Setup:
     case = case.model_copy(update={"task": build.task_table(case.task, shape)})
     assert case.task is not None
     task = build.task(case.task, shape)
-    if case.data.weight is not None:
-        task = tasks.weighted(task)
+    if case.data.weight is not None and case.task.name not in _WEIGHTED:
+        known = ", ".join(_WEIGHTED)
+        raise ValueError(f"data.weight: the task {case.task.name!r} has no weights, {known} have: remove data.weight")
     if not isinstance(task.problem, method.solves):
         kinds = " or ".join(kind.__name__ for kind in method.solves)
         raise ValueError(

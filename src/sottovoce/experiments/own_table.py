@@ -18,8 +18,8 @@ _SPLIT = ("agents", "by", "skew", "alpha", "sizes")  # keys that distribute rows
 def check(table: Data, names: list[str]) -> None:
     """Refuse data that have no name, an unknown one, or keys that do not go together; nothing is read."""
     if (table.name is None) == (table.file is None):
-        both = "both" if table.name is not None else "neither"
-        raise ValueError(f'[data] has {both} name and file: give name = "digits", or file = "patients.csv"')
+        both = "both name and file" if table.name is not None else "neither name nor file"
+        raise ValueError(f'[data] has {both}: give name = "digits", or file = "patients.csv"')
     if table.name is not None:
         if table.name not in names:
             raise ValueError("data.name: " + unknown("data set", table.name, names))

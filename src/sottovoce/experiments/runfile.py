@@ -322,7 +322,7 @@ def _case(tables: TomlTable, folder: Path) -> Case:
         raise ValueError(f"the run file lacks {', '.join(missing)}: `sottovoce run --help` shows a whole one")
     case = _checked(Case, tables, "")
     if case.data.file is None:
-        if case.task is None:
+        if case.task is None and case.data.name is not None:
             raise ValueError("the run file lacks [task]: `sottovoce list` shows all tasks")
         return case
     test = case.data.test

@@ -13,6 +13,8 @@ import numpy as np
 from sottovoce.privacy.discrete import GridRelease
 from sottovoce.privacy.mechanisms import check_delta, check_epsilon
 
+_PARTS = 1024  # of a record: noise is drawn in whole parts, so that its scale can be close to what is wanted
+
 
 @dataclass(frozen=True)
 class NoisyCounts:
@@ -40,16 +42,22 @@ class NoisyCounts:
         object.__setattr__(self, "delta", check_delta(self.delta))
 
     def grid(self, questions: int) -> GridRelease:
-        """Return the release of one of so many questions: noise on counts, in whole numbers."""
-        release = GridRelease(1, math.ceil(questions / self.epsilon), 1.0, 1, "laplace")
-        while release.inverse_multiplier * questions > self.epsilon:
-            release = GridRelease(1, release.scale + 1, 1.0, 1, "laplace")
-        return release
+        """Return the release of one of so many questions: noise on counts, in whole parts of a record."""
+        scale = math.ceil(_PARTS * questions / self.epsilon)
+        while (
+            made := GridRelease(_PARTS, scale, 1 / _PARTS, 1, "laplace")
+        ).inverse_multiplier * questions > self.epsilon:
+            scale += 1
+        return made
 
     def noised(self, counts: np.ndarray, questions: int, place: tuple[int, ...] = ()) -> np.ndarray:
         """Return the counts of one party with noise; `place` (party, question) tells the draws of one seed apart."""
         source = None if self.seed is None else random.Random(repr((self.seed, place)))
-        return np.asarray(counts, np.int64) + self.grid(questions).noise(len(counts), source)
+        return self.grid(questions).noised(np.asarray(counts, np.int64) * _PARTS, source)
+
+    def scale(self, questions: int) -> float:
+        """Return the scale of the noise on a count."""
+        return self.grid(questions).scale / _PARTS
 
     def cost(self, questions: int) -> tuple[float, ...]:
         """Return 1 / scale of each question, as an account takes it."""
@@ -63,7 +71,7 @@ class NoisyCounts:
         >>> 80 < NoisyCounts(epsilon=0.1).surely_not_empty(1, parties=1, bins=50) < 130
         True
         """
-        scale, odds = self.grid(questions).scale, math.log(100.0 * bins)
+        scale, odds = self.scale(questions), math.log(100.0 * bins)
         steps = np.linspace(0.01, 0.99, 99)
         return float(np.min((odds - parties * np.log1p(-(steps**2))) / steps) * scale)
 
@@ -72,4 +80,4 @@ class NoisyCounts:
 
         A category with one record reaches it with chance at most delta / 2, so that replacing a record costs delta.
         """
-        return 1 + math.ceil(self.grid(questions).scale * math.log(2 * lists / self.delta))
+        return 1 + math.ceil(self.scale(questions) * math.log(2 * lists / self.delta))

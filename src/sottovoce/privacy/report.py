@@ -22,7 +22,7 @@ _DRAWN: dict[str, tuple[str, ...]] = {
     "secret": ("Noise: from a secret key, in floating point: the figures are those of the ideal mechanism.",),
     "exact": ("Noise: exact, from the operating system's coins: the figures hold for the program as it ran.",),
 }
-_LISTED = 20  # parties up to which each one's epsilon is listed
+LISTED = 20  # parties up to which each one's epsilon is listed
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class PrivacyReport:
         lines = [self.statement()]
         if self.published is not None:
             lines.append(f"The paper prints epsilon {self.published:.4g} for this configuration.")
-        if self.private and 1 < len(self.parties) <= _LISTED:
+        if self.private and 1 < len(self.parties) <= LISTED:
             each = (f"{name} {rounded_up(epsilon, 4)}" for name, epsilon in zip(self.parties, self.per_agent))
             lines.append(f"  epsilon per party: {', '.join(each)}")
         lines += [f"  {line}" for line in self.words()]

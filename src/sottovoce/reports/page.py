@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sottovoce.files import write_atomically
 from sottovoce.networks import Network
+from sottovoce.privacy.report import LISTED
 from sottovoce.reports import pictures
 from sottovoce.reports.comparison import TRAIN, Comparison, Row, figure, upward
 
@@ -160,6 +161,9 @@ def _guarantee(row: Row) -> str:
     lines = [f"<p>{escape(report.statement())}</p>"]
     if report.published is not None:
         lines.append(f"<p>The paper prints epsilon {upward(report.published)} for this configuration.</p>")
+    if report.private and 1 < len(report.parties) <= LISTED:
+        each = [f"{name}: {upward(epsilon)}" for name, epsilon in zip(report.parties, report.per_agent)]
+        lines.append(_list("Epsilon per party", each))
     lines += [
         _list("In plain words", report.words()),
         _list("Released, and charged", report.events),

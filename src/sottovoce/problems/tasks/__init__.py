@@ -7,7 +7,7 @@
 import importlib
 import pkgutil
 
-from sottovoce.problems.tasks.base import Builder, Shape, Task, get, registry, task, weighted
+from sottovoce.problems.tasks.base import Builder, Shape, Task, get, registry, task
 
 
 def _discover() -> dict[str, Builder]:
@@ -18,4 +18,4 @@ def _discover() -> dict[str, Builder]:
 
 available: dict[str, Builder] = _discover()
 
-__all__ = ["Shape", "Task", "available", "get", "task", "weighted"]
+__all__ = ["Shape", "Task", "available", "get", "task"]

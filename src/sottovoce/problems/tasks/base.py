@@ -10,7 +10,7 @@ To add a task, write a builder in a new file of this folder:
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -29,14 +29,13 @@ class Shape:
     """What a task may know of the data: nothing in it is learned from a record.
 
     `features` is the shape of one record's features, `classes` the number of declared classes (1: the label is a
-    number), `agents` the number of parties, `norm` a declared bound on the norm of features, and `prior` the share of
-    class 1, declared or bought. `widths` are the numbers of columns of parties that hold columns.
+    number), `agents` the number of parties, and `prior` the share of class 1, declared or bought.
+    `widths` are the numbers of columns of parties that hold columns.
     """
 
     features: tuple[int, ...]
     classes: int
     agents: int
-    norm: float | None = None
     prior: float | None = None
     widths: tuple[int, ...] | None = None
 
@@ -53,27 +52,6 @@ class Task:
     problem: Problem
     metrics: Callable[[Any], Evaluate]
     prepare: Callable[[list[Any]], list[Any]] = list
-
-
-def weighted(task: Task) -> Task:
-    """Return the task whose losses count each record with its column `weight`.
-
-    >>> from sottovoce.problems.objectives import Minimize
-    >>> one = Task(Minimize(lambda x, r: (x - r["label"]) ** 2, 0.0), lambda test: lambda x: {})
-    >>> weighted(one).problem.loss(1.0, {"label": 3.0, "weight": 0.5})
-    2.0
-    """
-
-    def with_weight(loss: Callable[..., Any]) -> Callable[..., Any]:
-        def of_record(*given: Any) -> Any:
-            return given[-1]["weight"] * loss(*given)
-
-        return of_record
-
-    losses: dict[str, Any] = {
-        name: with_weight(getattr(task.problem, name)) for name in set(task.problem.losses.values())
-    }
-    return replace(task, problem=replace(task.problem, **losses))
 
 
 def task(name: str) -> Callable[[Builder], Builder]:
