@@ -317,13 +317,13 @@ def _cases(base: TomlTable, variants: list[TomlTable], folder: Path) -> dict[str
 
 
 def _case(tables: TomlTable, folder: Path) -> Case:
-    missing = [f"[{name}]" for name, field in Case.model_fields.items() if field.is_required() and name not in tables]
+    named = "name" in tables.get("data", {})  # the label of one's own table says which task fits
+    needed = [name for name, field in Case.model_fields.items() if field.is_required() or (name == "task" and named)]
+    missing = [f"[{name}]" for name in needed if name not in tables]
     if missing:
         raise ValueError(f"the run file lacks {', '.join(missing)}: `sottovoce run --help` shows a whole one")
     case = _checked(Case, tables, "")
     if case.data.file is None:
-        if case.task is None and case.data.name is not None:
-            raise ValueError("the run file lacks [task]: `sottovoce list` shows all tasks")
         return case
     test = case.data.test
     paths = {"file": str(folder / case.data.file), "test": str(folder / test) if isinstance(test, str) else test}
