@@ -317,7 +317,9 @@ def _cases(base: TomlTable, variants: list[TomlTable], folder: Path) -> dict[str
 
 
 def _case(tables: TomlTable, folder: Path) -> Case:
-    named = "name" in tables.get("data", {})  # the label of one's own table says which task fits
+    named = {"name", "file"} & set(tables.get("data", {})) == {
+        "name"
+    }  # the label of one's own table says which task fits
     needed = [name for name, field in Case.model_fields.items() if field.is_required() or (name == "task" and named)]
     missing = [f"[{name}]" for name in needed if name not in tables]
     if missing:
