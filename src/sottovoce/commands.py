@@ -88,9 +88,10 @@ def check(file: RunFilePath, set_: Set = None, quick: Quick = False) -> None:
 
 def _built(setup: "Setup") -> list[tuple[str, str]]:
     graph = setup.graph
-    lines = [("method", repr(setup.method)), ("steps", str(setup.case.run.steps))]
+    lines = [("method", repr(setup.method)), ("steps", str(setup.steps))]
     if setup.case.task is not None:
         lines.insert(0, ("task", setup.case.task.name))
+    lines += [("why", line) for line in setup.why]
     return [*lines, ("network", graph.name if graph is not None else "parties talk to a server")]
 
 

@@ -81,20 +81,18 @@ def test_from_a_csv_to_a_report_a_model_and_predictions(folder):
     np.testing.assert_allclose([float(line.split(",")[2]) for line in lines[1:]], again[:, 1], rtol=1e-4)
 
 
-def test_two_levels_groups_and_two_organisations_are_set_up_from_ones_own_table(folder):
-    how = {
-        "worst clinic": 'task.name = "robust-logistic"\nmethod = {name = "DpSgda", rate_x = 0.1, rate_y = 0.1, '
-        'sampling = "full", release_x = {clip = 1.0}, release_y = {clip = 1.0}}',
-    }
-    text = FILE.replace(FILE.split("\n")[2], how["worst clinic"])
-    made = execute.setup(next(iter(RunFile.parse(text, ["run.metric=accuracy"]).cases.values())))
+def test_groups_and_two_organisations_are_set_up_from_ones_own_table(folder):
+    own = FILE.replace(FILE.split("\n")[2], 'method = "auto"').replace("run.steps = 20\n", "")
+    robust = 'task.name = "robust-logistic"\n'
+    made = execute.setup(next(iter(RunFile.parse(robust + own).cases.values())))
     assert made.problem.y0.shape == (2,)
-    auc = text.replace("robust-logistic", "auc").replace('party = "clinic"', 'share = "public"')
+    assert made.account.epsilon <= 4.0
+    assert len(made.why) == 3
+    auc = ('task.name = "auc"\n' + own).replace('party = "clinic"', 'share = "public"')
     made = execute.setup(next(iter(RunFile.parse(auc).cases.values())))
     assert any("share of class ill" in line for line in made.account.caveats)
-    columns = FILE.replace(FILE.split("\n")[2], 'method = {name = "Bambi", inner_steps = 1, batch = 50, rate_x = 0.1, '
-                           'rate_y = 0.1}').replace('party = "clinic"', "")  # fmt: skip
-    columns += "\n[columns.holders]\nbank = ['age']\nclub = ['sex']\n"
+    columns = own.replace('party = "clinic"', "") + "\n[columns.holders]\nbank = ['age']\nclub = ['sex']\n"
     made = execute.setup(next(iter(RunFile.parse(columns, ["run.metric=accuracy"]).cases.values())))
     assert [block.shape for block in made.data.columns.blocks] == [(480, 1), (480, 3)]
+    assert made.account.epsilon == 4.0
     assert any("declared and taken as public" in line for line in made.account.caveats)

@@ -31,6 +31,7 @@ from sottovoce.naming import unknown
 from sottovoce.privacy.release import Release
 from sottovoce.problems import tasks
 from sottovoce.schedules import Schedule, schedule
+from sottovoce.tuning.auto import Plan, auto
 
 _CLASSES = {"mnist": 10, "fashion-mnist": 10, "cifar10": 10, "digits": 10, "20news": 20}  # all others have two
 _TABLES_OF_RECORDS: dict[str, Callable[..., Records]] = {
@@ -265,6 +266,25 @@ def method(table: MethodTable, calibrated: bool = False) -> methods.Method:
             raise ValueError(unknown(f"class method of {name}", maker, makers))
         make = getattr(make, maker)
     return construct(make, table.options, "[method]", calibrated=calibrated)
+
+
+def chosen(case: Case, problem: Any, parts: list[Any], network: networks.Network) -> Plan:
+    """Let `auto` choose the method from public facts; keys of [method] and run.steps take the place of its own."""
+    by_hand = case.method.options
+    for key, value in by_hand.items():
+        if not isinstance(value, (int, float, bool, str)):
+            raise ValueError(f"method.{key} is {value!r}: beside auto, give plain values, or name a method")
+    wanted = case.privacy
+    return auto(
+        problem,
+        parts,
+        epsilon=wanted.epsilon if wanted.enabled else None,
+        delta=wanted.delta,
+        network=network if network.size > 1 else None,
+        adjacency=wanted.adjacency or "zero-out",
+        steps=case.run.steps,
+        **by_hand,
+    )
 
 
 def construct(

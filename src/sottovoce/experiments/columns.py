@@ -16,7 +16,7 @@ from sottovoce.data import DeclaredTable
 from sottovoce.data.columns import Columns, split_columns, unit_rows
 from sottovoce.data.parts import Records
 from sottovoce.experiments import build
-from sottovoce.experiments.runfile import Case, ColumnsTable, Data, TaskTable
+from sottovoce.experiments.runfile import AUTO, Case, ColumnsTable, Data, MethodTable, TaskTable
 from sottovoce.experiments.setup import Setup
 from sottovoce.methods.bambi import Bambi
 from sottovoce.naming import unknown
@@ -30,6 +30,9 @@ from sottovoce.runtime.run import run
 from sottovoce.runtime.staged_labels import Staged, run_in_stages
 
 _DEFAULT_TASK = "vertical-coefficients"
+_ADAM = {"kind": "adam"}
+_USUAL = {"inner_steps": 20, "directions": 2, "rate_x": _ADAM | {"rate": 0.1}, "rate_y": _ADAM | {"rate": 0.02}}
+_BATCH, _STEPS = 500, 30  # what `auto` takes, with the above
 _OF_ROWS = (
     "party",
     "agents",
@@ -68,6 +71,7 @@ class ColumnsSetup(Setup):
     case: Case
     held: Held
     method: Bambi
+    why: tuple[str, ...] = ()
 
     @property
     def asked(self) -> ColumnsTable:
@@ -103,9 +107,7 @@ class ColumnsSetup(Setup):
     @cached_property
     def account(self) -> PrivacyReport:
         """The privacy statement, computed without running."""
-        return accounting.account(
-            self.method, self.data, problem=self.problem, steps=self.case.run.steps, delta=self.delta
-        )
+        return accounting.account(self.method, self.data, problem=self.problem, steps=self.steps, delta=self.delta)
 
     def _table(self, seed: int) -> Table:
         return Table(self.held.columns, Labels(self.held.label, self.held.classes, seed=seed))
@@ -129,7 +131,7 @@ class ColumnsSetup(Setup):
         staged = isinstance(self.method.labels, Memoised) and self.method.labels.mixture
         made = [self.task(seed * asked.models + number) for number in range(asked.models if staged else 1)]
         options: dict[str, Any] = {
-            "steps": how.steps,
+            "steps": self.steps,
             "seed": seed,
             "every": how.every,
             "evaluate": made[0].metrics(self.held.test),
@@ -163,7 +165,11 @@ def setup(case: Case) -> ColumnsSetup:
     _check(case)
     assert case.columns is not None
     split = case.columns.model_dump_json(exclude={"stages", "models"})
-    made = ColumnsSetup(case, _records(case.data, split), _method(case))
+    held = _records(case.data, split)
+    why: tuple[str, ...] = ()
+    if case.method.name == AUTO:
+        case, why = _chosen(case, held)
+    made = ColumnsSetup(case, held, _method(case), why)
     if not isinstance(made.task(0).problem, Vertical):
         fitting = ", ".join(name for name in tasks.available if name.startswith("vertical-"))
         raise ValueError(f"the task {made.asked_task.name!r} is not for parties with columns: choose one of {fitting}")
@@ -210,7 +216,7 @@ def _check(case: Case) -> None:
     useless += ["network"] * (case.network is not None) + ["privacy.adjacency"] * (case.privacy.adjacency is not None)
     if useless:
         raise ValueError(f"{', '.join(useless)} has no effect with [columns] (a table split by columns): remove it")
-    if case.method.name != "Bambi":
+    if case.method.name not in ("Bambi", AUTO):
         raise ValueError(unknown("method for [columns]", case.method.name, ["Bambi"]))
     asked = case.columns
     if asked is not None and case.data.file is None and asked.holders is not None:
@@ -221,6 +227,22 @@ def _check(case: Case) -> None:
                 raise ValueError(f"columns.{key} has no effect with data.file: remove it (data.test holds rows out)")
     if case.data.name == "heterogeneous":
         raise ValueError("heterogeneous makes one data set per party, not a table for [columns]: choose other data")
+
+
+def _chosen(case: Case, held: Held) -> tuple[Case, tuple[str, ...]]:
+    """Return the case with a method and a number of steps from public facts: labels are drawn once, steps are free."""
+    if case.privacy.enabled and case.privacy.epsilon is None:
+        raise ValueError("method auto needs to know what it may spend: set privacy.epsilon, such as 1.0")
+    batch = min(_BATCH, len(held.columns.upper), len(held.columns.lower))
+    options = {**_USUAL, "batch": batch, **case.method.options}
+    steps = case.run.steps or _STEPS
+    why = (
+        "Bambi: parties hold columns, and only head outputs and gradients at them leave a party",
+        f"{steps} steps of {options['inner_steps']} inner ones: each label is drawn once, so that more cost no privacy",
+        f"batches of {batch} rows; one coefficient per party is tuned with {options['directions']} directions",
+    )
+    method, run = MethodTable(name="Bambi", **options), case.run.model_copy(update={"steps": steps})
+    return case.model_copy(update={"method": method, "run": run}), why
 
 
 def _method(case: Case) -> Bambi:

@@ -15,7 +15,7 @@ import numpy as np
 from sottovoce import accounting
 from sottovoce.data.parts import Levels, Part
 from sottovoce.experiments import build, columns
-from sottovoce.experiments.runfile import Case, RunFile
+from sottovoce.experiments.runfile import AUTO, Case, RunFile
 from sottovoce.experiments.setup import Setup
 from sottovoce.methods import Method
 from sottovoce.networks import Network, isolated
@@ -48,6 +48,7 @@ class RowsSetup(Setup):
     network: Network
     method: Method
     shape: tasks.Shape
+    why: tuple[str, ...] = ()  # why `auto` chose this, and its warnings
 
     @cached_property
     def account(self) -> PrivacyReport:
@@ -77,7 +78,7 @@ class RowsSetup(Setup):
     @cached_property
     def _setting(self) -> dict[str, Any]:
         return {
-            "steps": self.case.run.steps,
+            "steps": self.steps,
             "network": self.network,
             "adjacency": self.case.privacy.adjacency,
             "problem": self.task.problem,
@@ -145,7 +146,7 @@ class RowsSetup(Setup):
             self.task.problem,
             self.parts,
             self.method,
-            steps=how.steps,
+            steps=self.steps,
             network=self.network,
             seed=seed,
             evaluate=self._judge(),
@@ -189,30 +190,45 @@ def setup(case: Case) -> Setup:
         raise ValueError("Bambi is for a table split by columns: add [columns], for example parties = 4")
     wanted = case.privacy
     build.check_data(case.data)
-    method = build.method(case.method, calibrated=wanted.epsilon is not None or not wanted.enabled)
+    chosen = case.method.name == AUTO
+    if chosen and wanted.enabled and wanted.epsilon is None:
+        raise ValueError("method auto needs to know what it may spend: set privacy.epsilon, such as 1.0")
+    calibrated = wanted.epsilon is not None or not wanted.enabled
+    method = None if chosen else build.method(case.method, calibrated=calibrated)
     if case.data.file is None:
         build.network(case.network, case.data.agents)  # before records are loaded, which may take long
     parts, test, shape = build.records(case.data)
     network = build.network(case.network, len(parts))
-    case = case.model_copy(update={"task": build.task_table(case.task, shape)})
-    assert case.task is not None
-    task = build.task(case.task, shape)
-    if case.data.weight is not None and case.task.name not in _WEIGHTED:
+    asked = build.task_table(case.task, shape)
+    case = case.model_copy(update={"task": asked})
+    task = build.task(asked, shape)
+    if case.data.weight is not None and asked.name not in _WEIGHTED:
         known = ", ".join(_WEIGHTED)
-        raise ValueError(f"data.weight: the task {case.task.name!r} has no weights, {known} have: remove data.weight")
+        raise ValueError(f"data.weight: the task {asked.name!r} has no weights, {known} have: remove data.weight")
+    ready = task.prepare(parts)
+    why: tuple[str, ...] = ()
+    if method is None:
+        plan = build.chosen(case, task.problem, ready, network)
+        method, why = plan.method, (*plan.why, *(f"warning: {line}" for line in plan.warnings))
+        case = case.model_copy(
+            update={
+                "run": case.run.model_copy(update={"steps": plan.steps}),
+                "privacy": wanted.model_copy(update={"adjacency": plan.adjacency}),
+            }
+        )
     if not isinstance(task.problem, method.solves):
         kinds = " or ".join(kind.__name__ for kind in method.solves)
         raise ValueError(
-            f"{type(method).__name__} solves {kinds}, but the task {case.task.name!r} is a "
+            f"{type(method).__name__} solves {kinds}, but the task {asked.name!r} is a "
             f"{type(task.problem).__name__}: choose another task or method"
         )
     if case.data.upper is not None and set(task.problem.losses) != {"upper", "lower"}:
-        raise ValueError(f"data.upper makes two levels, but the task {case.task.name!r} has one: leave data.upper out")
-    made = RowsSetup(case, task, task.prepare(parts), test, network, method, shape)
+        raise ValueError(f"data.upper makes two levels, but the task {asked.name!r} has one: leave data.upper out")
+    made = RowsSetup(case, task, ready, test, network, method, shape, why)
     made.check_metric()
     if not wanted.enabled:
         return replace(made, method=method.without_privacy())
-    made = made.calibrated()
+    made = made if chosen else made.calibrated()
     if wanted.budget is not None and made.account.private and made.account.epsilon > wanted.budget:
         raise ValueError(
             f"privacy.budget is {wanted.budget:g}, but a run would spend {comparison.upward(made.account.epsilon)}: "
@@ -272,6 +288,9 @@ def execute(
         raise ValueError(f"{out} holds an experiment already: choose another --out, or continue it with --resume")
     say(f"preparing {runfile.title}")
     rows = plan(runfile)
+    for row in rows:
+        for line in row.setup.why if row.kind == "together" else ():
+            say(f"{row.name}: {line}")
     entries = [
         {
             "name": row.name,

@@ -23,7 +23,7 @@
     kind = "ring"           # ring, regular, erdos-renyi, complete, star,
     weight = 0.3            # exponential, directed, from-matrix, single
                             # directed takes edges: pull = [[0, 1], [1, 0]]
-    [method]
+    [method]                # or: method = "auto", chosen from public facts
     name = "DpSgd"          # or "Class.maker": a class method makes it
     rate = {value = 1.2, power = 0.95}         # or a number, or a list
     sampling = {kind = "poisson", batch = 50}  # or "full"
@@ -101,7 +101,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from sottovoce.experiments.toml import TomlTable, changes, dump, merge, parse_sets
 from sottovoce.naming import unknown
@@ -110,6 +110,7 @@ from sottovoce.reports.comparison import PaperFigure
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 M = TypeVar("M", bound=BaseModel)
+AUTO = "auto"  # the method that is chosen from public facts
 
 
 class _Closed(BaseModel):
@@ -175,7 +176,7 @@ class MethodTable(_Open):
 class Run(_Closed):
     """The number of steps, how often to evaluate, and the seeds."""
 
-    steps: Count
+    steps: Count | None = None  # `auto` chooses it
     every: Count | None = None
     seeds: Annotated[list[int], Field(min_length=1)] = [0]
     chunk: Count = 1024
@@ -220,10 +221,15 @@ class Case(_Closed):
     task: TaskTable | None = None
     network: NetworkTable | None = None
     columns: ColumnsTable | None = None
-    method: MethodTable
-    run: Run
+    method: MethodTable = MethodTable(name=AUTO)
+    run: Run = Run()
     privacy: Privacy = Privacy()
     compare: Compare = Compare()
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
 
 
 _TABLES = tuple(Case.model_fields)
@@ -317,14 +323,17 @@ def _cases(base: TomlTable, variants: list[TomlTable], folder: Path) -> dict[str
 
 
 def _case(tables: TomlTable, folder: Path) -> Case:
-    named = {"name", "file"} & set(tables.get("data", {})) == {
-        "name"
-    }  # the label of one's own table says which task fits
-    needed = [name for name, field in Case.model_fields.items() if field.is_required() or (name == "task" and named)]
+    named = {"name", "file"} & set(tables.get("data", {})) == {"name"}
+    method = tables.get("method", {} if named else AUTO)
+    chosen = AUTO in (method, method.get("name") if isinstance(method, dict) else None)
+    # The label of one's own table says which task fits, and `auto` needs no [run].
+    needed = ["data", *(["task", "method"] if named else []), *([] if chosen else ["run"])]
     missing = [f"[{name}]" for name in needed if name not in tables]
     if missing:
         raise ValueError(f"the run file lacks {', '.join(missing)}: `sottovoce run --help` shows a whole one")
     case = _checked(Case, tables, "")
+    if case.run.steps is None and not chosen:
+        raise ValueError("run.steps is missing: `sottovoce run --help` shows a whole file")
     if case.data.file is None:
         return case
     test = case.data.test
