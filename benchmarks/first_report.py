@@ -63,6 +63,15 @@ def walk(python: str, wheel: Path) -> dict[str, float]:
     return seconds
 
 
+def here(python: str) -> str | None:
+    """Return the path of a Python that starts, on the path or where pyenv keeps its own; None if there is none."""
+    kept = sorted(Path.home().glob(f".pyenv/versions/*/bin/{python}"))
+    for found in (shutil.which(python), *map(str, kept)):
+        if found and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:
+            return found
+    return None
+
+
 def main() -> None:
     """Print the commands and their seconds, per Python."""
     wheels = [Path(path).resolve() for path in sys.argv[1:]] or sorted(Path("dist").resolve().glob("*.whl"))
@@ -71,7 +80,7 @@ def main() -> None:
         return
     wheel = wheels[-1]
     for python in PYTHONS:
-        found = shutil.which(python)
+        found = here(python)
         if found is None:
             print(f"{python}: not on this machine")
             continue

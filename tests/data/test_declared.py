@@ -61,6 +61,9 @@ def test_rows_are_encoded_as_declared_and_never_longer_than_the_bound():
     held = Declarations({name: DECLARED[name] for name in wild})
     assert np.linalg.norm(held.encode(wild), axis=1).max() <= held.norm == np.sqrt(2)
     assert Declarations(declared.to_dict()) == declared
+    own = Declarations({"race": Column(categories=["cauc", "other"], missing="flag")})  # a category of that name
+    assert own.names == ("race=cauc", "race=other", "race=missing")
+    assert own.encode({"race": ["cauc", "other", "new", None]}).argmax(axis=1).tolist() == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("value", ["", "abc", "1e999", "-inf", "NaN", "9" * 400, "\x00", "2020-13-45", "ü", "'", ";"])

@@ -97,7 +97,12 @@ class Column:
         """The number of encoded columns."""
         self._require_settled()
         flagged = int(self.missing == FLAG)
-        return (1 if self.numeric else len(self.categories) + 1) + flagged
+        return (1 if self.numeric else len(self._coded)) + flagged
+
+    @property
+    def _coded(self) -> tuple[str, ...]:
+        """The names of the categories, and "other" for all that are not listed (if it is not a category itself)."""
+        return self.names if OTHER in self.names else (*self.names, OTHER)
 
     def encoded_names(self, name: str) -> tuple[str, ...]:
         """Return the names of the encoded columns of the column called `name`.
@@ -109,7 +114,7 @@ class Column:
         flagged = self.missing == FLAG
         if self.numeric:
             return (name, *([f"{name} {MISSING}"] if flagged else []))
-        return tuple(f"{name}={value}" for value in (*self.names, OTHER, *([MISSING] if flagged else [])))
+        return tuple(f"{name}={value}" for value in (*self._coded, *([MISSING] if flagged else [])))
 
     def read(self, values: Any) -> Reading:
         """Return a column's values as numbers in the range, or as positions of categories; and what did not fit.
@@ -148,9 +153,10 @@ class Column:
         if self.numeric:
             made[:, 0] = self.scale(read)
         else:
-            other = len(self.categories)
+            other = self._coded.index(OTHER)
             instead = other if self.missing in (None, FLAG) else list(self.categories).index(as_text(self.missing))
-            made[rows, np.where(gone, instead, read)] = 1.0
+            known = np.where(read < len(self.categories), read, other)
+            made[rows, np.where(gone, instead, known)] = 1.0
         if self.missing == FLAG:
             made[gone] = 0.0
             made[gone, -1] = 1.0
@@ -202,6 +208,8 @@ class Column:
             )
 
     def _check_missing(self) -> None:
+        if self.missing == FLAG and not self.numeric and MISSING in self.categories:
+            raise ValueError('a category is called "missing" already: write missing = "missing" in place of "flag"')
         if self.missing is None or self.missing == FLAG or self.source is not None:
             return
         if not self.numeric:

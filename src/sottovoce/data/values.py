@@ -48,6 +48,8 @@ def read_categories(values: Any, known: Sequence[str]) -> Reading:
 
     >>> read_categories([True, False, "true"], ["false", "true"]).values.tolist()
     [1, 0, 1]
+    >>> read_categories(["3.0", "NA", "4"], ["3"]).values.tolist()
+    [0, -1, 1]
     """
     texts = texts_of(values)
     place = {value: number for number, value in enumerate(known)}
@@ -55,6 +57,8 @@ def read_categories(values: Any, known: Sequence[str]) -> Reading:
 
     def position(text: str) -> int:
         found = place.get(text, folded.get(text.casefold()))
+        if found is None:
+            found = place.get(as_text(_float(text)))  # files write the category 3 as 3.0, too
         if found is not None:
             return found
         return -1 if text.casefold() in _GONE else len(known)

@@ -60,12 +60,13 @@ def load(table: Data) -> tuple[DeclaredTable, DeclaredTable | None]:
     if isinstance(table.test, str):
         declared = {**made.columns, made.label: made.target}
         test = datasets.table(Path(table.test), made.label, list(made.columns), columns=declared).readable()
-        return _told(made, f"figures are measured on {len(test)} rows of {test.source}, without noise"), test
+        words = f"figures are measured on rows of {test.source}, without noise: the statement does not cover these rows"
+        return _told(made, words), test if len(test) else None
     if table.test == 0:
         return made, None
     train, test = made.hold_out(table.test, table.seed)
-    words = f"figures are measured on {len(test)} held-out rows, without noise: the statement does not cover these rows"
-    return _told(train, words), test
+    words = "figures are measured on held-out rows, without noise: the statement does not cover these rows"
+    return _told(train, words), test if len(test) else None
 
 
 def parts(table: Data, made: DeclaredTable) -> list[Any]:
