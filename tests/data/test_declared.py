@@ -97,7 +97,7 @@ def numbers(rows, parties=3, seed=0):
     rng = np.random.default_rng(seed)
     return {
         "lab": np.concatenate([rng.uniform(3.1, 11.0, rows - 3), [1e6, -1e6, 5e5]]),
-        "kind": np.array(["a", "b"] * (rows // 2 - 1) + ["secret", "a"]),
+        "kind": np.array(["a", "b"] * (rows // 2 - 30) + [f"secret {number}" for number in range(60)]),
         "y": np.arange(rows) % 4 == 0,
         "who": np.arange(rows) % parties,
     }
@@ -109,7 +109,7 @@ PRIVATE = {"lab": Column(range="private"), "kind": Column(categories="private"),
 def test_bought_ranges_lists_and_shares_are_right_and_hide_single_rows():
     held = table(numbers(3000), "y", columns=PRIVATE, party="who", private=sv.NoisyCounts(1.5, seed=1), share="private")
     assert held.columns["lab"].range == (3.0, 12.0)  # ends are 2^k and 1.5 2^k; three outliers are not shown
-    assert held.columns["kind"].names == ("a", "b")  # "secret" has one row
+    assert held.columns["kind"].names == ("a", "b")  # each secret has one row
     assert held.share == pytest.approx(0.25, abs=0.02)
     assert sum("bought" in word for word in held.facts.words) == 3
 
