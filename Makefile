@@ -8,7 +8,7 @@ export JAX_PLATFORMS ?= cpu
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 
-.PHONY: dist first-report setup demo test test-all soak lint format bench docs lock clean help
+.PHONY: dist first-report setup demo test test-all soak lint format bench bench-peers docs lock clean help
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -31,8 +31,8 @@ test: $(STAMP) ## every test that stands in a few minutes
 test-all: $(STAMP) ## the long ones too
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-soak: $(STAMP) ## interrupts, kills and damaged files at full count
-	SOAK=50 $(BIN)/python -m pytest tests/soak -q
+soak: $(STAMP) ## interrupts, kills, pairs, damaged files and full disks at full count
+	SOAK=1 $(BIN)/python -m pytest tests/soak -q -s
 
 lint: $(STAMP) ## ruff, the type checker and the import contract
 	$(BIN)/ruff check .
@@ -44,8 +44,18 @@ format: $(STAMP) ## rewrite in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP) ## speed, as ratios measured side by side
-	$(BIN)/python -m benchmarks
+bench: $(STAMP) ## speed, side by side, and the limits that were set; writes docs/benchmarks.md (5 minutes)
+	$(BIN)/python -m benchmarks --write
+
+PEERS := .venv-peers/.ready
+$(PEERS): benchmarks/peers/requirements.txt
+	@echo "Setting up .venv-peers with torch, Opacus, jax-privacy, JAXopt and MPI (about 1.5 GB)"
+	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+bench-peers: $(STAMP) $(PEERS) ## the same work in other libraries; writes docs/benchmarks.md (10 minutes)
+	$(BIN)/python -m benchmarks.peers --write
 
 docs: $(STAMP) ## check that every command and figure in the documents still holds
 	$(BIN)/python -m pytest --doctest-glob='*.md' README.md docs
@@ -61,4 +71,4 @@ lock: $(STAMP) ## write constraints.txt from what is installed
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
 clean:
-	rm -rf .venv .cache demo runs dist build
+	rm -rf .venv .venv-peers .cache demo runs dist build

@@ -1,14 +1,65 @@
-"""Run every benchmark of this folder, or the ones named: ``python -m benchmarks [name ...]``."""
+"""Run the benchmarks, or the ones named: ``python -m benchmarks [--write] [name ...]``.
 
-import pkgutil
+Each runs in a process of its own, so that one benchmark's memory and threads are not another's, and has a time limit.
+With ``--write`` what it prints also goes to docs/benchmarks.md. A benchmark that fails or takes too long leaves its
+section as it was, the others still run, and the exit code says so.
+"""
+
+from __future__ import annotations
+
 import subprocess
 import sys
-from pathlib import Path
+import threading
+import time
+from collections.abc import Mapping
+
+from benchmarks import page
+
+# Seconds, several times what each takes on a quiet machine with two cores: there all take below five minutes together.
+LIMITS = dict.fromkeys(("startup", "sampling", "agents", "ring", "mlp", "clipping", "ldp_dsbo"), 150)
+
+
+def run(limits: Mapping[str, int], words: list[str], module: str = "benchmarks.{}") -> int:
+    """Run the benchmarks named in `words`, all if none is; return how many failed. `module` says how to call one."""
+    write, names = "--write" in words, [word for word in words if word != "--write"] or list(limits)
+    unknown = [name for name in names if name not in limits]
+    if unknown:
+        sys.exit(f"there is no benchmark {unknown[0]}: choose from {', '.join(limits)}")
+    failed, start = [], time.perf_counter()
+    for name in names:
+        print(f"\n## {name}\n", flush=True)
+        began = time.perf_counter()
+        printed, fault = printed_by([sys.executable, "-m", *module.format(name).split()], limits[name])
+        took = f"{time.perf_counter() - began:.0f} s"
+        if fault:
+            failed.append(name)
+            print(f"\n{name}: {fault} ({took}); its section in {page.PAGE.name} is left as it was", flush=True)
+        else:
+            print(f"\n({took})", flush=True)
+            if write:
+                page.write(name, printed)
+    print(f"\nall in all {time.perf_counter() - start:.0f} s", flush=True)
+    if failed:
+        print(f"\nfailed: {', '.join(failed)}", flush=True)
+    return len(failed)
+
+
+def printed_by(command: list[str], limit: float) -> tuple[str, str]:
+    """Run a command, show what it prints as it comes, and return that and what went wrong ("" if nothing)."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=page.measure.ROOT)
+    assert process.stdout is not None
+    lines, late = [], threading.Event()
+    timer = threading.Timer(limit, lambda: (late.set(), process.terminate()))
+    timer.start()
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        lines.append(line)
+    code = process.wait()
+    timer.cancel()
+    if late.is_set():
+        return "".join(lines), f"took longer than its limit of {limit:g} s"
+    return "".join(lines), f"ended with status {code}" if code else ""
+
 
 if __name__ == "__main__":
-    here = str(Path(__file__).parent)
-    found = sorted(module.name for module in pkgutil.iter_modules([here]) if module.name != "__main__")
-    for name in sys.argv[1:] or found:
-        print(f"\n{name}", flush=True)
-        # a process each, so that one benchmark's memory and threads are not another's
-        subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)
+    sys.exit(run(LIMITS, sys.argv[1:]) and 1)

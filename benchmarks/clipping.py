@@ -1,26 +1,22 @@
-"""What clipping costs: book-keeping beside the plain (non-private) sum and `vmap(grad)`, measured in one run.
+"""What clipping costs: book-keeping beside the plain (non-private) sum and `vmap(grad)`.
 
-    python benchmarks/clipping.py
-
-Every figure is a step inside one compiled loop, as in a training run. The ratios matter, not the milliseconds: all
-contenders are timed in turn, several rounds over, and the best round of each counts.
+Every contender is a step inside one compiled loop, as in a training run, unless it is called "one by one".
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from benchmarks.measure import Turns, compare
 from sottovoce.clipping import clipped_sum
 
 PyTree = Any
 Loss = Callable[[PyTree, PyTree], jax.Array]
 Gradient = Callable[[PyTree, PyTree], PyTree]
-Run = Callable[[], PyTree]
 
 
 def mlp(key: jax.Array, sizes: tuple[int, ...] = (784, 256, 10)) -> PyTree:
@@ -79,13 +75,13 @@ def descend(gradient: Gradient, at: PyTree, batch: PyTree) -> PyTree:
     return jax.tree.map(lambda p, g: p - 1e-4 * g, at, gradient(at, batch))
 
 
-def loop(gradient: Gradient, start: PyTree, batch: PyTree, steps: int) -> tuple[Run, int]:
+def loop(gradient: Gradient, start: PyTree, batch: PyTree, steps: int) -> Turns:
     """Steps in one compiled loop. The batch is an argument: as a constant, XLA would compute with it beforehand."""
     run = jax.jit(lambda at, batch: jax.lax.fori_loop(0, steps, lambda _, at: descend(gradient, at, batch), at))
-    return lambda: run(start, batch), steps
+    return Turns(lambda: run(start, batch), steps)
 
 
-def one_by_one(gradient: Gradient, start: PyTree, batch: PyTree, steps: int) -> tuple[Run, int]:
+def one_by_one(gradient: Gradient, start: PyTree, batch: PyTree, steps: int) -> Turns:
     """Calls of one compiled step."""
     step = jax.jit(lambda at, batch: descend(gradient, at, batch))
 
@@ -95,20 +91,7 @@ def one_by_one(gradient: Gradient, start: PyTree, batch: PyTree, steps: int) -> 
             at = step(at, batch)
         return at
 
-    return run, steps
-
-
-def seconds(contenders: dict[str, tuple[Run, int]], rounds: int = 5) -> dict[str, float]:
-    """Best seconds per step of each contender, all taking turns."""
-    for run, _ in contenders.values():
-        jax.block_until_ready(run())
-    best = dict.fromkeys(contenders, float("inf"))
-    for _ in range(rounds):
-        for name, (run, steps) in contenders.items():
-            begin = time.perf_counter()
-            jax.block_until_ready(run())
-            best[name] = min(best[name], (time.perf_counter() - begin) / steps)
-    return best
+    return Turns(run, steps)
 
 
 def main() -> None:
@@ -122,36 +105,28 @@ def main() -> None:
         """Its gradient is a Hessian-vector product minus a gradient, the second-order surrogate of bilevel methods."""
         return jax.jvp(lambda at: mlp_loss(at, record), (at,), (direction,))[1] - mlp_loss(at, record)
 
-    best = seconds(
+    seen = compare(
+        "MLP 784-256-10, batch 256: gradients (MLP) and Hessian-vector products (HVP)",
         {
-            "MLP plain": loop(plain(mlp_loss), layers, batch, 50),
-            "MLP book-keeping": loop(booked(mlp_loss), layers, batch, 50),
-            "HVP plain": loop(plain(along), layers, batch, 50),
-            "HVP book-keeping": loop(booked(along), layers, batch, 50),
-            "CNN plain, one by one": one_by_one(plain(cnn_loss), kernels, images, 20),
-            "CNN book-keeping, one by one": one_by_one(booked(cnn_loss), kernels, images, 20),
-            "CNN book-keeping": loop(booked(cnn_loss), kernels, images, 20),
-        }
+            "MLP plain": loop(plain(mlp_loss), layers, batch, 30),
+            "MLP book-keeping": loop(booked(mlp_loss), layers, batch, 30),
+            "HVP plain": loop(plain(along), layers, batch, 30),
+            "HVP book-keeping": loop(booked(along), layers, batch, 30),
+            "MLP vmap(grad)": loop(per_record(mlp_loss), layers, batch, 1),
+        },
+        turns=7,
     )
-    slow = {
-        "CNN plain": loop(plain(cnn_loss), kernels, images, 3),
-        "MLP vmap(grad)": loop(per_record(mlp_loss), layers, batch, 2),
-    }
-    best |= seconds(slow, rounds=2)
-
-    print("milliseconds per step inside a compiled loop, unless 'one by one'")
-    for name, each in best.items():
-        print(f"  {name:30s} {1e3 * each:9.2f}")
-    print("ratios")
-    for top, bottom in (
-        ("MLP plain", "MLP book-keeping"),
-        ("MLP vmap(grad)", "MLP book-keeping"),
-        ("HVP plain", "HVP book-keeping"),
-        ("CNN plain", "CNN plain, one by one"),
-        ("CNN book-keeping", "CNN book-keeping, one by one"),
-        ("CNN book-keeping", "CNN plain, one by one"),
-    ):
-        print(f"  {top + ' / ' + bottom:62s} {best[top] / best[bottom]:8.2f}")
+    seen.show()
+    compare(
+        "CNN, two convolutions, batch 64",
+        {
+            "plain, one by one": one_by_one(plain(cnn_loss), kernels, images, 10),
+            "plain": loop(plain(cnn_loss), kernels, images, 2),
+            "book-keeping, one by one": one_by_one(booked(cnn_loss), kernels, images, 10),
+            "book-keeping": loop(booked(cnn_loss), kernels, images, 10),
+        },
+        turns=7,
+    ).show()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The memory of one private step of ResNet-18: five agents on directed graphs, a batch of 57 each, clipped per record.
 
-    python benchmarks/resnet.py [--width 64] [--batch 57] [--steps 1]
+    python -m benchmarks.resnet [--width 64] [--batch 57] [--steps 1]
 
 The pictures are random (32x32x3): memory and time do not depend on what they show. Peak memory is that of the whole
 process, compilation included.
@@ -9,12 +9,12 @@ process, compilation included.
 from __future__ import annotations
 
 import argparse
-import resource
 import time
 
 import numpy as np
 
 import sottovoce as sv
+from benchmarks import measure
 from sottovoce.problems import models
 from sottovoce.problems.tasks import Shape, get
 from sottovoce.theory.gradient_tracking import Rates
@@ -45,7 +45,7 @@ def main() -> None:
     result = sv.run(
         problem, parts, method, network=sv.networks.directed(PULL, PUSH), steps=given.steps, every=given.steps
     )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux counts in KiB
+    peak = measure.peak_mib() / 2**10
     print(f"ResNet-18, width {given.width}: {models.size(result.x):,} parameters, 5 agents, batch {given.batch} each")
     print(
         f"peak memory {peak:.2f} GiB; {given.steps} step(s) in {result.history['seconds'][-1]:.0f} s compile included"

@@ -171,22 +171,18 @@ class _LowerOnly(Method):
 
 def test_disjoint_levels_pay_in_parallel():
     method = _LowerOnly(sv.Release(1.0, 0.2), sv.Release(1.0, 0.2))
-    report = sv.account(method, sv.Population([Levels(20, 80)]), steps=1)
+    report = sv.account(method, sv.Population([Levels(20, 80, disjoint=True)]), steps=1)
     gdp = sv.privacy.sound.gdp_epsilon
     upper, lower = float(gdp(2 / 20 / 0.2, 1e-5)), float(gdp(np.sqrt(2) * 2 / 80 / 0.2, 1e-5))
     assert report.per_level == pytest.approx({"upper": upper, "lower": lower}, abs=1e-9)
     assert report.epsilon == max(upper, lower)
     # a unit in both levels moves both means of the release that reads both, under one noise
-    both = sv.account(method, sv.Population([Levels(20, 80)], shared={((0, "upper"), (0, "lower"))}), steps=1)
+    both = sv.account(method, sv.Population([Levels(20, 80)]), steps=1)
     moved = np.hypot(2 / 20 / 0.2 + 2 / 80 / 0.2, 2 / 80 / 0.2)
     assert both.epsilon == pytest.approx(float(gdp(moved, 1e-5)), abs=1e-9)
     laplace = sv.Release(1.0, 0.2, "laplace")
     with pytest.raises(ValueError, match="one Laplace noise"):
-        sv.account(
-            _LowerOnly(laplace, laplace),
-            sv.Population([Levels(20, 80)], shared={((0, "upper"), (0, "lower"))}),
-            steps=1,
-        )
+        sv.account(_LowerOnly(laplace, laplace), sv.Population([Levels(20, 80)]), steps=1)
     one_set = sv.account(method, sv.Population([100]), steps=1)
     assert one_set.epsilon == pytest.approx(float(gdp(np.sqrt(2) * 2 / 100 / 0.2, 1e-5)), abs=1e-9)
 

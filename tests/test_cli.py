@@ -175,3 +175,58 @@ def test_a_run_can_be_audited_and_its_ledger_read(capsys, monkeypatch, tiny_file
     code, out, _ = command(capsys, monkeypatch, "audit", tiny_file, "--set", "run.steps=1", *options)
     assert code == 0
     assert "discrete noise" in out
+
+
+DEEP = b"a" + b".a" * 5000 + b" = 1"
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "message"),
+    [
+        (b"a = " + b"[" * 50_000, [], "nested more than 20 deep"),
+        (DEEP, [], "nested more than 20 deep"),
+        (TINY.encode(), ["--set", "run.steps=" + "[" * 20_000], "nested more than 20 deep"),
+        (TINY.encode(), ["--set", "a" + ".a" * 5000 + "=1"], "nested more than 20 deep"),
+        (b"\xff\xfe" + TINY.encode(), [], "is not UTF-8 text"),
+        (b"variant = 3", [], r"variant is 3: write tables, \[\[variant"),
+        (b"variant = [[1]]", [], r"variant is \[\[1\]\]: write tables"),
+        (b"quick = 3", ["--quick"], r"quick is 3: write a table"),
+        (b"printed = 3\n" + TINY.encode(), [], "printed is 3: write tables"),
+        (TINY.encode(), ["--set", "data.seed=true"], "data.seed is True: input should be a number"),
+        (TINY.encode(), ["--set", "data.dim=true"], r"\[data\].dim is True: input should be a number"),
+        (TINY.encode(), ["--set", "run.seeds=[true]"], "input should be a number"),
+        (TINY.encode(), ["--set", "run.steps='4'"], "run.steps is '4': input should be a number"),
+        (TINY.encode(), ["--set", "compare.alone=1"], "should be a valid boolean"),
+        (TINY.encode(), ["--set", "run.steps=99999999999999999999"], "less than or equal to 1000000000"),
+        (TINY.encode(), ["--set", "data.dim=99999999999"], "does not fit into memory"),
+        (TINY.encode(), ["--set", "data.n=1"], "give at least 10"),
+    ],
+)
+def test_no_run_file_gives_a_traceback(capsys, monkeypatch, tiny_file, content, words, message):
+    """Attack b4, and what a campaign of mutated files found (tests/soak)."""
+    tiny_file.write_bytes(content)
+    code, _, err = command(capsys, monkeypatch, "account", tiny_file, *words)
+    assert code == 2
+    assert err.startswith("error ")
+    assert str(tiny_file) in err
+    assert re.search(message, err), err
+
+
+def test_what_may_not_be_read_or_used_is_named(capsys, monkeypatch, tiny_file, tmp_path):
+    def refused(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tmp_path), "read_bytes", refused)
+        assert "mine.toml cannot be read (Permission denied)" in command(capsys, monkeypatch, "run", tiny_file)[2]
+    code, _, err = command(capsys, monkeypatch, "run", tiny_file, "--out", "n" * 300)
+    assert (code, "File name too long): choose another path" in err) == (2, True)
+
+
+def test_a_fault_of_ours_is_one_line_too(capsys, monkeypatch, tiny_file):
+    def fault(*given):
+        raise KeyError("privacy")
+
+    monkeypatch.setattr("sottovoce.experiments.runfile.RunFile.load", fault)
+    code, _, err = command(capsys, monkeypatch, "account", tiny_file)
+    assert (code, cli.FAULT in err) == (2, True)

@@ -60,6 +60,7 @@ app.add_typer(ledgers, name="ledger")
 console = Console()
 notes = Console(stderr=True, highlight=False)
 
+FAULT = "This is a fault in sottovoce, not in what you gave it"
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="where results go [default: runs/NAME]")]
 Resume = Annotated[bool, typer.Option("--resume", help="continue what is in --out")]
 
@@ -82,6 +83,7 @@ def demo(
     set_: Set = None,
 ) -> None:
     """Let ten clinics tune a model together in private; prints a table and writes a report. Takes under a minute."""
+    _say("Ten clinics tune a model together; no record leaves its clinic. Loading JAX ...")  # a word before the wait
     from sottovoce.experiments.demo import demo as run_demo
 
     with _stoppable("sottovoce demo starts again from the beginning."):
@@ -163,6 +165,7 @@ def calibrate(
     """
     from sottovoce.experiments.calibrated import written
     from sottovoce.experiments.runfile import RunFile
+    from sottovoce.files import write_atomically
     from sottovoce.reports.comparison import upward
 
     if out is not None and not out.parent.is_dir():
@@ -181,7 +184,7 @@ def calibrate(
             table.add_row(name, "labels", "randomised response", "", "", *reached)
     console.print(table)
     if out is not None:
-        out.write_text(written(runfile.title, dict(made)))
+        write_atomically(out, written(runfile.title, dict(made)).encode())
         notes.print(f"wrote {escape(str(out))}")
 
 
@@ -338,12 +341,12 @@ def _stoppable(remedy: str) -> Iterator[None]:
 
 
 def _setups(file: Path, sets: list[str] | None, quick: bool) -> list[tuple[str, "Setup"]]:
-    from sottovoce.experiments.execute import setup
+    from sottovoce.experiments.execute import setups
     from sottovoce.experiments.runfile import RunFile
 
     runfile = RunFile.load(file, sets or (), quick)
     say_replaced(runfile.replaced)
-    return [(name, setup(case)) for name, case in runfile.cases.items()]
+    return list(setups(runfile).items())
 
 
 def _show(made: "Comparison", out: Path, write: bool = False) -> None:
@@ -377,8 +380,21 @@ def main() -> None:
     """Run the command line: an error is one clear line and exit code 2; SOTTOVOCE_DEBUG=1 shows where it came from."""
     try:
         app()
-    except (ValueError, TypeError, FloatingPointError, OSError) as error:
+    except BrokenPipeError:  # `sottovoce list | head`: nobody reads on, and there is nothing to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
         if os.environ.get("SOTTOVOCE_DEBUG"):
             raise
-        notes.print(f"[bold red]error[/] {escape(str(error))}", soft_wrap=True)
+        notes.print(f"[bold red]error[/] {escape(_in_words(error))}", soft_wrap=True)
         sys.exit(2)
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:  # not a sentence of ours
+        return f"{error.filename} cannot be used ({error.strerror}): choose another path, or ask for access to it"
+    if isinstance(error, ValueError | TypeError | FloatingPointError | OSError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return f"the memory is full ({error}): lower run.chunk, data.limit or data.agents"
+    return f"{type(error).__name__}: {error}. {FAULT}: SOTTOVOCE_DEBUG=1 shows where it comes from; please report it"

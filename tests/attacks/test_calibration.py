@@ -1,4 +1,4 @@
-"""Calibration at the ends of its range: no library error reaches the user, and what cannot be reached is said."""
+"""Calibration at the ends of its range: no library error reaches the user, what cannot be reached is said (b7)."""
 
 import math
 import warnings

@@ -1,4 +1,4 @@
-"""Noise is charged in float64 and drawn in float32: what is charged is never above what is drawn."""
+"""Noise is charged in float64 and drawn in float32: what is charged is never above what is drawn (a12)."""
 
 import jax
 import jax.numpy as jnp

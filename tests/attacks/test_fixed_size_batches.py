@@ -1,4 +1,4 @@
-"""Batches of a fixed size: a draw that misses the record takes another one, and with replacement it may come twice."""
+"""Batches of a fixed size: a draw that misses the record takes another, or the same one twice (a01, a15)."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Numbers that are not float32 inside a loss: 16 bits and fewer, complex ones, low matmul precision."""
+"""Numbers that are not float32 inside a loss: 16 bits (a06), complex numbers (a07), low matmul precision."""
 
 import itertools
 

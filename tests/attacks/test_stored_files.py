@@ -1,4 +1,7 @@
-"""Label stores, checkpoints, models and run folders: bad input, old copies, damage, and who may read them."""
+"""Label stores, checkpoints, models and run folders: bad input, old copies, foreign files, and who may read them.
+
+Attacks a08, b1 and b6; damaged files are in tests/soak.
+"""
 
 import json
 import shutil
@@ -10,15 +13,13 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.files import locked, write_atomically
+from sottovoce import files
+from sottovoce.files import locked
 from sottovoce.privacy import label_store
 from sottovoce.privacy.labels import Fresh, Labels, Memoised, Printed
 from sottovoce.privacy.mechanisms import Mechanism
 from sottovoce.runtime import checkpoint
-from sottovoce.runtime.result import Model
 from sottovoce.runtime.run_state import RunFolder
-
-from .test_ledgers import damaged, outcome
 
 LABELS = np.arange(60) % 3
 
@@ -131,7 +132,7 @@ def test_an_old_copy_of_a_label_store_is_refused(tmp_path):
     for _ in range(3):
         labels.redraw(1.0)
     path.write_bytes(old)
-    with pytest.raises(ValueError, match=r"labels\.npz is not what was written last.*old copy.*Restore both"):
+    with pytest.raises(ValueError, match=r"labels\.npz is not what was written last.*old copy.*restore both"):
         store(path)
     path.unlink()
     with pytest.raises(ValueError, match="not what was written last"):
@@ -151,13 +152,14 @@ def test_a_kill_at_any_write_leaves_a_label_store_that_can_be_used(tmp_path, mon
     path, calls = tmp_path / "labels.npz", []
     store(path).memo(1.0)
 
-    def boom(*args, **kwargs):
-        calls.append(args)
+    def boom(descriptor, data):
+        calls.append(descriptor)
         if len(calls) == kill:
             raise KeyboardInterrupt
-        write_atomically(*args, **kwargs)
+        put(descriptor, data)
 
-    monkeypatch.setattr(label_store, "write_atomically", boom)
+    put = files._put
+    monkeypatch.setattr(files, "_put", boom)
     with pytest.raises(KeyboardInterrupt):
         store(path).memo(0.5)
     monkeypatch.undo()
@@ -181,6 +183,23 @@ def test_a_second_store_of_the_same_labels_is_refused(tmp_path):
     Labels((LABELS + 1) % 3, classes=3, path=tmp_path / "churn.npz", ids=np.arange(60)).memo(1.0)  # another column
 
 
+def test_a_copy_of_a_label_store_is_refused_and_a_move_is_not(tmp_path):
+    """Two copies do not know what each other spends; one store may live elsewhere."""
+    home, copy, moved = tmp_path / "home", tmp_path / "copy", tmp_path / "moved"
+    store(home / "labels.npz").memo(1.0)
+    shutil.copytree(home, copy)
+    with pytest.raises(ValueError, match=r"copy/labels\.npz is a copy of .*home/labels\.npz, which is still there"):
+        store(copy / "labels.npz")
+    linked = tmp_path / "linked"
+    linked.symlink_to(home)
+    assert float(store(linked / "labels.npz").epsilon()) == 1.0
+    home.rename(moved)
+    store(moved / "labels.npz").memo(0.5)
+    shutil.copy(copy / "labels.npz", moved / "labels.npz")
+    with pytest.raises(ValueError, match="is not what was written last"):
+        store(moved / "labels.npz")
+
+
 def test_the_head_of_a_store_confirms_no_label_without_all_of_them(tmp_path):
     store(tmp_path / "labels.npz").memo(1.0)
     head = json.loads((tmp_path / "labels.npz.head").read_text())
@@ -188,59 +207,6 @@ def test_the_head_of_a_store_confirms_no_label_without_all_of_them(tmp_path):
     other = LABELS.copy()
     other[0] = 1
     assert head["labels"] != label_store._mark(head["salt"], other, store()._rows.hexdigest())
-
-
-def made(folder):
-    """A finished run in a folder, and readers of each of its files."""
-    data = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
-    problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(6), predict=lambda x, rows: rows @ x)
-    method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, 0.1), sampling=sv.Full())
-    sv.run(problem, [data], method, steps=4, every=2, out=folder)
-    like = checkpoint.read(folder / "checkpoint.npz", "checkpoint")[1]
-
-    def state(path):
-        leaves, facts = checkpoint.load(path, like)
-        return [np.asarray(leaf).tobytes() for leaf in leaves], facts
-
-    def model(path):
-        found = Model.load(path, problem)
-        return np.asarray(found.x).tobytes(), found.privacy.to_dict()
-
-    def run(path):
-        found = RunFolder.open(path.parent, resume=True)
-        return found.name, found.secret
-
-    return {"checkpoint.npz": state, "model.npz": model, "run.json": run}
-
-
-def test_damage_to_a_file_is_one_sentence_with_its_name_or_changes_nothing(tmp_path):
-    readers, rng = made(tmp_path / "run"), np.random.default_rng(1)
-    labels = store(tmp_path / "run" / "labels.npz")
-    labels.memo(1.0)
-
-    def read_labels(path):
-        found = store(path)
-        return float(found.epsilon()), found._memos[1.0].observed.tobytes()
-
-    expected_labels = read_labels(labels.path)
-    del labels
-    readers |= {"labels.npz": read_labels, "labels.npz.head": lambda path: read_labels(path.with_name("labels.npz"))}
-    home = tmp_path / "run"
-    for name, read in readers.items():
-        good = expected_labels if name.startswith("labels") else read(home / name)
-        for trial in range(80):
-            folder = tmp_path / f"{name}-{trial}"
-            folder.mkdir()
-            for beside in ("labels.npz", "labels.npz.head") if name.startswith("labels") else ():
-                shutil.copy(home / beside, folder / beside)
-            bad = folder / name
-            bad.write_bytes(damaged((home / name).read_bytes(), rng))
-            found = outcome(lambda read=read, bad=bad: read(bad))
-            if isinstance(found, Exception):
-                assert type(found) is ValueError, (name, found)
-                assert str(folder) in str(found), name
-            elif name != "labels.npz.head":  # its salt may change unnoticed, what was spent may not
-                assert found == good, name
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"\x93NUMPY", b"not a file of ours", b"[1]", b"null", b"\xff\xfe"])
@@ -255,7 +221,7 @@ def test_foreign_files_are_refused(tmp_path, content):
         with pytest.raises(ValueError, match="found"):
             read()
     (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"run\.json does not name a run"):
+    with pytest.raises(ValueError, match=r"run\.json is damaged, or is not the name of a run .*restore it"):
         RunFolder.open(tmp_path, resume=True)
 
 
@@ -272,7 +238,9 @@ def test_a_model_is_no_checkpoint_and_an_old_version_is_named(tmp_path, monkeypa
 
 
 def test_what_is_private_is_readable_by_its_owner_only(tmp_path):
-    made(tmp_path / "run")
+    problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(3))
+    method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, 0.1), sampling=sv.Full())
+    sv.run(problem, [np.ones((50, 3), np.float32)], method, steps=1, out=tmp_path / "run")
     store(tmp_path / "run" / "labels.npz").memo(1.0)
     public = {"model.npz", "result.json"}
     for file in (tmp_path / "run").iterdir():

@@ -302,7 +302,7 @@ def test_replay_finds_no_more_in_usual_data_than_the_canary_does():
 @pytest.mark.parametrize("level", [pytest.param("upper", marks=pytest.mark.slow), "lower"])
 @pytest.mark.slow
 def test_two_levels_are_audited_each(level):
-    setting = {"data": sv.Population({"upper": [8], "lower": [8]}), "steps": 3, "delta": DELTA}
+    setting = {"data": sv.Population([sv.data.Levels(8, 8, disjoint=True)]), "steps": 3, "delta": DELTA}
     method = sv.calibrate(configured("DpBilevel", Full())[0], epsilon=3.0, **setting)
     finding = audit(method, level=level, trials=8000, **setting)
     assert finding.passed

@@ -54,3 +54,16 @@ def test_convolution_in_slices(layout, options):
     convolve = lambda x, w: lax.conv_general_dilated(x, w, dimension_numbers=layout, **options)  # noqa: E731
     np.testing.assert_allclose(jax.jit(in_slices(convolve))(x, w), convolve(x, w), atol=1e-4)
     assert "conv_general_dilated" not in str(jax.make_jaxpr(in_slices(convolve))(x, w))
+
+
+def test_strides_become_channels_where_the_window_is_a_multiple_of_them():
+    """A 6 x 4 window that moves by 3 and 2 is a 2 x 2 window over tiles: four slices, and one that cuts the image."""
+    x, w = draw(2, 13, 11, 3), draw(6, 4, 3, 5)
+    layout = ("NHWC", "HWIO", "NHWC")
+    convolve = lambda x, w: lax.conv_general_dilated(  # noqa: E731
+        x, w, (3, 2), [(2, 1), (-1, 3)], dimension_numbers=layout
+    )
+    slope = lambda fn: jax.grad(lambda x, w: jnp.sum(jnp.cos(fn(x, w))), (0, 1))  # noqa: E731
+    for ours, theirs in ((in_slices(convolve), convolve), (slope(in_slices(convolve)), slope(convolve))):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), jax.jit(ours)(x, w), theirs(x, w))
+    assert str(jax.make_jaxpr(in_slices(convolve))(x, w)).count("= slice[") == 5

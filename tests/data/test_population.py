@@ -35,6 +35,8 @@ def test_sizes_come_as_lists_levels_or_by_level(sizes, wanted):
         (({"middle": [1]},), "'upper' and 'lower'"),
         (([1, 2], "record", ("a",)), "one name per party"),
         (([1, 2], "record", ("a", "a")), "one name per party"),
+        (([Levels(1, 2)], "record", (), (), ("yes",)), "apart is"),
+        (([Levels(1, 2, disjoint=True)], "record", (), {((0, "upper"), (0, "lower"))}), "given as disjoint"),
     ],
 )
 def test_bad_sizes_and_names_are_refused(arguments, message):
@@ -81,31 +83,28 @@ def test_a_unit_in_both_levels_is_seen_and_one_in_either_is_not():
     assert [population.in_both_levels(party) for party in range(2)] == [False, True]
 
 
-def test_a_record_in_both_levels_is_seen():
-    both = sv.Population.of([Levels(Part(POOL, np.arange(5)), Part(POOL, np.arange(4, 9)))])
-    assert both.in_both_levels(0)
-    copies = sv.Population.of([Levels(POOL[:5].copy(), POOL[4:9].copy())])  # nobody can know
-    assert not copies.in_both_levels(0)
-
-
 def test_a_record_with_two_parties_is_seen():
     assert sv.Population.of([Part(POOL, np.arange(5)), Part(POOL, np.arange(4, 9))]).spread
     assert not sv.Population.of([Part(POOL, np.arange(4)), Part(POOL, np.arange(4, 9))]).spread
+    assert sv.Population.of([POOL[:5], POOL[4:9]]).spread  # two views of one array
+    assert sv.Population.of([POOL[::-1], POOL[4:9]]).spread
+    assert not sv.Population.of([POOL[::2], POOL[1::2]]).spread
 
 
-def test_units_of_two_parties_are_the_same_only_if_their_ids_come_from_one_column():
+def test_units_of_two_parties_are_the_same_if_their_ids_are_equal_whichever_column_they_stand_in():
     ids = np.arange(20) // 2
     rows = np.array([0, 2]), np.array([1, 4])  # both hold a record of unit 0
     one_column = sv.Population.of([Part(POOL, own, ids) for own in rows])
     assert one_column.spread
     assert one_column.shared == {frozenset({(0, "records"), (1, "records")})}
-    assert not sv.Population.of([Part(POOL, own, ids.copy()) for own in rows]).spread
+    assert sv.Population.of([Part(POOL.copy(), own, ids.copy()) for own in rows]).shared == one_column.shared
+    assert not sv.Population.of([Part(POOL, own, ids + 10 * k) for k, own in enumerate(rows)]).spread
 
 
 def test_a_unit_of_two_parties_and_both_levels_names_all_its_places():
     ids = np.zeros(20, int)
     parts = [Levels(Part(POOL, rows[:2], ids), Part(POOL, rows[2:], ids)) for rows in np.arange(8).reshape(2, 4)]
-    (cells,) = (cells for cells in sv.Population.of(parts).shared if len(cells) > 2)
+    (cells,) = sv.Population.of(parts).shared
     assert cells == {(party, level) for party in range(2) for level in ("upper", "lower")}
 
 
@@ -118,6 +117,12 @@ def test_a_unit_of_two_parties_and_both_levels_names_all_its_places():
         ([POOL, POOL[:0]], "party 1 has no records"),
         ([POOL, np.zeros((3, 2), np.float32)], "party 1 holds records of shapes"),
         ([Part(POOL, np.array([1, 1]))], "party 0 lists a row twice"),
+        ([Part(POOL, np.array([1, 20]))], "party 0 lists row 20 of 20 records"),  # JAX would read row 19
+        ([np.broadcast_to(POOL[:1], 20)], "party 0 holds one row, repeated"),
+        ([Part(POOL, np.ones(20, bool))], "party 0 has rows of type bool: give row numbers"),
+        ([Part(POOL, np.arange(3), np.arange(3))], "one id per record"),
+        ([Part(POOL, np.arange(3), np.full(20, np.nan))], "no unit id for row 0"),
+        ([Part(POOL, np.arange(3), np.array([1, None] * 10))], "no unit id for row 1"),
         ([Part(POOL, np.arange(2)), Part(POOL, np.arange(2), np.arange(20))], "every party names a privacy unit"),
         ([np.array(["a", "b"])], "records must be numbers"),
         ([{"a": POOL, "b": POOL[:3]}], "share their first axis"),

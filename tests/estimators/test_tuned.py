@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
 import sottovoce as sv
@@ -101,6 +102,18 @@ def test_a_given_state_is_a_simulation_and_says_so(fitted) -> None:
     secret = TunedLogisticRegression(epsilon=2.0, steps=4).fit(X, Y)
     assert any("secret key" in caveat for caveat in secret.privacy_.caveats)
     assert any("fitted on these rows before" in caveat for caveat in secret.privacy_.caveats)
+
+
+@pytest.mark.slow
+def test_a_grid_search_is_added_up_in_its_ledger_and_warns_without() -> None:
+    ledger, rows = sv.Ledger(), slice(0, 600)
+    search = GridSearchCV(TunedLogisticRegression(steps=2, ledger=ledger), {"epsilon": [0.5]}, cv=2)
+    search.fit(X[rows], Y[rows])
+    assert len({entry.run for entry in ledger.entries.values()}) == 3  # two folds, and all rows
+    spent = float(ledger.epsilon("0", 1e-5, "zero-out"))
+    assert spent > 1.5 * search.best_estimator_.privacy_.epsilon
+    with pytest.warns(UserWarning, match="fitted on before"):
+        search.set_params(estimator__ledger=None).fit(X[rows], Y[rows])
 
 
 @pytest.mark.slow

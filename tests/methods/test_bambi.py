@@ -369,7 +369,7 @@ def test_it_finds_the_coefficient_that_generalises() -> None:
     columns = sv.Columns([told, noise]).levels(upper=0.5)
     problem = hyper_parameters([2, 12], start=-3.0)
     method = Bambi(20, 100, 1.0, 0.5, Open(), directions=4)
-    result = sv.run(problem, sv.Table(columns, Labels(label, 2)), method, steps=40)
+    result = sv.run(problem, sv.Table(columns, Labels(label, 2)), method, steps=60)
     assert result.x[1] > result.x[0] + 0.3
     assert result.x[1] > -2.5
 

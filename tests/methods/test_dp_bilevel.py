@@ -64,7 +64,9 @@ def test_batches_are_not_shared() -> None:
 
 def test_levels_pay_for_what_they_read() -> None:
     report = sv.account(
-        dataclasses.replace(WORKED, release_x=None), sv.Population([sv.data.Levels(1000, 4000)]), steps=10
+        dataclasses.replace(WORKED, release_x=None),
+        sv.Population([sv.data.Levels(1000, 4000, disjoint=True)]),
+        steps=10,
     )
     upper = sound.dp_bilevel(10, 1000, 1e-9, 1.0, [(1.0, 0.05, 30)], 1e-5)
     lower = sound.dp_bilevel(10, 4000, 1e-9, 1.0, [(1.0, 0.05, 30)] * 2, 1e-5)
@@ -265,9 +267,10 @@ def test_grid_chooses_and_is_charged_for_it() -> None:
     result = sv.run(RIDGE, PART, grid, steps=30)
     assert float(result.x[0]) == -4.0  # exp(1) keeps the weights near zero
     one = DpGrid(((-4.0, 0.5),), Release(1.0, 0.01), Full())
-    dear, cheap = (sv.account(m, sv.Population([sv.data.Levels(40, 40)]), steps=30) for m in (grid, one))
+    dear, cheap = (sv.account(m, sv.Population([sv.data.Levels(40, 40, disjoint=True)]), steps=30) for m in (grid, one))
     assert dear.per_level["lower"] == pytest.approx(
-        float(sv.account(one, sv.Population([sv.data.Levels(40, 40)]), steps=60).per_level["lower"]), rel=1e-9
+        float(sv.account(one, sv.Population([sv.data.Levels(40, 40, disjoint=True)]), steps=60).per_level["lower"]),
+        rel=1e-9,
     )
     assert cheap.per_level["upper"] == 0.0 < dear.per_level["upper"]
 

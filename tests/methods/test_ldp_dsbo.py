@@ -95,7 +95,7 @@ def test_batches_share_one_mechanism_and_levels_pay_apart() -> None:
     z = math.sqrt(1 / 3)  # three equal Gaussian releases of one batch
     merged = sv.privacy.sound.gradient_release(19, 10, 100, 1.0, 0.1 * z, 1e-5)
     assert both.epsilon == pytest.approx(float(merged), rel=1e-3)
-    apart = account(method, 1e-5, data=sv.Population([sv.data.Levels(100, 100)] * 10))
+    apart = account(method, 1e-5, data=sv.Population([sv.data.Levels(100, 100, disjoint=True)] * 10))
     assert apart.per_level["upper"] < apart.per_level["lower"] == pytest.approx(both.epsilon, rel=1e-6)
 
 

@@ -19,9 +19,11 @@ import pytest
 from sottovoce.accounting import marks, trace
 from sottovoce.accounting.account import _group
 from sottovoce.clipping import bookkeeping
+from sottovoce.data import overlap
 from sottovoce.methods.handle import Handle
 from sottovoce.privacy import accountant, discrete, exact_gate, gate, ledger, mechanisms
 from sottovoce.privacy.sampling import Poisson
+from sottovoce.problems import captures
 from sottovoce.runtime import answers, interpreter, keys, threads
 
 TESTS = Path(__file__).parents[1]
@@ -206,6 +208,60 @@ MUTATIONS = [
         "t == 0 or self.pay(me, t)",
         "runtime/test_threads.py",
         "test_every_step_is_paid_for_wherever_a_run_goes_on",
+    ),
+    Mutation(
+        "levels of unknown origin taken as disjoint",
+        overlap.apart,
+        'return "said" if said else ""',
+        'return "said"',
+        "data/test_overlap.py",
+        "test_levels_of_unknown_origin_pay_for_both_unless_they_are_said_to_be_disjoint",
+        ("copies",),
+    ),
+    Mutation(
+        "shared memory believed to be disjoint",
+        overlap.apart,
+        "if shared and said:",
+        "if False:",
+        "data/test_overlap.py",
+        "test_levels_that_share_memory_pay_for_both_whatever_is_said",
+        ("reversed",),
+    ),
+    Mutation(
+        "default arguments of a loss not looked at",
+        captures._of_function,
+        "found += zip(reversed(positional), reversed(function.__defaults__ or ()))",
+        "assert positional",
+        "problems/test_captures.py",
+        "test_a_loss_that_brings_data_along_is_refused",
+        ("a 0-d NumPy array",),
+    ),
+    Mutation(
+        "classes not looked at",
+        captures.arrays_in,
+        "names & vars(c).keys()",
+        "()",
+        "problems/test_captures.py",
+        "test_a_loss_that_brings_data_along_is_refused",
+        ("static method",),
+    ),
+    Mutation(
+        "keys that do not depend on the records",
+        keys.agent_keys,
+        ".encode() + own).digest()",
+        ".encode()).digest()",
+        "attacks/test_same_seed.py",
+        "test_a_run_that_differs_draws_other_noise",
+        ("one value",),
+    ),
+    Mutation(
+        "keys that do not depend on the program",
+        keys.agent_keys,
+        "{seed}|{program}|",
+        "{seed}|",
+        "attacks/test_same_seed.py",
+        "test_a_run_that_differs_draws_other_noise",
+        ("noise",),
     ),
     Mutation(
         "a ledger that does not check its chain",

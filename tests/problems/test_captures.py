@@ -1,12 +1,16 @@
 """What a loss or a method may not bring along: arrays of any shape, wherever they hide, and calls back to Python."""
 
 import functools
+import sys
+import types
+from collections import deque
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 import sottovoce as sv
 from sottovoce.methods.dp_sgd import DpSgd
@@ -30,6 +34,42 @@ class _Holder:
     __call__ = loss
 
 
+class _Class:
+    mean = MEAN
+    table = np.asarray(0.5)
+
+    @staticmethod
+    def told():
+        return _Class.table
+
+    @property
+    def computed(self):
+        return HALF
+
+
+_INSTANCE = _Class()
+_MODULE = types.ModuleType("somebodys")
+_MODULE.mean, _MODULE.inner = HALF, types.ModuleType("somebodys.inner")
+_MODULE.inner.mean = HALF
+sys.modules["somebodys"] = _MODULE
+
+
+def _imports(x, r):
+    import somebodys
+
+    return square(x, r) * somebodys.mean
+
+
+def _nested(times):
+    def wrapped(inner):
+        return lambda x, r: inner(x, r)
+
+    loss = lambda x, r, c=HALF: square(x, r) * c  # noqa: E731
+    for _ in range(times):
+        loss = wrapped(loss)
+    return loss
+
+
 @jax.custom_vjp
 def _steep(x):
     return jnp.sum(x)
@@ -46,6 +86,13 @@ def _curved(x):
 @_curved.defjvp
 def _curved_rule(primals, tangents):
     return jnp.sum(primals[0]), jnp.sum(tangents[0] * jnp.asarray(DATA[0]))
+
+
+def _with_attribute(x, r):
+    return square(x, r) * _with_attribute.mean
+
+
+_with_attribute.mean = HALF
 
 
 def _closed():
@@ -69,6 +116,22 @@ def _closed():
             square(x, r)
             + jax.lax.stop_gradient(jax.pure_callback(lambda: np.float32(1.0), jax.ShapeDtypeStruct((), jnp.float32)))
         ),
+        "io_callback": lambda x, r: (
+            square(x, r)
+            + jax.lax.stop_gradient(io_callback(lambda: np.float32(1.0), jax.ShapeDtypeStruct((), jnp.float32)))
+        ),
+        "attribute of a class": lambda x, r: square(x, r) * _Class.mean,
+        "attribute of an instance's class": lambda x, r, it=_INSTANCE: square(x, r) * it.table,
+        "static method": lambda x, r: square(x, r) * _Class.told(),
+        "property": lambda x, r, it=_INSTANCE: square(x, r) * it.computed,
+        "module": lambda x, r: square(x, r) * _MODULE.mean,
+        "module in a module": lambda x, r: square(x, r) * _MODULE.inner.mean,
+        "module imported inside": _imports,
+        "deque": lambda x, r, c=deque([HALF]): square(x, r) * c[0],
+        "function in function": lambda x, r: (lambda y: y * HALF)(square(x, r)),
+        "a hundred functions deep": _nested(100),
+        "partial in a partial": functools.partial(functools.partial(lambda t, u, x, r: square(x, r) * t, HALF), 1.0),
+        "attribute of a function": _with_attribute,
         "debug callback": lambda x, r: (jax.debug.callback(lambda v: None, x), square(x, r))[1],
     }
 
@@ -109,8 +172,27 @@ class _Laden(DpSgd):
         object.__setattr__(self, "table", DATA)
 
 
-@pytest.mark.parametrize("kind", [_Informed, _Laden])
+@dataclass(frozen=True)
+class _Classy(DpSgd):
+    """Reads an array of its class."""
+
+    table = DATA
+
+    def init(self, problem, agent):
+        return super().init(problem, agent)._replace(x=self.table.mean(axis=0))
+
+
+@dataclass(frozen=True)
+class _Calling(DpSgd):
+    """Calls back to Python."""
+
+    def init(self, problem, agent):
+        shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+        return super().init(problem, agent)._replace(x=jax.pure_callback(lambda: np.ones(2, np.float32), shape))
+
+
+@pytest.mark.parametrize("kind", [_Informed, _Laden, _Classy, _Calling])
 def test_a_method_that_brings_data_along_is_refused(kind):
     method = kind(rate=0.1, gradient=sv.Release(1.0, 0.1), sampling=sv.Full())
-    with pytest.raises(ValueError, match="by-pass the privacy gate"):
+    with pytest.raises(ValueError, match=r"by-pass the privacy gate|calls back to Python"):
         sv.account(method, sv.Population([30]), steps=1)

@@ -273,14 +273,28 @@ def test_a_single_pass_that_is_drawn_again_is_paid_for_again(tmp_path, monkeypat
     assert twice > 1.2 * once.epsilon
 
 
-def test_a_resumed_table_charges_its_fresh_labels_anew(tmp_path, monkeypatch):
-    """Its noise is the same again, but the store of the labels cannot know."""
-    labels = sv.Labels(LABEL, 2, seed=0)
-    fresh = dataclasses.replace(BAMBI, labels=Fresh(0.1))
-    kind = dataclasses.replace(KINDS["columns"], method=fresh, data=lambda: sv.Table(sv.Columns(BLOCKS), labels))
+def test_a_resumed_table_pays_once_for_the_noise_that_it_draws_again(tmp_path, monkeypatch):
+    """The store knows the run by a keyed name of its noise; other noise in the same folder is paid for."""
+
+    def kind(scale, path=tmp_path / "labels.npz"):
+        fresh = dataclasses.replace(BAMBI, labels=Fresh(scale))
+        labels = sv.Labels(LABEL, 2, seed=0, path=path)
+        return dataclasses.replace(
+            KINDS["columns"], method=fresh, data=lambda: sv.Table(sv.Columns(BLOCKS), labels)
+        ), labels
+
+    first, labels = kind(0.1)
     with monkeypatch.context() as patch:
-        stopping(kind.place, 2, patch)
+        stopping(first.place, 2, patch)
         with pytest.raises(KeyboardInterrupt):
-            kind.run(out=tmp_path)
+            first.run(out=tmp_path / "run")
     once = float(labels.epsilon())
-    assert kind.run(out=tmp_path, resume=True).privacy.epsilon == pytest.approx(2 * once)
+    del first, labels
+    again, labels = kind(0.1)  # as another process reads it
+    assert again.run(out=tmp_path / "run", resume=True).privacy.epsilon == pytest.approx(once)
+    (tmp_path / "run" / "checkpoint.npz").unlink()
+    (tmp_path / "run" / "result.json").unlink()
+    del again, labels
+    other, _ = kind(0.2)
+    assert other.run(out=tmp_path / "run", resume=True).privacy.epsilon == pytest.approx(1.5 * once)
+    assert other.run(out=tmp_path / "second").privacy.epsilon == pytest.approx(2 * once)  # another folder, paid again

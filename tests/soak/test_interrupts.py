@@ -1,6 +1,6 @@
 """Ctrl-C at random moments: the folder always resumes, and nothing that was released goes unpaid.
 
-`make test-all` tries a few moments, `make soak` many (SOAK=50).
+`make test-all` tries a few moments, `make soak` many.
 """
 
 import os
@@ -20,7 +20,9 @@ import sottovoce as sv
 from sottovoce.privacy.labels import Labels, Memoised
 from sottovoce.runtime.run import drive
 
-MOMENTS = int(os.environ.get("SOAK", "5"))
+from .campaign import cases
+
+MOMENTS = cases(50, 5)
 DATA = [np.random.default_rng(seed).normal(size=(30, 2)).astype(np.float32) for seed in range(3)]
 SQUARE = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(2))
 SGD = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, 0.1), sampling=sv.Poisson(10))

@@ -16,6 +16,7 @@ import numpy as np
 
 from sottovoce.accounting.table import blank, table_account
 from sottovoce.accounting.trace import Charge, Trace, stand_in, stand_in_records, trace
+from sottovoce.data.overlap import REASONS
 from sottovoce.data.population import Population, named, parts_by_level, record_shapes
 from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method, Setting
@@ -274,16 +275,7 @@ class Account:
             caveats.append(
                 "epsilon is infinite: a release has no clip or (almost) no noise, or its messages have no proved bound"
             )
-        both = [party for party in range(self.population.parties) if self.population.in_both_levels(party)]
-        if len(self.population.sizes) == 2 and len(both) < self.population.parties:
-            caveats.append(
-                "levels hold disjoint records, split without looking at values: each is charged for its own level"
-            )
-        if both:
-            caveats.append(
-                f"some units have records in both levels: they are charged for both (parties "
-                f"{named(self.population, both)})"
-            )
+        caveats += self._level_caveats()
         if self.population.spread:
             caveats.append("some units have records with several parties: epsilon is of what one party holds of them")
         caveats.append(
@@ -291,6 +283,30 @@ class Account:
             "losses and methods"
         )
         return caveats
+
+    def _level_caveats(self) -> list[str]:
+        """Say which parties pay for one level and which for both, and by which rule."""
+        if len(self.population.sizes) == 1:
+            return []
+        by_rule: dict[str, list[int]] = {}
+        for party, rule in enumerate(self.population.apart):
+            known = rule or ("seen" if self.population.seen_in_both_levels(party) else "unknown")
+            by_rule.setdefault(known, []).append(party)
+        said = {
+            "seen": "some units have records in both levels: they are charged for both",
+            "unknown": "nothing says that the levels hold different records: they are charged for both (split them by "
+            "sv.data.levels, name units, or give Levels(upper, lower, disjoint=True))",
+        }
+        for how, reason in REASONS.items():
+            said[how] = (
+                f"levels hold disjoint records ({reason}), split without looking at values: each is charged for its "
+                "own level"
+            )
+        several = len(by_rule) > 1
+        return [
+            said[rule] + (f" (parties {named(self.population, parties)})" if several else "")
+            for rule, parties in by_rule.items()
+        ]
 
 
 def bought(population: Population, steps: range) -> Spent:
@@ -353,7 +369,8 @@ def _group(
         elif len(both) > 1:
             raise ValueError(
                 f"release {charge.release.name!r} reads both levels under one Laplace noise, and some units are in "
-                "both: no sum of two covers it. Use Gaussian noise, or keep each unit in one level"
+                "both, or may be: no sum of two covers it. Use Gaussian noise, or keep each unit in one level and say "
+                "so: sv.data.levels, unit ids, or Levels(upper, lower, disjoint=True)"
             )
         else:
             laplace += [inverse] * charge.times

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from scipy.optimize import brentq
-
 from sottovoce.accounting.account import Account, account_of
 from sottovoce.accounting.table import calibrate_labels
 from sottovoce.methods.base import Method
@@ -129,6 +127,8 @@ def _factor(report: Callable[[float], PrivacyReport], epsilon: float, tolerance:
         loudest = report(1e12)
         if not math.isfinite(loudest.epsilon):
             raise ValueError(f"no noise level helps: {loudest.statement()} {' '.join(loudest.caveats)}")
+    from scipy.optimize import brentq
+
     low, high = _bracket(excess)
     root = float(brentq(excess, low, high, xtol=tolerance / 8, rtol=1e-12, maxiter=60))
     while excess(root) > math.log1p(tolerance / 2) * 0.9:  # the last step must land on the safe side

@@ -236,8 +236,8 @@ class TableAccount:
     delta: float
     seed: int
 
-    def charge(self, labels: Labels) -> None:
-        """Charge each label for its uses in the whole run, before any of them happens."""
+    def charge(self, labels: Labels, run: str | None = None) -> None:
+        """Charge each label for its uses in the whole run, before any of them happens; once for a run with a name."""
         method = self.method
         method.labels.vectors(labels, self.rows)  # memoised labels are drawn, and charged, once
         if method.labels.per_use(2, 1) is None:
@@ -253,7 +253,7 @@ class TableAccount:
                 each = cost[1] * crossing.times // method.batches[str(crossing.level)]
                 costs[cost[0]] = costs.get(cost[0], 0) + each * uses[str(crossing.level)]
         if costs:
-            labels.charge(costs)
+            labels.charge(costs, run=run)
 
     @property
     def rows(self) -> np.ndarray:

@@ -114,7 +114,8 @@ def trace(method: Method, problem: Any, known: Known) -> Trace:
     init = jax.make_jaxpr(begin)(number)
     shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in init.out_avals)
     stepped = jax.make_jaxpr(step)(number, number, *shapes)
-    for closed in (init, stepped):
+    for name, closed in (("init", init), ("step", stepped)):
+        captures.refuse_callbacks(f"{type(method).__name__}.{name}", closed)
         _refuse_hidden(closed.jaxpr)
     private = _settled(init.jaxpr, stepped.jaxpr)
     charges = (*_charges(init.jaxpr, "init", known), *_charges(stepped.jaxpr, "step", known))

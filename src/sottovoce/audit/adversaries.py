@@ -94,7 +94,8 @@ def canaries(method: Method, sizes: Mapping[str, np.ndarray], target: Target, wi
 
     by_level = {level: records(level) for level in sizes}
     if target.level in ("upper", "lower"):
-        parts: list[Any] = [Levels(as_part(up), as_part(low)) for up, low in zip(by_level["upper"], by_level["lower"])]
+        both = zip(by_level["upper"], by_level["lower"])
+        parts: list[Any] = [Levels(as_part(up), as_part(low), disjoint=True) for up, low in both]
     else:
         parts = by_level["records"]
     return problems[kind](), lay_out(parts)

@@ -31,7 +31,7 @@ def _convolution(images: Any, kernel: Any, **params: Any) -> Callable[[Array, Ar
     """Multiply patches of the images, one row per place of the window, by the kernel as a matrix."""
     in_spec, kernel_spec, out_spec = params["dimension_numbers"]
     window = [kernel.shape[i] for i in kernel_spec[2:]]
-    geometry = window, params["window_strides"], params["padding"], params["lhs_dilation"], params["rhs_dilation"]
+    full = window, params["window_strides"], params["padding"], params["lhs_dilation"], params["rhs_dilation"]
     if _is_too_large(window):
         return None
     by_feature, by_batch = params["feature_group_count"], params["batch_group_count"]
@@ -39,8 +39,11 @@ def _convolution(images: Any, kernel: Any, **params: Any) -> Callable[[Array, Ar
     groups = by_feature * by_batch  # JAX allows only one of the two to exceed 1
 
     def convolve(images: Array, kernel: Array) -> Array:
+        geometry: tuple[Any, ...] = full
         x = lax.transpose(images, (in_spec[0], *in_spec[2:], in_spec[1]))  # batch, space, channels
         w = lax.transpose(kernel, (*kernel_spec[2:], kernel_spec[1], kernel_spec[0]))  # window, channels in, out
+        if groups == 1:
+            x, w, geometry = _folded(x, w, *full)
         channels, features = w.shape[-2:]
         slices = _slices(x, jnp.zeros((), x.dtype), *geometry)
         batch, *space = slices[0].shape[:-1]
@@ -60,6 +63,39 @@ def _convolution(images: Any, kernel: Any, **params: Any) -> Callable[[Array, Ar
         return lax.transpose(out, [int(i) for i in order])
 
     return convolve
+
+
+def _folded(
+    x: Array,
+    w: Array,
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    base_dilation: Sequence[int],
+    window_dilation: Sequence[int],
+) -> tuple[Array, Array, tuple[Any, ...]]:
+    """Turn strides into channels where the window is a multiple of them: fewer slices, and each is longer in memory.
+
+    For example, an 8 x 8 window that moves by 2 over one channel is a 4 x 4 window that moves by 1 over the four
+    channels that each 2 x 2 tile of the image holds: 16 slices instead of 64.
+    """
+    geometry = window, strides, padding, base_dilation, window_dilation
+    if max(strides) == 1 or {*base_dilation, *window_dilation} != {1} or any(k % s for k, s in zip(window, strides)):
+        return x, w, geometry
+    n = len(window)
+    x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *((low, high, 0) for low, high in padding), (0, 0, 0)])
+    reach = [(size - k) // s * s + k for size, k, s in zip(x.shape[1:-1], window, strides)]  # what the window meets
+    x = lax.slice(x, (0,) * (n + 2), (x.shape[0], *reach, x.shape[-1]))
+    tiles = [part for size, s in zip(reach, strides) for part in (size // s, s)]
+    outer, inner = range(0, 2 * n, 2), range(1, 2 * n, 2)
+    x = x.reshape(x.shape[0], *tiles, x.shape[-1])
+    x = lax.transpose(x, (0, *(1 + i for i in outer), *(1 + i for i in inner), 2 * n + 1))
+    x = x.reshape(*x.shape[: n + 1], -1)
+    steps = [part for k, s in zip(window, strides) for part in (k // s, s)]
+    w = lax.transpose(w.reshape(*steps, *w.shape[-2:]), (*outer, *inner, 2 * n, 2 * n + 1))
+    w = w.reshape(*w.shape[:n], -1, w.shape[-1])
+    ones = (1,) * n
+    return x, w, (w.shape[:n], ones, ((0, 0),) * n, ones, ones)
 
 
 def _largest(x: Any, **params: Any) -> Callable[[Array], Array] | None:

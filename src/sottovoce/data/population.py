@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.data.parts import NO_FACTS, Facts, Levels, Part
+from sottovoce.data import overlap
+from sottovoce.data.parts import NO_FACTS, Facts, Levels, Part, ids_of
 
 SINGLE = "records"  # the level of a problem that has one record set
 Cell = tuple[int, str]  # a party's number and a level
@@ -29,23 +30,26 @@ class Population:
         names: one name per party; "0", "1" and so on by default. A ledger goes by names over several runs: a name must
             stand for the same holder of the same records in each. A number is no name to a ledger.
         shared: for each unit with records in several places, these places: pairs (party number, level). Example:
-            ``{((0, "upper"), (0, "lower"))}`` says that some unit of party 0 has records in both levels.
+            ``{((0, "upper"), (1, "upper"))}`` says that some unit has records with parties 0 and 1.
+        apart: per party, how it is known that no unit is in both of its levels (`sottovoce.data.overlap`). It is read
+            off the parts, or off ``Levels(100, 900, disjoint=True)``. Where it is not known, a unit pays for both.
         facts: what else is known about the records, and what was paid to know it (`sottovoce.data.table`).
 
     >>> Population([400, 300, 50]).parties
     3
-    >>> Population([Levels(100, 900)]).sizes
-    {'upper': (100,), 'lower': (900,)}
+    >>> [Population([Levels(100, 900, disjoint=said)]).in_both_levels(0) for said in (False, True)]
+    [True, False]
     """
 
     sizes: Any
     unit: str = "record"
     names: tuple[str, ...] = ()
     shared: Any = frozenset()
+    apart: tuple[overlap.Apart, ...] = ()
     facts: Facts = NO_FACTS
 
     def __post_init__(self) -> None:
-        sizes = _by_level(self.sizes)
+        sizes, apart = _by_level(self.sizes), self.apart or _said(self.sizes)
         parties = {len(n) for n in sizes.values()}
         if len(parties) != 1:
             raise ValueError(f"sizes list {sorted(parties)} parties: give every level one number per party")
@@ -63,6 +67,15 @@ class Population:
         if not all(names):
             raise ValueError(f"names are {list(names)}: a name must not be empty")
         object.__setattr__(self, "names", names)
+        object.__setattr__(self, "apart", tuple(apart) or ("",) * count)
+        if len(self.apart) != count or not {*self.apart} <= {*overlap.REASONS, ""}:
+            raise ValueError(f"apart is {self.apart}: give one of {sorted(overlap.REASONS)}, or '', per party")
+        for party in self._seen_twice:
+            if self.apart[party]:
+                raise ValueError(
+                    f"party {names[party]}: shared names a {self.unit} in both levels, which are given as disjoint: "
+                    "leave one of them out"
+                )
 
     @classmethod
     def of(cls, data: Any) -> "Population":
@@ -84,6 +97,7 @@ class Population:
             unit="record" if first.unit is None else first.facts.unit or "unit",
             names=_names(by_level),
             shared=_shared(by_level),
+            apart=_apart(by_level, data),
             facts=first.facts,
         )
 
@@ -98,8 +112,12 @@ class Population:
         return {level: np.asarray(n, dtype=np.int64) for level, n in self.sizes.items()}
 
     def in_both_levels(self, party: int) -> bool:
-        """Say whether some unit of this party has records in both levels, so that it pays for both."""
-        return party in self._paying_twice
+        """Say whether some unit of this party has, or may have, records in both levels, so that it pays for both."""
+        return len(self.sizes) > 1 and not self.apart[party]
+
+    def seen_in_both_levels(self, party: int) -> bool:
+        """Say whether it is known that some unit of this party has records in both levels."""
+        return party in self._seen_twice
 
     @cached_property
     def spread(self) -> bool:
@@ -107,7 +125,7 @@ class Population:
         return any(len({party for party, _ in cells}) > 1 for cells in self.shared)
 
     @cached_property
-    def _paying_twice(self) -> frozenset[int]:
+    def _seen_twice(self) -> frozenset[int]:
         levels_of: dict[int, int] = {}
         for cells in self.shared:
             for party in {party for party, _ in cells}:
@@ -117,7 +135,7 @@ class Population:
 
     @cached_property
     def _content(self) -> tuple[Any, ...]:
-        return tuple(self.sizes.items()), self.unit, self.names, self.shared, self.facts
+        return tuple(self.sizes.items()), self.unit, self.names, self.shared, self.apart, self.facts
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Population) and self._content == other._content
@@ -170,8 +188,7 @@ def parts_by_level(parts: Sequence[Any]) -> dict[str, list[Part]]:
         by_level = {SINGLE: [as_part(part) for part in parts]}
     for level, group in by_level.items():
         _check_group(level, group)
-    if len({group[0].unit is None for group in by_level.values()}) > 1:  # a unit's records would be clipped one by one
-        raise ValueError("one level names a privacy unit, the other does not: name it in both levels, or in neither")
+    _check_units_named(by_level)
     return by_level
 
 
@@ -230,61 +247,86 @@ def _check_group(level: str, group: list[Part]) -> None:
                 raise ValueError(
                     f"party {number}{where} holds records of shapes {shapes}, party 0 of {reference}: they must agree"
                 )
-        rows = np.asarray(part.rows)
+        rows, count = np.asarray(part.rows), len(jax.tree.leaves(part.records)[0])
+        if rows.dtype.kind not in "iu":
+            raise ValueError(f"party {number}{where} has rows of type {rows.dtype}: give row numbers")
         if len(np.unique(rows)) < len(rows) or rows.min() < 0:
             raise ValueError(f"party {number}{where} lists a row twice, or one below 0: each record counts once")
+        if overlap.one_row(part.records):
+            raise ValueError(f"party {number}{where} holds one row, repeated in memory: each record counts once")
+        if rows.max() >= count:
+            raise ValueError(
+                f"party {number}{where} lists row {rows.max()} of {count} records: the last is {count - 1}"
+            )
         if (part.unit is None) != (group[0].unit is None):
             raise ValueError(f"party {number}{where}: either every party names a privacy unit or none does")
+        if part.unit is not None:
+            _check_ids(np.asarray(part.unit), count, f"party {number}{where}")
+
+
+def _check_units_named(by_level: Mapping[str, list[Part]]) -> None:
+    if len({group[0].unit is None for group in by_level.values()}) > 1:  # a unit's records would be clipped one by one
+        raise ValueError("one level names a privacy unit, the other does not: name it in both levels, or in neither")
+
+
+def _check_ids(ids: np.ndarray, count: int, who: str) -> None:
+    if ids.shape != (count,):
+        raise ValueError(f"{who} has unit ids of shape {ids.shape} for {count} records: give one id per record")
+    missing = ids != ids if ids.dtype.kind != "O" else np.array([one is None or one != one for one in ids], bool)
+    if np.any(missing):  # a missing id equals no other: a unit in both levels would not be seen
+        raise ValueError(f"{who} has no unit id for row {int(np.argmax(missing))}: give every record an id")
 
 
 def _shared(by_level: Mapping[str, Sequence[Part]]) -> set[frozenset[Cell]]:
     """Return the places of units that are held in several: across an agent's levels, and across agents.
 
-    Records are the same where parts are views of one record set. Units go by their ids; two agents may use the same ids
-    for different people, so between agents the ids must come from one column.
+    Units go by their ids: equal ids are one unit, whichever column they stand in. A record goes by its row where parts
+    are views of one record set; of record sets that share memory, all records count as held twice.
     """
-    found: set[frozenset[Cell]] = set()
-    if len(by_level) > 1:
-        for party, held in enumerate(zip(*by_level.values())):
-            sources = [id(part.records) if part.unit is None else 0 for part in held]
-            if sources[0] == sources[1] and np.intersect1d(ids_of(held[0]), ids_of(held[1])).size:
-                found.add(frozenset((party, level) for level in by_level))
-    columns: dict[int, list[tuple[np.ndarray, Cell]]] = {}
-    for level, group in by_level.items():
-        for party, part in enumerate(group):
-            source = id(part.records) if part.unit is None else id(part.unit)
-            columns.setdefault(source, []).append((ids_of(part), (party, level)))
-    for held_ids in columns.values():
-        found |= _held_twice(held_ids)
+    cells = [(part, (party, level)) for level, group in by_level.items() for party, part in enumerate(group)]
+    if cells[0][0].unit is not None:
+        return _held_twice([(ids_of(part), cell) for part, cell in cells])
+    sets: dict[Any, list[tuple[Part, Cell]]] = {}
+    for part, cell in cells:
+        sets.setdefault(overlap.origin(part), []).append((part, cell))
+    found = {places for held in sets.values() for places in _held_twice([(ids_of(part), at) for part, at in held])}
+    distinct = list(sets.values())
+    for pair in overlap.sharing([held[0][0].records for held in distinct]):
+        one, other = ([cell for _, cell in distinct[number]] for number in pair)
+        found |= {frozenset({a, b}) for a in one for b in other if a[0] != b[0]}  # a party's levels: see `_apart`
     return found
 
 
+def _apart(by_level: Mapping[str, Sequence[Part]], parts: Sequence[Any]) -> tuple[overlap.Apart, ...]:
+    """Return per party how it is known that no unit is in both levels."""
+    if len(by_level) == 1:
+        return ()
+    held = zip(by_level["upper"], by_level["lower"], parts, strict=True)
+    return tuple(overlap.apart(up, low, part.disjoint, f"party {k}") for k, (up, low, part) in enumerate(held))
+
+
+def _said(sizes: Any) -> tuple[overlap.Apart, ...]:
+    """Return per party whether its levels, given by their sizes, are said to be disjoint."""
+    if isinstance(sizes, Mapping) or not any(isinstance(size, Levels) for size in sizes):
+        return ()
+    return tuple("said" if size.disjoint else "" for size in sizes)
+
+
 def _held_twice(held: list[tuple[np.ndarray, Cell]]) -> set[frozenset[Cell]]:
-    """Return the sets of cells that hold some id together, where they belong to several parties."""
+    """Return the sets of cells that hold some id together."""
     cells = [cell for _, cell in held]
-    parties = np.array([party for party, _ in cells])
     ids = np.concatenate([own for own, _ in held])
     distinct, unit = np.unique(ids, return_inverse=True)
     if len(distinct) == len(ids):
         return set()
     where = np.repeat(np.arange(len(cells)), [len(own) for own, _ in held])
     pairs = np.stack(np.divmod(np.unique(unit.reshape(-1) * len(cells) + where), len(cells)), axis=1)
-    holders = np.unique(pairs[:, 0] * (parties.max() + 1) + parties[pairs[:, 1]]) // (parties.max() + 1)
-    several = np.flatnonzero(np.bincount(holders) > 1)
+    several = np.flatnonzero(np.bincount(pairs[:, 0]) > 1)
     if not several.size:
         return set()
     kept = pairs[np.isin(pairs[:, 0], several)]
     groups = np.split(kept[:, 1], np.flatnonzero(np.diff(kept[:, 0])) + 1)
     return {frozenset(cells[place] for place in group) for group in groups}
-
-
-def ids_of(part: Part) -> np.ndarray:
-    """Return the unit of each row of a part; a row is its own unit where no unit is named.
-
-    >>> ids_of(Part(np.zeros(4), np.array([1, 3]), unit=np.array([7, 7, 8, 8]))).tolist()
-    [7, 8]
-    """
-    return np.asarray(part.rows) if part.unit is None else np.asarray(part.unit)[part.rows]
 
 
 def named(population: Population, parties: Iterable[int]) -> str:

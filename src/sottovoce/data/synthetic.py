@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from sottovoce.data.parts import Part, Records
+from sottovoce.naming import check_count
 
 Distribution = Literal["normal", "chi-squared", "mixed"]
 
@@ -58,6 +59,8 @@ def logistic(n: int, dim: int, seed: int = 0) -> Records:
     >>> records["features"].shape, sorted(set(records["label"].tolist()))
     ((100, 5), [0, 1])
     """
+    check_count("n", n)
+    check_count("dim", dim)
     rng = np.random.default_rng(seed)
     w = rng.normal(size=dim)
     features = rng.normal(size=(n, dim)) / np.sqrt(dim)

@@ -193,6 +193,8 @@ def _finished(table: Data, parts: list[Part]) -> list[Any]:
 def _hold_out(held: Records) -> tuple[Records, Records]:
     """Hold out the last fifth for the test; a patient's visits stay together."""
     count = len(held["label"])
+    if count < 10:
+        raise ValueError(f"data.n gives {count} records, of which a fifth is held out for the test: give at least 10")
     order = held.get("patient_id", np.arange(count))
     test = order >= order[count - count // 5]
     return {key: leaf[~test] for key, leaf in held.items()}, {key: leaf[test] for key, leaf in held.items()}
@@ -336,6 +338,10 @@ def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
     plain = tuple(choice for choice in choices if not _concrete(choice) and choice not in coded)
     if not plain:
         raise ValueError(f"{where} is {value!r}: write a table such as {_example(next(iter(kinds.values())))}")
+    words = isinstance(value, bool) and bool not in plain and Any not in plain
+    words |= isinstance(value, str) and set(plain) <= {int, float}
+    if words:  # pydantic would take them for the number that they spell
+        raise ValueError(f"{where} is {value!r}: input should be a number")
     try:
         return TypeAdapter(reduce(or_, plain)).validate_python(value)
     except ValidationError as error:

@@ -23,6 +23,7 @@ def demo(out: str | Path, sets: Sequence[str] = (), say: Callable[[str], None] =
 
 def _clear(out: Path) -> None:
     """Remove the files of an earlier demo, and nothing else."""
-    ours = ("checkpoint.npz", "ledger.jsonl", "ledger.jsonl.head", "ledger.jsonl.lock", "model.npz", "result.json")
+    ours = ["checkpoint.npz", "model.npz", "result.json", "run.json", "run.json.lock"]
+    ours += ["ledger.jsonl", "ledger.jsonl.head", "ledger.jsonl.lock"]
     for path in [*(file for name in ours for file in out.glob(f"*/*/{name}")), out / "comparison.json"]:
         path.unlink()

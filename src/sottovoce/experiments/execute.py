@@ -17,6 +17,7 @@ from sottovoce.data.parts import Levels, Part
 from sottovoce.experiments import build, columns
 from sottovoce.experiments.runfile import AUTO, Case, RunFile
 from sottovoce.experiments.setup import Setup
+from sottovoce.files import reserved
 from sottovoce.methods import Method
 from sottovoce.networks import Network, isolated
 from sottovoce.privacy.ledger import Budget
@@ -34,6 +35,7 @@ from sottovoce.runtime.run import run
 from sottovoce.trees import Tree
 
 _WEIGHTED = ("logistic", "softmax", "ridge")  # tasks that count a record with its weight
+_LONGEST = 200  # letters in the name of a variant's folder
 _TOLD_APART = 64  # up to this number of agents, a run records the metrics of each one
 
 
@@ -237,6 +239,21 @@ def setup(case: Case) -> Setup:
     return made
 
 
+def setups(runfile: RunFile) -> dict[str, Setup]:
+    """Build every case of a run file; an error names the file and the case."""
+    made: dict[str, Setup] = {}
+    for name, case in runfile.cases.items():
+        try:
+            made[name] = setup(case)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ValueError(f"{runfile.source}, {name}: {error}") from error
+        except MemoryError as error:
+            raise ValueError(
+                f"{runfile.source}, {name}: it does not fit into memory ({error}): lower the sizes in [data] and [task]"
+            ) from error
+    return made
+
+
 @dataclass(frozen=True)
 class Planned:
     """One row of the planned comparison."""
@@ -246,8 +263,13 @@ class Planned:
     setup: Setup
 
     def folder(self, seed: int) -> str:
-        """Return the folder of a seed's run, within the experiment's folder."""
-        return f"{re.sub(r'[^A-Za-z0-9.]+', '-', self.name).strip('-')}/{seed}"
+        """Return the folder of a seed's run, within the experiment's folder: no name leads out of it."""
+        words = re.sub(r"[^A-Za-z0-9.]+", "-", self.name).strip("-.")
+        if not 0 < len(words) <= _LONGEST:
+            raise ValueError(
+                f"the variant {self.name[:40]!r} cannot give its folder a name: use 1 to {_LONGEST} letters and digits"
+            )
+        return f"{words}/{seed}"
 
 
 def plan(runfile: RunFile) -> list[Planned]:
@@ -255,8 +277,7 @@ def plan(runfile: RunFile) -> list[Planned]:
     rows: list[Planned] = []
     pooled: set[str] = set()
     several = len(runfile.cases) > 1
-    for name, case in runfile.cases.items():
-        made = setup(case)
+    for (name, case), made in zip(runfile.cases.items(), setups(runfile).values()):
         rows.append(Planned(name, "together", made))
         if case.compare.alone:
             rows.append(Planned(name + ALONE, "alone", made.alone()))
@@ -284,13 +305,24 @@ def execute(
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: give a folder with --out")
-    if (out / "comparison.json").exists() and not resume:
-        raise ValueError(f"{out} holds an experiment already: choose another --out, or continue it with --resume")
+    _refuse_over_another(out, resume)
     say(f"preparing {runfile.title}")
     rows = plan(runfile)
     for row in rows:
         for line in row.setup.why if row.kind == "together" else ():
             say(f"{row.name}: {line}")
+    with reserved(out / "comparison.json"):
+        _refuse_over_another(out, resume)  # another process may have begun meanwhile
+        _run_all(runfile, rows, out, resume, say)
+    return comparison.load(out)
+
+
+def _refuse_over_another(out: Path, resume: bool) -> None:
+    if (out / "comparison.json").exists() and not resume:
+        raise ValueError(f"{out} holds an experiment already: choose another --out, or continue it with --resume")
+
+
+def _run_all(runfile: RunFile, rows: Sequence[Planned], out: Path, resume: bool, say: Callable[[str], None]) -> None:
     entries = [
         {
             "name": row.name,
@@ -311,10 +343,9 @@ def execute(
                 row.setup.run(seed, out / row.folder(seed), resume)
             except FloatingPointError as error:  # a method that diverges is a result too: the others continue
                 say(f"left out: {error}")
-            except ValueError:  # these settings do not fit what is there: leave it as it was
+            except (ValueError, TimeoutError):  # these settings do not fit what is there: leave it as it was
                 comparison.restore_plan(out, before)
                 raise
-    return comparison.load(out)
 
 
 def report(folder: str | Path, path: str | Path | None = None) -> Path:

@@ -97,18 +97,30 @@ Tables are merged key by key; a table whose `name` or `kind` changes is replaced
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
-from sottovoce.experiments.toml import TomlTable, changes, dump, merge, parse_sets
+from sottovoce.experiments.toml import TomlTable, changes, dump, merge, parse_sets, read
 from sottovoce.naming import unknown
 from sottovoce.reports.comparison import PaperFigure
 
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+
+def _a_number(value: Any) -> Any:
+    """Refuse true, false and text where a number belongs: pydantic would take them for 1, 0 and what they spell."""
+    if isinstance(value, bool | str):
+        raise PydanticCustomError("number", "input should be a number")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_a_number)]
+Whole = Annotated[int, BeforeValidator(_a_number)]
+Positive = Annotated[Number, Field(gt=0)]
+Count = Annotated[Whole, Field(ge=1, le=10**9)]
+Yes = Annotated[bool, Field(strict=True)]
 M = TypeVar("M", bound=BaseModel)
 AUTO = "auto"  # the method that is chosen from public facts
 
@@ -122,7 +134,7 @@ class _Closed(BaseModel):
 class _Open(BaseModel):
     """A table with keys that are known here, and options of the thing that it names."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
 
     @property
     def options(self) -> TomlTable:
@@ -143,16 +155,16 @@ class Data(_Open):
     test: float | str = 0.2
     private: Positive | None = None
     share: Literal["public", "private"] | None = None
-    agents: Count = 10
+    agents: Annotated[Count, Field(le=10**6)] = 10
     by: Literal["iid", "label", "dirichlet", "sizes"] = "iid"
-    skew: float = 0.5
-    alpha: float = 0.5
+    skew: Number = 0.5
+    alpha: Number = 0.5
     sizes: list[Count] | None = None
-    seed: int = 0
+    seed: Annotated[Whole, Field(ge=0)] = 0
     unit: str | None = None
-    upper: float | None = None
+    upper: Number | None = None
     limit: Count | None = None
-    positive: list[int] | None = None
+    positive: list[Whole] | None = None
 
 
 class TaskTable(_Open):
@@ -178,7 +190,7 @@ class Run(_Closed):
 
     steps: Count | None = None  # `auto` chooses it
     every: Count | None = None
-    seeds: Annotated[list[int], Field(min_length=1)] = [0]
+    seeds: Annotated[list[Whole], Field(min_length=1)] = [0]
     chunk: Count = 1024
     devices: Count = 1
     metric: str | None = None
@@ -189,10 +201,10 @@ class Privacy(_Closed):
     """What is to be guaranteed."""
 
     epsilon: Positive | None = None
-    delta: Annotated[float, Field(ge=0, lt=1)] = 1e-5
+    delta: Annotated[Number, Field(ge=0, lt=1)] = 1e-5
     adjacency: Literal["zero-out", "replace-one"] | None = None
     budget: Positive | None = None
-    enabled: bool = True
+    enabled: Yes = True
 
 
 class ColumnsTable(_Closed):
@@ -201,17 +213,17 @@ class ColumnsTable(_Closed):
     parties: Count = 4
     stages: Count = 1
     models: Count = 1
-    test: Annotated[float, Field(gt=0, lt=1)] | None = None
-    log: bool = False
-    unit: bool = False
+    test: Annotated[Number, Field(gt=0, lt=1)] | None = None
+    log: Yes = False
+    unit: Yes = False
     holders: dict[str, list[str]] | None = None
 
 
 class Compare(_Closed):
     """Which comparisons to run in addition."""
 
-    alone: bool = False
-    pooled: bool = False
+    alone: Yes = False
+    pooled: Yes = False
 
 
 class Case(_Closed):
@@ -244,6 +256,7 @@ class RunFile:
     cases: Mapping[str, Case]
     printed: tuple[PaperFigure, ...]
     text: str
+    source: str = "the run file"  # its name in errors
     replaced: tuple[str, ...] = ()  # what --set changed, in words
 
     @classmethod
@@ -252,7 +265,19 @@ class RunFile:
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"there is no run file {path}: give the path of a .toml file, or see `sottovoce list`")
-        return cls.parse(path.read_text(), sets, quick, default_title=path.stem, folder=path.parent)
+        try:
+            text = path.read_bytes().decode()
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read ({error.strerror}): give a run file that you may read") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8"
+            ) from None
+        try:
+            made = cls.parse(text, sets, quick, default_title=path.stem, folder=path.parent)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        return replace(made, source=str(path))
 
     @classmethod
     def parse(
@@ -279,18 +304,20 @@ class RunFile:
         ValueError: there is no key of [run] 'step'; did you mean 'steps'? (chunk, devices, ...)
         """
         try:
-            document = tomllib.loads(text)
+            document = read(text)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"this is not TOML: {error}") from error
+        at_quick = document.pop("quick", {})
+        if not isinstance(at_quick, dict):
+            raise ValueError(f"quick is {at_quick!r}: write a table, [quick]")
         wanted = parse_sets(sets)
-        overrides = merge(document.pop("quick", {}) if quick else {}, wanted)
-        document.pop("quick", None)
+        overrides = merge(at_quick if quick else {}, wanted)
         replaced = changes(document, wanted)
         for names, known in ((document, (*_TABLES, *_BESIDES)), (overrides, (*_TABLES, "title"))):
             for name in names:
                 if name not in known:
                     raise ValueError(unknown("table", name, known))
-        variants = document.pop("variant", [])
+        variants = _tables(document.pop("variant", []), "variant")
         if overrides:
             document = merge(document, overrides)
             own = {name: table for name, table in overrides.items() if name in _TABLES}
@@ -300,7 +327,9 @@ class RunFile:
         return cls(
             title=str(document.get("title", default_title)),
             cases=_cases(base, variants, folder),
-            printed=tuple(_checked(PaperFigure, entry, "[[printed]]") for entry in document.get("printed", [])),
+            printed=tuple(
+                _checked(PaperFigure, entry, "[[printed]]") for entry in _tables(document.get("printed", []), "printed")
+            ),
             text=text,
             replaced=tuple(replaced),
         )
@@ -322,8 +351,15 @@ def _cases(base: TomlTable, variants: list[TomlTable], folder: Path) -> dict[str
     return cases
 
 
+def _tables(value: Any, name: str) -> list[TomlTable]:
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise ValueError(f"{name} is {value!r:.80}: write tables, [[{name}]]")
+    return value
+
+
 def _case(tables: TomlTable, folder: Path) -> Case:
-    named = {"name", "file"} & set(tables.get("data", {})) == {"name"}
+    data = tables.get("data", {})
+    named = isinstance(data, dict) and {"name", "file"} & set(data) == {"name"}
     method = tables.get("method", {} if named else AUTO)
     chosen = AUTO in (method, method.get("name") if isinstance(method, dict) else None)
     # The label of one's own table says which task fits, and `auto` needs no [run].
@@ -359,7 +395,7 @@ def _in_words(model: type[BaseModel], problem: Any, where: str) -> str:
     key = ".".join(place if not where else [where, *place])
     if problem["type"] == "missing":
         return f"{key} is missing: `sottovoce run --help` shows a whole file"
-    return f"{key} is {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    return f"{key} is {problem['input']!r:.80}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
 def _fields(annotation: Any) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any
 import tomli_w
 
 TomlTable = dict[str, Any]
+_DEEPEST = 20
+_TOO_DEEP = f"tables or lists are nested more than {_DEEPEST} deep: `sottovoce run --help` shows a whole file"
 
 
 def merge(base: TomlTable, change: TomlTable) -> TomlTable:
@@ -33,6 +35,29 @@ def _renamed(old: TomlTable, new: TomlTable) -> bool:
     return any(new.get(word, old.get(word)) != old.get(word) for word in ("name", "kind"))
 
 
+def read(text: str) -> TomlTable:
+    """Read a TOML text, and refuse one that is nested more deeply than any run file.
+
+    >>> read("run.steps = 3")
+    {'run': {'steps': 3}}
+    >>> read("a" + ".a" * 50 + " = 1")
+    Traceback (most recent call last):
+    ...
+    ValueError: tables or lists are nested more than 20 deep: `sottovoce run --help` shows a whole file
+    """
+    try:
+        document = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    inside: list[Any] = [document]
+    for _ in range(_DEEPEST):
+        values = (list(one.values()) if isinstance(one, dict) else one for one in inside)
+        inside = [value for held in values for value in held if isinstance(value, dict | list)]
+    if inside:
+        raise ValueError(_TOO_DEEP)
+    return document
+
+
 def parse_sets(sets: Sequence[str]) -> TomlTable:
     """Read tables from ``key=value`` lines; a value is TOML, or a word without quotation marks.
 
@@ -45,9 +70,11 @@ def parse_sets(sets: Sequence[str]) -> TomlTable:
         if not equals or not key:
             raise ValueError(f"--set {line!r}: write key=value, for example --set run.steps=100")
         try:
-            parsed = tomllib.loads(f"value = {value}")["value"]
+            parsed = read(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             parsed = value  # a word without quotation marks
+        if key.count(".") > _DEEPEST:
+            raise ValueError(f"--set {key:.40}: {_TOO_DEEP}")
         for part in reversed(key.split(".")):
             parsed = {part: parsed}
         overrides = merge(overrides, parsed)

@@ -11,11 +11,13 @@ from Lanczos iterations otherwise.
 from dataclasses import dataclass
 from typing import Any
 
+import lazy_loader
 import numpy as np
 import scipy.sparse as sp
-import scipy.sparse.linalg as spla
 
 from sottovoce.networks.weights import Csr
+
+spla: Any = lazy_loader.load("scipy.sparse.linalg", suppress_warning=True)  # only large networks need it
 
 TOLERANCE = 1e-8
 _LANCZOS_ERROR = 1e-6

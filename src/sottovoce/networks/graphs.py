@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-import networkx as nx
+import lazy_loader
 import numpy as np
 import scipy.sparse as sp
 
@@ -20,6 +20,7 @@ from sottovoce.networks import checks, weights
 from sottovoce.networks.checks import Condition
 from sottovoce.networks.weights import Csr
 
+nx: Any = lazy_loader.load("networkx")  # slow to load, and many runs need no graph
 _ATTEMPTS = 100  # random graphs that are drawn before we stop looking for a connected one
 
 
@@ -113,7 +114,7 @@ class Network:
         return np.stack([hears.col, hears.row], axis=1)
 
     @property
-    def graph(self) -> nx.DiGraph:
+    def graph(self) -> Any:
         """The network as a networkx graph: an edge leads from sender to hearer and carries the weights by name."""
         graph = nx.DiGraph(name=self.name)
         graph.add_nodes_from(range(self.size))
@@ -293,7 +294,7 @@ def from_matrix(matrix: Any, convention: Literal["doubly", "zero-row-sum"] = "do
     return Network(f"given matrix of {size}", size, {"mix": given})
 
 
-def _undirected(name: str, graph: nx.Graph, weight: float | None) -> Network:
+def _undirected(name: str, graph: Any, weight: float | None) -> Network:
     size = graph.number_of_nodes()
     if weight is None:
         return Network(name, size, {"mix": weights.metropolis(graph)})
@@ -307,7 +308,7 @@ def _count(n: int) -> int:
     return int(n)
 
 
-def _connected_draw(draw: Callable[[np.random.Generator], nx.Graph], seed: int, remedy: str) -> nx.Graph:
+def _connected_draw(draw: Callable[[np.random.Generator], Any], seed: int, remedy: str) -> Any:
     for attempt in range(_ATTEMPTS):
         graph = draw(np.random.default_rng((seed, attempt)))
         if nx.is_connected(graph):

@@ -7,9 +7,11 @@ says that j tells i, so it becomes entry [i, j].
 from collections.abc import Iterable
 from typing import Any
 
-import networkx as nx
+import lazy_loader
 import numpy as np
 import scipy.sparse as sp
+
+nx: Any = lazy_loader.load("networkx")  # slow to load, and many runs need no graph
 
 Csr = Any  # scipy.sparse.csr_array: scipy ships no types
 
@@ -26,7 +28,7 @@ def adjacency(graph: Any, size: int | None = None) -> Csr:
     """
     if sp.issparse(graph) or isinstance(graph, np.ndarray):
         matrix = sp.csr_array(graph, dtype=np.float64)
-    elif isinstance(graph, nx.Graph):
+    elif not isinstance(graph, list | tuple) and isinstance(graph, nx.Graph):
         agents = range(graph.number_of_nodes())
         if set(graph.nodes) != set(agents):
             raise ValueError(

@@ -17,7 +17,6 @@ from functools import lru_cache
 from importlib.metadata import version
 
 import numpy as np
-from scipy.stats import binom
 
 from sottovoce.privacy import pld, rdp
 from sottovoce.privacy.gdp import gdp_epsilon
@@ -72,7 +71,7 @@ def epsilon(
     - "pure sum": Laplace and pure releases; holds at delta = 0 too. Sampling at rate q turns e into log(1+q(e^e - 1)).
     - "exact GDP": un-sampled Gaussian releases only.
     - "PLD": everything.
-    - "RDP": Poisson and un-sampled releases, as a cross-check.
+    - "RDP": Poisson and un-sampled releases, where the PLD is above 20, because its grid is coarse there.
 
     `overflow` is the chance that any padded batch did not fit its array. Cutting such batches makes another mechanism,
     at a total variation of at most `overflow` from the one that is charged, for D and for D'. So (e, d) of the one that
@@ -139,7 +138,10 @@ def epsilon(
 _FixedSize = SubsetAmplification | RedrawAmplification
 _MOST_DIFFERENT = 256  # mechanisms that are composed one by one; a longer list is rounded up to a grid
 _RESERVES = (1e-6, 1e-2, 0.5)  # shares of delta that are kept for batches that did not fit
-_CROSS_CHECKED = 16  # RDP is looser than PLD where both hold: for a longer list it is not worth its time
+_COARSE = (
+    20.0  # below it the PLD is the smaller bound, and RDP would only take its time: a second at the start of a run
+)
+_FEW = 16  # of a longer list RDP is not worth its time
 
 
 @lru_cache(maxsize=4096)
@@ -170,7 +172,7 @@ def _numerical(items: Spent, delta: float, adjacency: Adjacency) -> dict[str, fl
             found["PLD, draws known"] = pld.epsilon(_pieces(items, delta, adjacency, hidden=False), delta)
     else:
         found["PLD of pairs"] = _of_pairs(items, delta)
-    if len(items) <= _CROSS_CHECKED and all(_has_rdp(mechanism, adjacency) for mechanism, _ in items):
+    if min(found.values()) > _COARSE and len(items) <= _FEW and all(_has_rdp(m, adjacency) for m, _ in items):
         found["RDP"] = rdp.epsilon(items, delta, adjacency)
     return found
 
@@ -297,6 +299,8 @@ def _draws(by: SubsetAmplification | RedrawAmplification, tail: float) -> pld.Mi
     """Return how often a record is drawn; counts rarer than `tail` are left out, and charged to delta."""
     if isinstance(by, SubsetAmplification):
         return (0, 1 - by.appears), (1, by.appears)
+    from scipy.stats import binom  # slow to load, and only this law needs it
+
     counts = np.arange(by.batch + 1)
     most = int(np.argmax(binom.sf(counts, by.batch, 1 / by.size) <= tail))
     return tuple((k, float(w)) for k, w in enumerate(binom.pmf(counts[: most + 1], by.batch, 1 / by.size)) if w > 0)

@@ -17,9 +17,6 @@ Why by hand: dp-accounting 0.6.0 has `get_epsilon_gaussian`, and the tests compa
 
 import math
 
-from scipy.optimize import brentq
-from scipy.special import erfcx, log_ndtr
-
 
 def gdp_delta(mu: float, eps: float) -> float:
     """Return the smallest delta for which a mu-GDP mechanism is (eps, delta)-differentially private.
@@ -37,6 +34,8 @@ def gdp_delta(mu: float, eps: float) -> float:
         return 0.0
     if math.isinf(mu):
         return 1.0
+    from scipy.special import erfcx, log_ndtr
+
     a, b = eps / mu - mu / 2, eps / mu + mu / 2
     if a > 0:  # both terms are tails of the normal law: erfcx is such a tail without its exponential factor
         return 0.5 * math.exp(-a * a / 2) * float(erfcx(a / math.sqrt(2)) - erfcx(b / math.sqrt(2)))
@@ -70,6 +69,8 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     def excess(eps: float) -> float:
         return math.log(max(gdp_delta(mu, eps), 1e-320)) - target
 
+    from scipy.optimize import brentq
+
     return float(brentq(excess, 0.0, upper, xtol=1e-14 * max(1.0, upper), rtol=1e-14))
 
 
@@ -81,6 +82,8 @@ def gdp_mu(eps: float, delta: float) -> float:
     """
     if not (eps > 0 and 0 < delta < 1):
         raise ValueError(f"epsilon is {eps} and delta {delta}: both must be positive, and delta below 1")
+    from scipy.optimize import brentq
+
     top = 1.0
     while gdp_epsilon(top, delta) < eps:
         top *= 2

@@ -7,7 +7,8 @@ epsilon. With a path, draws and costs survive the process; the file holds no tru
 One store per set of labels: what two stores spend on the same labels is added up by neither. A small file beside the
 store (`.head`) holds the hash of what was written last, so that an older copy of the store is refused. It also holds a
 salted hash of the labels, by which a second store of the same labels in the same folder, or in the same process, is
-refused. A copy of both files in another folder is not noticed: keep them where only the label holder can write.
+refused, and the place of the store: a copy is refused as long as the store it was copied from is there. A store may be
+moved. A copy on another machine is not noticed: keep one, where only the label holder can write.
 """
 
 import io
@@ -25,13 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.files import locked, write_atomically
+from sottovoce.files import locked, read_facts, write_atomically, write_facts
 from sottovoce.privacy import accountant, exact_noise
 from sottovoce.privacy.ledger import Budget, BudgetExceeded, digest
 from sottovoce.privacy.mechanisms import Epsilon, Mechanism, check_delta, check_epsilon
 from sottovoce.privacy.response import Response, groups
 
-VERSION = 1  # of a store's file and of its head
+VERSION = 2  # of a store's file and of its head
+_KIND = "the head of a label store"
 _FINE = 2**16  # grid steps per label in the noise of a count
 _SMALLEST = 2.0**-30  # epsilon of a noisy count
 _STORES: "weakref.WeakSet[Labels]" = weakref.WeakSet()  # of this process, to find a second one of the same labels
@@ -113,6 +115,7 @@ class Labels:
         self._coins: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
         self._memos: dict[float, Memo] = {}
         self._costs: dict[Mechanism, np.ndarray] = {}
+        self._runs: set[str] = set()  # that have paid, by the name of what they draw
         if self.path is not None:
             with locked(self.path):
                 self._read(self.path)
@@ -176,8 +179,13 @@ class Labels:
             self._memos[epsilon] = old
             raise
 
-    def charge(self, uses: Mapping[Mechanism, Any]) -> None:
-        """Record that each mechanism will be applied to row i ``uses[mechanism][i]`` times, before any of them is."""
+    def charge(self, uses: Mapping[Mechanism, Any], run: str | None = None) -> None:
+        """Record that each mechanism will be applied to row i ``uses[mechanism][i]`` times, before any of them is.
+
+        A `run` that is named pays once: a run that is resumed draws the same noise again, which tells nothing new.
+        """
+        if run is not None and run in self._runs:
+            return
         costs = dict(self._costs)
         for mechanism, given in uses.items():
             counts = np.asarray(given)
@@ -197,8 +205,13 @@ class Labels:
                 f"{self.budget.delta:g}; {float(self.epsilon(self.budget.delta)):.4g} is spent already). Draw at a "
                 "smaller epsilon, use labels that were drawn before, or raise the budget. Nothing was released."
             )
-        self._costs = costs
-        self._save()
+        before = self._costs, self._runs
+        self._costs, self._runs = costs, self._runs | ({run} if run is not None else set())
+        try:
+            self._save()
+        except BaseException:  # nothing was released, and nothing is drawn without a charge on the disk
+            self._costs, self._runs = before
+            raise
 
     def epsilon(self, delta: float = 0.0) -> Epsilon:
         """Return epsilon of everything ever released about the label that was used most.
@@ -267,11 +280,11 @@ class Labels:
             "rows": self._rows.hexdigest(),
             "memos": list(self._memos),
             "costs": [{"pure": m.pure, "laplace": m.laplace} for m in self._costs],
+            "runs": sorted(self._runs),
         }
         buffer = io.BytesIO()
         np.savez_compressed(buffer, facts=np.asarray(json.dumps(facts)), **arrays)  # type: ignore[arg-type]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(self.path):
+        with locked(self.path, writing=True):
             if self._seen != (digest(self.path.read_bytes()) if self.path.exists() else None):
                 raise ValueError(
                     f"{self.path} was written to by another process meanwhile, so what was drawn and what is left of "
@@ -285,8 +298,8 @@ class Labels:
 
     def _write_head(self, path: Path, now: str | None, coming: str | None) -> None:
         mark = _mark(self._salt, self._label, self._rows.hexdigest())
-        facts = {"version": VERSION, "store": now, "next": coming, "salt": self._salt, "labels": mark}
-        write_atomically(_head(path), json.dumps(facts).encode(), private=True)
+        facts = {"store": now, "next": coming, "salt": self._salt, "labels": mark, "home": str(path.resolve())}
+        write_facts(_head(path), _KIND, VERSION, facts, private=True)
 
     def _read(self, path: Path) -> None:
         head = _read_head(_head(path))
@@ -297,10 +310,11 @@ class Labels:
         if head is None and data is None:
             return
         if head is None:
-            raise ValueError(f"{_head(path)} is missing, so {path} may be an old copy. {_RESTORE}")
+            raise ValueError(f"{_head(path)} is missing, so {path} may be an old copy: {_RESTORE}")
         found = None if data is None else digest(data)
         if found not in (head["store"], head["next"] or head["store"]):
-            raise ValueError(f"{path} is not what was written last: it was changed, or is an old copy. {_RESTORE}")
+            raise ValueError(f"{path} is not what was written last: it was changed, or is an old copy: {_RESTORE}")
+        _refuse_copy(path, head)
         self._seen, self._salt = found, head["salt"]
         if data is None:
             return
@@ -308,13 +322,14 @@ class Labels:
             facts, arrays = _unpacked(data)
             if facts["version"] != VERSION:
                 raise ValueError(f"version {facts['version']!r}, and this program reads version {VERSION}")
-            rows, memos, costs = facts["rows"], facts["memos"], facts["costs"]
+            rows, memos, costs, runs = facts["rows"], facts["memos"], facts["costs"], facts["runs"]
         except Exception as error:  # a damaged file may fail anywhere in the readers of zip, NumPy and JSON
             raise ValueError(
-                f"{path} is no label store ({type(error).__name__}: {error!s:.100}). {_RESTORE}"
+                f"{path} is no label store ({type(error).__name__}: {error!s:.100}): {_RESTORE}"
             ) from error
         if rows != self._rows.hexdigest():
             raise ValueError(f"{path} belongs to other rows, or to these in another order: give the right file")
+        self._runs = set(runs)
         for number, epsilon in enumerate(memos):
             parts = [arrays[f"{name}{number}"] for name in ("observed", "answers", "likelihood")]
             self._memos[epsilon] = Memo(epsilon, *parts)
@@ -350,7 +365,7 @@ class Labels:
             )
 
 
-_RESTORE = "Restore both files from the newest copy; without them nobody knows what was spent."
+_RESTORE = "restore both files from the newest copy, without them nobody knows what was spent"
 
 
 def _head(path: Path) -> Path:
@@ -363,15 +378,23 @@ def _mark(salt: str, label: np.ndarray, rows: str) -> str:
 
 
 def _read_head(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
+    return read_facts(path, _KIND, VERSION, _RESTORE) if path.exists() else None
+
+
+def _refuse_copy(path: Path, head: Mapping[str, Any]) -> None:
+    """Refuse a store that was copied from another place, where it still is."""
+    home = Path(head["home"])
     try:
-        facts = json.loads(path.read_bytes())
-        if facts["version"] != VERSION or not {"store", "next", "salt", "labels"} <= facts.keys():
-            raise ValueError("it has another version")
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise ValueError(f"{path} is not the head of a label store ({type(error).__name__}). {_RESTORE}") from error
-    return dict(facts)
+        if home == path.resolve() or not home.exists() or home.samefile(path):
+            return
+        original = _read_head(_head(home))
+    except (ValueError, OSError):
+        return  # another thing has taken its place, or it cannot be seen from here
+    if original is not None and original["salt"] == head["salt"]:
+        raise ValueError(
+            f"{path} is a copy of {home}, which is still there: give path={str(home)!r}, because two stores do not "
+            "know what each other spends; to move a store, delete the old one"
+        )
 
 
 def _unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

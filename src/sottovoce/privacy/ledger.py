@@ -36,14 +36,13 @@ refused. Within a version these may never change: the names of the fields in a l
 import functools
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce.files import PRIVATE, locked, write_atomically
+from sottovoce.files import append, locked, write_atomically
 from sottovoce.privacy import accountant
 from sottovoce.privacy.mechanisms import (
     Adjacency,
@@ -167,6 +166,12 @@ class Ledger:
         """Return the ledger itself: a copy (as scikit-learn's `clone` makes of settings) would lose what is charged."""
         return self
 
+    def __reduce__(self) -> Any:
+        """Send the path to another process, which reads the file; charges to a copy in memory would be lost."""
+        if self.path is None:
+            raise TypeError("a ledger in memory cannot go to another process: give it a file, sv.Ledger(path)")
+        return Ledger, (self.path,)
+
     def charge(self, entry: Entry) -> None:
         """Write an entry and sync it to disk, after which the release may follow; do nothing if it is there already.
 
@@ -176,8 +181,7 @@ class Ledger:
             if self._is_new(entry):
                 self.entries[entry.key] = entry
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(self.path):
+        with locked(self.path, writing=True):
             if self._others_wrote(self.path):
                 self._read(self.path)
                 self._promised()
@@ -235,12 +239,7 @@ class Ledger:
         line = json.dumps({"version": VERSION, **_encode(entry), "before": self._last}).encode()
         if not _head(path).exists():  # before the first line: a kill in between leaves a ledger of 0 lines
             self._write_head(path, 0)
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE), "r+b") as file:
-            file.truncate(self._size)  # what a kill left of a line
-            file.seek(self._size)
-            file.write(line + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append(path, line + b"\n", at=self._size)  # over what a kill left of a line
         self._size += len(line) + 1
         self._last = digest(line)
         self._write_head(path, len(self.entries) + 1)

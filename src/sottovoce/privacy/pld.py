@@ -19,11 +19,14 @@ until the bound stops improving, and thousands of different pieces, one per step
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+import lazy_loader
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.signal import fftconvolve, lfilter
-from scipy.special import expit, ndtr, ndtri
+
+# Slow to load: they wait for the first account.
+fft: Any = lazy_loader.load("scipy.fft", suppress_warning=True)
+special: Any = lazy_loader.load("scipy.special", suppress_warning=True)
 
 Mixture = tuple[tuple[int, float], ...]  # (shift, probability) pairs of a mixture
 
@@ -154,6 +157,8 @@ def curves(pieces: Iterable[tuple[Piece, int]], tail: float) -> list[tuple[np.nd
 
 
 def _curve(losses: Losses, h: float, rounding: float) -> tuple[np.ndarray, np.ndarray]:
+    from scipy.signal import lfilter
+
     above = np.cumsum(losses.mass[::-1])[::-1]
     discounted = lfilter([1.0], [1.0, -math.exp(-h)], losses.mass[::-1])[::-1]
     return losses.at(h), np.minimum(above - discounted + losses.infinite + rounding, 1.0)
@@ -187,7 +192,7 @@ def _mirror(weights: Mixture) -> Mixture:
 
 def _shifted(piece: Shifted, h: float, tail: float) -> Losses:
     mu = piece.mu
-    reach = -float(ndtri(min(tail, 0.1)))
+    reach = -float(special.ndtri(min(tail, 0.1)))
     shifts = [k * mu for k, _ in (*piece.over, *piece.under)]
 
     def loss(x: np.ndarray) -> np.ndarray:
@@ -218,7 +223,7 @@ def _mixture_mass(weights: Mixture, mu: float, x: np.ndarray) -> np.ndarray:
     """Return the probabilities below x[0], between neighbours, and above x[-1], each accurate in its own tail."""
     mass = np.zeros(len(x) + 1)
     for k, w in weights:
-        below, above = ndtr(x - k * mu), ndtr(k * mu - x)
+        below, above = special.ndtr(x - k * mu), special.ndtr(k * mu - x)
         mass[0] += w * below[0]
         mass[1:-1] += w * np.where(x[:-1] > k * mu, above[:-1] - above[1:], below[1:] - below[:-1])
         mass[-1] += w * above[-1]
@@ -259,10 +264,7 @@ def _shared(piece: Shared, h: float, tail: float) -> tuple[Losses, Losses]:
     for part in parts:
         first += part.first
         part_lower = part.mass * np.exp(-part.at(h))
-        upper, lower = (
-            np.maximum(fftconvolve(a, b), 0) if len(a) > 1 else b * a
-            for a, b in [(upper, part.mass), (lower, part_lower)]
-        )
+        upper, lower = (_convolve(a, b) for a, b in [(upper, part.mass), (lower, part_lower)])
     losses = h * np.arange(first, first + len(upper))
     # Fourier rounding is absolute: use P's masses where they are larger than Q's, and Q's masses elsewhere
     upper = np.where(losses >= 0, upper, lower * np.exp(np.minimum(losses, 0)))
@@ -324,7 +326,7 @@ def _jointly(piece: Redrawn, times: int, h: float, tail: float) -> Losses:
     first, mass = 0, np.ones(1)
     for part in parts:
         first += part.first
-        mass = np.maximum(fftconvolve(mass, part.mass), 0) if len(mass) > 1 else part.mass * mass
+        mass = _convolve(mass, part.mass)
     return Losses(first, mass, 1.0 - math.prod(1.0 - part.infinite for part in parts))
 
 
@@ -343,7 +345,7 @@ def _laplace(shift: float, h: float) -> Losses:
 
 def _pure(eps: float, h: float) -> Losses:
     """Return the loss of randomised response, which dominates every eps-private mechanism."""
-    return _snap(np.array([-eps, eps]), np.array([expit(-eps), expit(eps)]), h, infinite=0.0)
+    return _snap(np.array([-eps, eps]), np.array([special.expit(-eps), special.expit(eps)]), h, infinite=0.0)
 
 
 def _compose(parts: list[tuple[Losses, int]], h: float, tail: float) -> Losses:
@@ -351,13 +353,13 @@ def _compose(parts: list[tuple[Losses, int]], h: float, tail: float) -> Losses:
     low, high = _window(parts, h, tail)
     size = high - low + 1
     _check_size(size, len(parts))
-    length = next_fast_len(size, real=True)
+    length = fft.next_fast_len(size, real=True)
     product = np.ones(length // 2 + 1, dtype=complex)
     for losses, count in parts:
         wrapped = np.bincount((losses.first + np.arange(len(losses.mass))) % length, losses.mass, minlength=length)
-        transform = rfft(wrapped)
+        transform = fft.rfft(wrapped)
         product *= transform if count == 1 else transform**count
-    mass = np.maximum(irfft(product, length), 0)[np.arange(low, high + 1) % length]
+    mass = np.maximum(fft.irfft(product, length), 0)[np.arange(low, high + 1) % length]
     finite = sum(count * math.log1p(-losses.infinite) if losses.infinite < 1 else -math.inf for losses, count in parts)
     return Losses(low, mass, -math.expm1(finite) + 2 * tail)
 
@@ -393,11 +395,29 @@ def _smallest_epsilon(losses: Losses, h: float, delta: float) -> float:
     if not len(mass):
         return 0.0
     above = np.cumsum(mass[::-1])[::-1]  # sum over j >= k
-    discounted = lfilter([1.0], [1.0, -math.exp(-h)], mass[::-1])[::-1]  # the same with weights e^(loss_k - loss_j)
+    discounted = _discount(mass[::-1], math.exp(-h))[::-1]  # the same with weights e^(loss_k - loss_j)
     k = int(np.argmax(above - discounted <= room))  # 1 - e^0 = 0: the term of k itself is zero
     if above[k] <= room:
         return 0.0
     return max(0.0, h * (start + k) + math.log((above[k] - room) / discounted[k]))
+
+
+def _convolve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the masses of a sum, never negative. scipy.signal has this too, but loads half of SciPy."""
+    if len(a) == 1:
+        return b * a
+    size = len(a) + len(b) - 1
+    length = fft.next_fast_len(size, real=True)
+    return np.maximum(fft.irfft(fft.rfft(a, length) * fft.rfft(b, length), length)[:size], 0)
+
+
+def _discount(mass: np.ndarray, factor: float) -> np.ndarray:
+    """Return y with y[k] = mass[k] + factor * y[k - 1], as a triangular solve with one band."""
+    from scipy.linalg.blas import dtbsv
+
+    bands = np.empty((2, len(mass)), order="F")
+    bands[0], bands[1] = 1.0, -factor
+    return dtbsv(1, bands, mass, lower=1, diag=1)
 
 
 def _check_size(points: int, pieces: int = 1) -> None:

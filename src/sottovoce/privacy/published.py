@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import zeta as hurwitz_zeta
 
 OneOrThree = float | Sequence[float]  # one value for x, y and z together, or one value per variable
 NoiseScheme = tuple[Literal["S1", "S2"], float] | Callable[[np.ndarray], Any]
@@ -52,6 +51,8 @@ def ldp_dsbo(T: float, v: OneOrThree, s: OneOrThree, sigma: OneOrThree, wbar: fl
 def _power_sum(T: float, power: float) -> float:
     """Return the sum of (t+1)^-power over t = 1..T."""
     if math.isinf(T):
+        from scipy.special import zeta as hurwitz_zeta
+
         return float(hurwitz_zeta(power, 2)) if power > 1 else math.inf
     return float(np.sum(np.arange(2, int(T) + 2, dtype=float) ** -power))
 

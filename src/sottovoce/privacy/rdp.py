@@ -9,9 +9,6 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import dp_accounting
-from dp_accounting.rdp import RdpAccountant
-
 from sottovoce.privacy.mechanisms import Adjacency, Mechanism, PoissonAmplification, clips_moved
 
 
@@ -38,6 +35,9 @@ def epsilon(items: Iterable[tuple[Mechanism, int]], delta: float, adjacency: Adj
     >>> round(epsilon([(Mechanism(gaussian=0.25), 1)], 1e-5, "zero-out"), 4)
     2.1657
     """
+    import dp_accounting  # slow to load, and most accounts need no Renyi bound
+    from dp_accounting.rdp import RdpAccountant
+
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
     for mechanism, count in items:
         scale, by = clips_moved(adjacency), mechanism.amplification

@@ -6,6 +6,7 @@ For example: "each agent's epsilon is at most 2 at delta 1e-05, per record, zero
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -103,11 +104,17 @@ class PrivacyReport:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "PrivacyReport":
-        """Make a report from what `to_dict` returned."""
-        lists = {name: tuple(data[name]) for name in ("per_agent", "events", "caveats", "parties")}
-        attack = tuple((float(rate), float(power)) for rate, power in data.get("attack", ()))
-        return cls(**{**data, **lists, "attack": attack})
+    def from_dict(cls, data: Any, file: Path) -> "PrivacyReport":
+        """Make a report from what `to_dict` returned; `file`, where it was stored, is named in errors."""
+        try:
+            lists = {name: tuple(data[name]) for name in ("per_agent", "events", "caveats", "parties")}
+            attack = tuple((float(rate), float(power)) for rate, power in data.get("attack", ()))
+            return cls(**{**data, **lists, "attack": attack})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"{file} holds no privacy statement of this version ({type(error).__name__}: {error!s:.100}): use the "
+                "version of sottovoce that wrote it, or run again"
+            ) from error
 
     def __str__(self) -> str:
         lines = [self.statement()]

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from scipy.special import entr
 
 ONE = 2**60  # coins are integers below this: nothing is rounded, so nothing leaks through the last bits
 
@@ -61,6 +60,8 @@ class Response:
         >>> print(Response(1.0, answers=3).information(np.full(3, 1 / 3)).round(3))
         0.123
         """
+        from scipy.special import entr
+
         truth, other = float(self.truth), float(self.other)
         said = entr(other + (truth - other) * chances).sum(axis=-1)
         return said - entr(truth) - (self.answers - 1) * entr(other)

@@ -6,6 +6,18 @@
 """
 
 from sottovoce.problems import sets
+from sottovoce.problems.implicit import bilevel_objectives, hypergradient, minimise_lower
 from sottovoce.problems.objectives import Bilevel, Minimize, MinMax, Problem, along, public_along
 
-__all__ = ["Bilevel", "MinMax", "Minimize", "Problem", "along", "public_along", "sets"]
+__all__ = [
+    "Bilevel",
+    "MinMax",
+    "Minimize",
+    "Problem",
+    "along",
+    "bilevel_objectives",
+    "hypergradient",
+    "minimise_lower",
+    "public_along",
+    "sets",
+]

@@ -3,14 +3,17 @@
 A loss sees one record at a time, through the gate. An array that it closes over is not a record: it would reach the
 result without clip or noise. Example: ``lambda x, r: jnp.sum((x - r) ** 2) * DATA.mean()`` reads all of `DATA` in every
 record's gradient. So arrays of any shape are refused wherever they hide: in closures, default arguments, attributes of
-objects, globals, custom derivative rules. (Python numbers and NumPy scalars cannot be told from settings: every
-statement says that they are taken as public.)
+objects and classes, globals, modules, custom derivative rules. (Python numbers and NumPy scalars cannot be told from
+settings: every statement says that they are taken as public.)
 """
 
+import dis
 import functools
+import sys
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,7 +21,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 _CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "callback", "python_callback")
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "optax", "functools", "builtins", "math", "operator")
-_DEEPEST = 12  # functions inside functions that are followed
+
+Found = deque[tuple[str, Any]]  # what is to be looked at, and under which name it was found
 
 
 def refuse(
@@ -46,76 +50,123 @@ def refuse(
         )
     for closed in traced:
         for constant in constants(closed.jaxpr, closed.consts):
-            if isinstance(constant, (np.ndarray, jax.Array)) and np.ndim(constant) > 0 and id(constant) not in known:
+            # a JAX array of any shape was there before the trace; a NumPy number may as well be a setting
+            brought = isinstance(constant, jax.Array) or (isinstance(constant, np.ndarray) and constant.ndim > 0)
+            if brought and id(constant) not in known:
                 raise ValueError(
                     f"{name} closes over an array of shape {np.shape(constant)}, which would by-pass the privacy gate. "
                     f"{remedy}"
                 )
-        called = next((kind for kind in _primitives(closed.jaxpr) if kind in _CALLBACKS), None)
-        if called is not None:
-            raise ValueError(
-                f"{name} calls back to Python ({called}), which could read anything: write it with jax.numpy alone"
-            )
+        refuse_callbacks(name, closed)
+
+
+def refuse_callbacks(name: str, traced: ClosedJaxpr) -> None:
+    """Raise ValueError if a traced function calls back to Python.
+
+    >>> refuse_callbacks("loss", jax.make_jaxpr(lambda x: jax.debug.callback(print, x))(1.0))
+    Traceback (most recent call last):
+    ...
+    ValueError: loss calls back to Python (debug_callback), which could read anything: write it with jax.numpy alone
+    """
+    called = next((kind for kind in _primitives(traced.jaxpr) if kind in _CALLBACKS), None)
+    if called is not None:
+        raise ValueError(
+            f"{name} calls back to Python ({called}), which could read anything: write it with jax.numpy alone"
+        )
 
 
 def arrays_in(function: Any) -> Iterator[tuple[str, Any]]:
     """Yield the arrays that a callable brings along, each with the name under which it was found.
 
+    Everything that the code of a function can reach by name is followed: what it closes over, defaults, globals, what
+    is inside containers and objects. Of a class only what some followed function names is read, of a module what the
+    function that uses it names.
+
     >>> table = np.zeros(3)
     >>> [where for where, _ in arrays_in(lambda x, t=table: x)]
     ['t']
     """
-    seen: set[int] = set()
-
-    def visit(value: Any, where: str, depth: int) -> Iterator[tuple[str, Any]]:
-        if depth > _DEEPEST or id(value) in seen or isinstance(value, (types.ModuleType, type, str, bytes, int, float)):
-            return
-        if isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, jax.core.Tracer):
-            yield where, value
-            return
-        seen.add(id(value))
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                yield from visit(inner, f"{where}[{key!r}]", depth + 1)
-        elif isinstance(value, (tuple, list, set, frozenset)):
-            for number, inner in enumerate(value):
-                yield from visit(inner, f"{where}[{number}]", depth + 1)
-        elif isinstance(value, functools.partial):
-            for inner in (value.func, value.args, value.keywords):
-                yield from visit(inner, where, depth + 1)
-        elif isinstance(value, types.MethodType):
-            yield from visit(value.__func__, where, depth + 1)
-            yield from visit(value.__self__, f"{where}.__self__", depth + 1)
-        elif isinstance(value, types.FunctionType):
-            yield from of_function(value, depth)
-        elif not _from_library(value):
-            for key, inner in getattr(value, "__dict__", {}).items():
-                yield from visit(inner, f"{where}.{key}", depth + 1)
-            for slot in getattr(type(value), "__slots__", ()):
-                yield from visit(getattr(value, slot, None), f"{where}.{slot}", depth + 1)
-        elif hasattr(value, "__wrapped__"):  # jit, custom_jvp and the like, around somebody's function
-            yield from visit(value.__wrapped__, where, depth + 1)
-
-    def of_function(function: types.FunctionType, depth: int) -> Iterator[tuple[str, Any]]:
-        code = function.__code__
-        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-            try:
-                yield from visit(cell.cell_contents, name, depth + 1)
-            except ValueError:  # a name that is not bound yet
+    waiting: Found = deque([(getattr(function, "__name__", "it"), function)])
+    seen: dict[int, Any] = {}  # holds what was seen, so that no number is given twice
+    names, classes = set[str](), dict[int, type]()
+    while waiting:
+        while waiting:
+            where, value = waiting.popleft()
+            if id(value) in seen:
                 continue
-        positional = code.co_varnames[: code.co_argcount]
-        for name, value in zip(reversed(positional), reversed(function.__defaults__ or ())):
-            yield from visit(value, name, depth + 1)
-        for name, value in (function.__kwdefaults__ or {}).items():
-            yield from visit(value, name, depth + 1)
-        if not _from_library(function):
-            for name in _names(code):
-                if name in function.__globals__:
-                    yield from visit(function.__globals__[name], name, depth + 1)
-        yield from visit(getattr(function, "__wrapped__", None), function.__name__, depth + 1)
-        yield from visit(function.__dict__, function.__name__, depth + 1)
+            seen[id(value)] = value
+            if isinstance(value, (str, bytes, int, float, complex)):
+                continue
+            if isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, jax.core.Tracer):
+                yield where, value
+                continue
+            waiting += _inside(value, where)
+            if isinstance(value, types.FunctionType):
+                names |= set() if _from_library(value) else _names(value.__code__).attributes
+            elif not isinstance(value, types.ModuleType):
+                kinds = (value if isinstance(value, type) else type(value)).__mro__
+                classes |= {id(kind): kind for kind in kinds if not _from_library(kind)}
+        named = [(f"{c.__name__}.{name}", vars(c)[name]) for c in classes.values() for name in names & vars(c).keys()]
+        waiting += [(where, inner) for where, inner in named if id(inner) not in seen]
 
-    yield from visit(function, getattr(function, "__name__", "it"), 0)
+
+def _inside(value: Any, where: str) -> list[tuple[str, Any]]:
+    """Return what an object holds, and under which name; nothing of a library's own."""
+    if isinstance(value, Mapping):
+        return [(f"{where}[{key!r}]", inner) for key, inner in value.items()]
+    if isinstance(value, (tuple, list, set, frozenset, deque)):
+        return [(f"{where}[{number}]", inner) for number, inner in enumerate(value)]
+    if isinstance(value, functools.partial):
+        return [(where, value.func), (where, value.args), (where, value.keywords)]
+    if isinstance(value, types.MethodType):
+        return [(where, value.__func__), (f"{where}.__self__", value.__self__)]
+    if isinstance(value, (staticmethod, classmethod)):
+        return [(where, value.__func__)]
+    if isinstance(value, property):
+        return [(where, value.fget)]
+    if isinstance(value, functools.cached_property):
+        return [(where, value.func)]
+    if isinstance(value, types.FunctionType):
+        return _of_function(value)
+    if isinstance(value, (types.ModuleType, type)):
+        return []
+    if _from_library(value):  # jit, custom_jvp and the like, around somebody's function
+        return [(where, getattr(value, "__wrapped__", None))]
+    slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
+    held = [(f"{where}.{slot}", getattr(value, slot, None)) for slot in slots]
+    return held + [(f"{where}.{key}", inner) for key, inner in getattr(value, "__dict__", {}).items()]
+
+
+def _of_function(function: types.FunctionType) -> list[tuple[str, Any]]:
+    code, found = function.__code__, list[tuple[str, Any]]()
+    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+        try:
+            found.append((name, cell.cell_contents))
+        except ValueError:  # a name that is not bound yet
+            continue
+    positional = code.co_varnames[: code.co_argcount]
+    found += zip(reversed(positional), reversed(function.__defaults__ or ()))
+    found += (function.__kwdefaults__ or {}).items()
+    if not _from_library(function):
+        used = _names(code)
+        found += [(name, function.__globals__[name]) for name in sorted(used.globals & function.__globals__.keys())]
+        imported = [sys.modules[name] for name in used.imports if name in sys.modules]
+        found += _of_modules([*imported, *(inner for _, inner in found)], used.attributes)
+    return [*found, (function.__name__, getattr(function, "__wrapped__", None)), (function.__name__, function.__dict__)]
+
+
+def _of_modules(values: Sequence[Any], names: frozenset[str]) -> list[tuple[str, Any]]:
+    """Return what these names stand for in the modules among some values, and in the modules inside those."""
+    found: list[tuple[str, Any]] = []
+    waiting, seen = list(values), set[int]()
+    while waiting:
+        module = waiting.pop()
+        if isinstance(module, types.ModuleType) and id(module) not in seen and not _from_library(module):
+            seen.add(id(module))
+            held = [(f"{module.__name__}.{name}", vars(module)[name]) for name in names & vars(module).keys()]
+            waiting += [inner for _, inner in held]
+            found += held
+    return found
 
 
 def constants(jaxpr: Any, own: Sequence[Any]) -> Iterator[Any]:
@@ -142,14 +193,31 @@ def _inner(jaxpr: Any) -> Iterator[tuple[Jaxpr, Sequence[Any]]]:
                     yield inner, ()
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the global names that code uses, also in functions defined inside it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+class _Names(NamedTuple):
+    """The names that code uses, also in functions defined inside it."""
+
+    globals: frozenset[str]
+    attributes: frozenset[str]  # of objects, classes and modules
+    imports: frozenset[str]
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(code: types.CodeType) -> _Names:
+    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    used: dict[str, set[str]] = {"GLOBAL": set(), "ATTR": set(), "NAME": set()}
+    for line in dis.get_instructions(code):
+        kind = {"LOAD_GLOBAL": "GLOBAL", "LOAD_NAME": "GLOBAL", "IMPORT_NAME": "NAME"}.get(line.opname)
+        if kind is None and line.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"):
+            kind = "ATTR"
+        if kind is not None:
+            used[kind].add(line.argval)
+    own = _Names(*(frozenset(names) for names in used.values()))
+    return _Names(*(frozenset().union(*kind) for kind in zip(own, *inner)))
 
 
 def _from_library(value: Any) -> bool:
-    module = getattr(value, "__module__", None) or type(value).__module__ or ""
-    return module.split(".")[0] in _LIBRARIES
+    own = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+    room = (own or type(value).__module__ or "").split(".")[0]
+    if isinstance(value, (types.ModuleType, type)):  # no data of a user's is in Python's own, nor in ours
+        return room in (*_LIBRARIES, "sottovoce") or room in sys.stdlib_module_names
+    return room in _LIBRARIES

@@ -3,7 +3,6 @@
 A `Comparison` has one `Row` per configuration, and a `Row` has one `Outcome` per seed.
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -15,12 +14,15 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sottovoce.files import write_atomically
+from sottovoce.files import read_facts, write_atomically, write_facts
 from sottovoce.privacy.report import PrivacyReport, rounded_up
+from sottovoce.runtime.result import RESULT
 
 Kind = Literal["together", "alone", "pooled"]
 TRAIN = "train "  # first word of a metric that is computed on private records, without noise
 ALONE = ", alone"  # added to a variant's name where each of its parties trains alone
+_EXPERIMENT = ("the plan of an experiment", 1)  # kind and version of comparison.json
+_AGAIN = "restore it from a copy, or run the experiment again into another folder"
 _PLAN = ("run.toml", "comparison.json")
 _NOT_METRICS = ("step", "seconds", "consensus")
 _LOWER_IS_BETTER = ("loss", "error", "gap", "norm")
@@ -52,9 +54,10 @@ class Outcome:
     @classmethod
     def load(cls, folder: Path) -> "Outcome":
         """Read a run's folder."""
-        stored = json.loads((folder / "result.json").read_text())
+        path = folder / "result.json"
+        stored = read_facts(path, *RESULT, _AGAIN)
         history = {name: np.asarray(values) for name, values in stored["history"].items()}
-        return cls(history, PrivacyReport.from_dict(stored["privacy"]), stored["releasable"])
+        return cls(history, PrivacyReport.from_dict(stored.get("privacy"), path), stored["releasable"])
 
 
 @dataclass(frozen=True)
@@ -163,10 +166,10 @@ def _worst(metric: str, row: Row) -> str:
 def load(folder: str | Path) -> Comparison:
     """Load the comparison in a folder: one that `sottovoce run` wrote, one run, or several runs side by side."""
     folder = Path(folder)
-    if (folder / "comparison.json").is_file():
+    if (folder / "comparison.json").exists():
         return _load_comparison(folder)
     runs = (
-        [folder] if (folder / "result.json").is_file() else sorted(path.parent for path in folder.glob("*/result.json"))
+        [folder] if (folder / "result.json").exists() else sorted(path.parent for path in folder.glob("*/result.json"))
     )
     parts = [_load_comparison(path.parent) for path in sorted(folder.glob("*/comparison.json"))]
     rows = [Row(run.name, "together", (Outcome.load(run),)) for run in runs]
@@ -177,16 +180,21 @@ def load(folder: str | Path) -> Comparison:
 
 
 def _load_comparison(folder: Path) -> Comparison:
-    facts = json.loads((folder / "comparison.json").read_text())
+    facts = read_facts(folder / "comparison.json", *_EXPERIMENT, _AGAIN)
     rows = []
     for entry in facts["rows"]:
-        done = [folder / run for run in entry["runs"] if (folder / run / "result.json").is_file()]
+        done = [folder / run for run in entry["runs"] if (folder / run / "result.json").exists()]
         if done:
             rows.append(Row(entry["name"], entry["kind"], tuple(map(Outcome.load, done)), entry["metric"]))
     if not rows:
         raise ValueError(f"no run in {folder} is finished: continue with `sottovoce run ... --resume`")
     printed = tuple(PaperFigure.model_validate(entry) for entry in facts["printed"])
-    return Comparison(facts["title"], tuple(rows), printed, (folder / "run.toml").read_text())
+    path = folder / "run.toml"
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): {_AGAIN}") from error
+    return Comparison(facts["title"], tuple(rows), printed, text)
 
 
 def save_plan(
@@ -200,10 +208,9 @@ def save_plan(
     >>> sorted(stored_plan(folder))
     ['comparison.json', 'run.toml']
     """
-    folder.mkdir(parents=True, exist_ok=True)
     facts = {"title": title, "printed": [entry.model_dump() for entry in printed], "rows": list(rows)}
     write_atomically(folder / "run.toml", text.encode())
-    write_atomically(folder / "comparison.json", json.dumps(facts, indent=1).encode())
+    write_facts(folder / "comparison.json", *_EXPERIMENT, facts)
 
 
 def stored_plan(folder: Path) -> dict[str, bytes]:

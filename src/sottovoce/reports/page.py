@@ -40,7 +40,6 @@ def write_report(made: Comparison, path: str | Path, networks: Iterable[Network]
     where epsilons are compared, ``report-tradeoff.svg``.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     drawn = drawings(made)
     write_atomically(target, render(made, drawn, networks).encode())
     for name, picture in drawn.items():

@@ -32,17 +32,20 @@ def save(path: Path, tree: Any, meta: dict[str, Any], kind: str = "checkpoint") 
 def load(path: Path, like: Any, kind: str = "checkpoint") -> tuple[Any, dict[str, Any]]:
     """Return the tree and the facts; `like` gives the structure, shapes and types it must have."""
     meta, leaves = read(path, kind)
-    return unflatten(leaves, like, str(path)), meta
+    return unflatten(leaves, like, path), meta
 
 
-def unflatten(leaves: list[np.ndarray], like: Any, name: str) -> Any:
-    """Return arrays as a tree like this one; shapes that differ are an error that names the file.
+def unflatten(leaves: list[np.ndarray], like: Any, path: Path) -> Any:
+    """Return the arrays of a file as a tree like this one; other shapes or types are an error that names the file.
 
-    >>> unflatten([np.zeros(2)], {"x": np.ones(2)}, "a.npz")["x"].tolist()
+    >>> unflatten([np.zeros(2)], {"x": np.ones(2)}, Path("a.npz"))["x"].tolist()
     [0.0, 0.0]
     """
-    if [np.shape(leaf) for leaf in leaves] != [np.shape(leaf) for leaf in jax.tree.leaves(like)]:
-        raise ValueError(f"{name} holds arrays of other shapes than this run: it belongs to another model")
+    expected = jax.tree.leaves(like)
+    if [(np.shape(leaf), leaf.dtype) for leaf in leaves] != [(np.shape(leaf), leaf.dtype) for leaf in expected]:
+        raise ValueError(
+            f"{path} holds arrays of other shapes or types than this run: it belongs to another model; give this one's"
+        )
     return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(leaf) for leaf in leaves])
 
 

@@ -260,7 +260,9 @@ def table_root(account: TableAccount, table: Table) -> jax.Array:
     """Return the root key of a run: made of its seed, what it computes, and the table with its gated labels."""
     vectors = account.method.labels.vectors(table.labels, account.rows)
     program = f"{fingerprint(account.trace.programs)}|{account.method!r}"
-    (root,) = agent_keys(account.seed, program, [digest([list(table.columns.blocks), vectors]).encode()])
+    columns = table.columns
+    held = [list(columns.blocks), columns.upper, columns.lower, vectors]  # other batches must meet other noise
+    (root,) = agent_keys(account.seed, program, [digest(held).encode()])
     return root
 
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.data.parts import Part
-from sottovoce.data.population import Population, ids_of, parts_by_level
+from sottovoce.data.parts import Part, ids_of
+from sottovoce.data.population import Population, parts_by_level
 from sottovoce.data.sealed import Sealed
 from sottovoce.trees import Tree
 
@@ -128,7 +128,8 @@ def own_digests(layout: Layout) -> list[bytes]:
         leaves, order = [np.asarray(leaf) for leaf in jax.tree.leaves(sealed.unseal())], np.asarray(sealed.order)
         ends = np.cumsum(layout.population.counts[level])
         for sha, stop, count in zip(found, ends, layout.population.counts[level]):
-            rows = order[stop - count : stop].reshape(-1)
+            rows = order[stop - count : stop]
+            sha.update(f"{level}{rows.shape}".encode())  # the same rows in other levels or units are other data
             for leaf in leaves:
-                sha.update(np.ascontiguousarray(leaf[rows]).tobytes())
+                sha.update(np.ascontiguousarray(leaf[rows.reshape(-1)]).tobytes())
     return [sha.digest() for sha in found]

@@ -166,12 +166,12 @@ def load(path: str | Path) -> OpenedModel:
         raise ValueError(f"there is no model {path}: give the file that sv.save wrote, or the folder of a run")
     facts, leaves = checkpoint.read(path, _KIND)
     try:
-        return _opened(facts, leaves)
+        return _opened(facts, leaves, path)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} lacks something a model has ({type(error).__name__}: {error})") from error
 
 
-def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray]) -> OpenedModel:
+def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> OpenedModel:
     about: dict[str, Any] = {}
     if "columns" in facts:
         label = dict(facts["label"])
@@ -181,7 +181,7 @@ def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray]) -> OpenedModel:
         shape = dict(named["shape"], features=tuple(named["shape"]["features"]))
         problem = tasks.get(named["name"])(tasks.Shape(**shape), **named["options"]).problem
         like = tuple(getattr(problem, f"{name}0") for name in problem.variables)
-        variables, predictor = checkpoint.unflatten(leaves, like, "the model"), problem.predict
+        variables, predictor = checkpoint.unflatten(leaves, like, path), problem.predict
         about["task"] = named["name"]
     else:
         program = jax.export.deserialize(bytearray(base64.b64decode(facts["program"])))
@@ -189,7 +189,7 @@ def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray]) -> OpenedModel:
     return OpenedModel(
         variables=variables,
         predictor=predictor,  # type: ignore[arg-type]
-        privacy=PrivacyReport.from_dict(facts["privacy"]),
+        privacy=PrivacyReport.from_dict(facts["privacy"], path),
         releasable=bool(facts["releasable"]),
         version=str(facts["sottovoce"]),
         **about,

@@ -1,6 +1,5 @@
 """What a run gives: the model, its history, and its privacy statement, which travels with it."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.files import write_atomically
+from sottovoce.files import write_facts
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import checkpoint
 from sottovoce.trees import Tree
 
+RESULT = ("the result of a run", 1)  # kind and version of result.json
 _EACH = 64  # agents up to which metrics are computed for each of them
 
 
@@ -73,7 +73,7 @@ class Result:
             "releasable": self.releasable,
             "history": {name: values.tolist() for name, values in self.history.items()},
         }
-        write_atomically(folder / "result.json", json.dumps(summary, indent=1).encode())
+        write_facts(folder / "result.json", *RESULT, summary)
         return folder
 
 
@@ -112,4 +112,4 @@ class Model:
         """Read a saved model of this problem (which gives the structure of x and y, and `predict`)."""
         like = (problem.x0, getattr(problem, "y0", None))
         (x, y), meta = checkpoint.load(Path(path), like, kind="model")
-        return cls(x, y, PrivacyReport.from_dict(meta["privacy"]), problem.predict)
+        return cls(x, y, PrivacyReport.from_dict(meta.get("privacy"), Path(path)), problem.predict)

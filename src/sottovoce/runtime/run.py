@@ -43,7 +43,7 @@ from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.place import NEVER, Metrics, Place
 from sottovoce.runtime.progress import Progress
 from sottovoce.runtime.result import Result
-from sottovoce.runtime.run_state import CHECKPOINT, RunFolder, RunState, digest
+from sottovoce.runtime.run_state import CHECKPOINT, RunFolder, RunState, digest, keep_for_one_run
 from sottovoce.runtime.threads import ThreadPlace
 from sottovoce.schedules import same_for_all
 
@@ -143,15 +143,16 @@ def run(
             job_for = _deployed(problem, data, account, budget, ledger, every, performance)
         else:
             job_for = _simulated(problem, data, account, budget, ledger, seed, every, performance)
-    folder = RunFolder.open(out, resume)
-    job = job_for(folder)
-    if evaluate is not None and not isinstance(data, Table):
-        job = replace(job, report=replace(job.report, caveats=(*job.report.caveats, EVALUATED)))
-    last = drive(job, folder, resume, steps, evaluate, every, f"{type(method).__name__}", performance.progress)
-    result = job.place.result(last.leaves, last.stacked(), job.report)
-    _advise(problem, result)
-    if folder.path is not None:
-        result.save(folder.path)
+    with keep_for_one_run(out):
+        folder = RunFolder.open(out, resume)
+        job = job_for(folder)
+        if evaluate is not None and not isinstance(data, Table):
+            job = replace(job, report=replace(job.report, caveats=(*job.report.caveats, EVALUATED)))
+        last = drive(job, folder, resume, steps, evaluate, every, f"{type(method).__name__}", performance.progress)
+        result = job.place.result(last.leaves, last.stacked(), job.report)
+        _advise(problem, result)
+        if folder.path is not None:
+            result.save(folder.path)
     return result
 
 
@@ -319,8 +320,9 @@ def _columns(
     account = table_account(method, table, problem, steps, delta, seed)
 
     def job(folder: RunFolder) -> Job:
-        account.charge(table.labels)
-        place = ColumnsPlace(account, table, table_root(account, table))
+        root = table_root(account, table)
+        account.charge(table.labels, run=_name_of_noise(folder, root, steps))
+        place = ColumnsPlace(account, table, root)
         columns = table.columns
         identity = {"method": repr(method), "steps": steps, "every": every, "seed": seed}
         if folder.path is not None:
@@ -330,6 +332,11 @@ def _columns(
         return Job(place, account.report(table.labels), identity, lambda start, stop: None, lambda step: None)
 
     return job
+
+
+def _name_of_noise(folder: RunFolder, root: Any, steps: int) -> str | None:
+    """Return a name for what a table's run draws: a resumed run draws the same again, which is paid for once."""
+    return None if folder.path is None else folder.seal([jax.random.key_data(root), steps])
 
 
 def _identity(account: Account, layout: Layout, folder: RunFolder, every: int, **how: Any) -> dict[str, Any]:

@@ -6,9 +6,9 @@ new one, never half of each.
 
 import hashlib
 import hmac
-import json
 import secrets
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ import jax
 import numpy as np
 import scipy.sparse as sp
 
-from sottovoce.files import write_atomically
+from sottovoce.files import read_facts, reserved, sweep, write_facts
 from sottovoce.runtime import checkpoint
 
 CHECKPOINT = "checkpoint.npz"
 VERSION = 1  # of run.json
+_RUN, _KIND = "run.json", "the name of a run"
+_UNKNOWN = "without it this run cannot be recognised; restore it from a copy, or choose another folder"
 _HIDDEN = ("step", "seconds", "consensus", "bytes up", "bytes down")  # not shown in the progress bar
 
 
@@ -63,7 +65,7 @@ class RunState:
     def restore(cls, folder: Path, identity: Mapping[str, Any], like: Any) -> "RunState":
         """Read the checkpoint of this very run; `like` gives the shapes of its leaves."""
         path = folder / CHECKPOINT
-        stored = checkpoint.read_meta(path)["identity"]
+        stored = checkpoint.read_meta(path).get("identity", {})
         differing = [key for key in identity if stored.get(key) != identity[key]]
         if differing:
             said = "; ".join(f"{key} was {stored.get(key)!s:.120} and is {identity[key]!s:.120}" for key in differing)
@@ -71,6 +73,18 @@ class RunState:
         leaves, facts = checkpoint.load(path, like=like)
         history = {name: tuple(np.asarray(v) for v in values) for name, values in facts["history"].items()}
         return cls(leaves, facts["step"], facts["seconds"], history)
+
+
+def keep_for_one_run(out: str | Path | None) -> AbstractContextManager[None]:
+    """Keep a folder for one run at a time: two runs would mix their models, statements and checkpoints.
+
+    >>> with keep_for_one_run(None):    # without a folder there is nothing to keep
+    ...     pass
+    """
+    path = Path(out) if out is not None else None
+    if path is None or (path.exists() and not path.is_dir()):  # a file is refused when the folder is opened
+        return nullcontext()
+    return reserved(path / _RUN)
 
 
 @dataclass(frozen=True)
@@ -98,40 +112,25 @@ class RunFolder:
         path = Path(out)
         if path.exists() and not path.is_dir():
             raise ValueError(f"{path} is a file: give a folder for the run")
-        begun = any((path / name).exists() for name in (CHECKPOINT, "result.json"))
+        begun = any((path / name).exists() for name in (CHECKPOINT, "result.json")) or any(
+            ledger.stat().st_size
+            for ledger in path.glob("ledger*.jsonl")  # killed before its first checkpoint
+        )
         if begun and not resume:
             raise ValueError(f"{path} holds a run already: choose another folder, or go on with resume=True (--resume)")
-        known = path / "run.json"
+        known = path / _RUN
         if resume and known.exists():
-            return cls(path, *_read_run(known))
+            sweep(path)  # a kill may have left parts of files that are complete, and are not written again
+            stored = read_facts(known, _KIND, VERSION, _UNKNOWN)
+            return cls(path, stored["name"], bytes.fromhex(stored["secret"]))
         if begun:
             raise ValueError(f"{known} is missing, so this run cannot be recognised: choose another folder")
-        path.mkdir(parents=True, exist_ok=True)
-        facts = {"version": VERSION, "name": fresh.name, "secret": fresh.secret.hex()}
-        facts["check"] = digest([fresh.name.encode(), fresh.secret])[:16]  # a flipped digit is not another run
-        write_atomically(known, json.dumps(facts).encode(), private=True)
+        write_facts(known, _KIND, VERSION, {"name": fresh.name, "secret": fresh.secret.hex()}, private=True)
         return cls(path, fresh.name, fresh.secret)
 
     def seal(self, tree: Any) -> str:
         """Return a keyed digest of private arrays."""
         return hmac.new(self.secret, digest(tree).encode(), hashlib.sha256).hexdigest()
-
-
-def _read_run(path: Path) -> tuple[str, bytes]:
-    """Return a run's name and secret; ValueError says what is wrong with the file."""
-    try:
-        stored = json.loads(path.read_bytes())
-        if stored["version"] != VERSION or not isinstance(stored["name"], str):
-            raise ValueError(f"version {stored['version']!r}")
-        name, secret = stored["name"], bytes.fromhex(stored["secret"])
-        if stored["check"] != digest([name.encode(), secret])[:16]:
-            raise ValueError("it was changed")
-        return name, secret
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(
-            f"{path} does not name a run ({type(error).__name__}: {error!s:.100}), so this run cannot be recognised: "
-            "restore it from a copy, or choose another folder"
-        ) from error
 
 
 def digest(tree: Any) -> str:

@@ -23,8 +23,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scipy.optimize import brentq
-
 from sottovoce.privacy import published
 from sottovoce.privacy.gdp import gdp_epsilon
 from sottovoce.privacy.release import Release
@@ -462,6 +460,8 @@ def _gdp(epsilon: float, delta: float) -> float:
     """Return the mu whose epsilon at delta is the wanted one."""
     if not epsilon > 0 or not 0 < delta < 1:
         raise ValueError(f"epsilon {epsilon}, delta {delta}: give a positive epsilon and a delta between 0 and 1")
+    from scipy.optimize import brentq
+
     return float(brentq(lambda mu: gdp_epsilon(mu, delta) - epsilon, 1e-6, 100.0 * (1 + epsilon), xtol=1e-13))
 
 
