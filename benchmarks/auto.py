@@ -58,7 +58,9 @@ def mnist() -> None:
 
 
 def useless_features() -> None:
-    train, test = sv.data.load("patients", count=5000, informative=5, useless=195)
+    held = sv.data.synthetic.patients(count=5000, informative=5, useless=195)
+    for_test = np.asarray(held["patient_id"]) % 5 == 0
+    train, test = ({name: leaf[rows] for name, leaf in held.items()} for rows in (~for_test, for_test))
     parts = sv.data.split(train, 10, unit="patient_id")
     network = sv.networks.ring(10, weight=0.3)
     shape = Shape(np.shape(test["features"])[1:], 2, 10)

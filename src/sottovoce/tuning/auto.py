@@ -244,17 +244,17 @@ def _plain(problem: Minimize, facts: Facts) -> _Choice:
     """Choose for long rows, whose second moments would be lost in noise: plain descent with a known curvature."""
     known, steps = problem.linear, 100
     assert known is not None
-    # Gradients are cut to a tenth of the largest, so that all have one length. The step then is twice the inverse of the
+    # Gradients are cut to a tenth of the largest: all have one length. The step then is twice the inverse of the
     # curvature where x starts, for rows of half the declared norm, half of whose square lies in one direction.
     clip, length = 0.1 * known.residual * facts.norm, 0.5 * facts.norm
     curvature = known.curvature if known.target is not None else min(known.curvature, 1 - known.residual**2)
     rate = 4 * known.residual / (curvature * length * clip)
     method = DpSgd(Linear(rate, 0.02 * rate, steps), Release(clip, facts.noise(clip, 1.0)), Full())
     why = (
-        f"DpSgd: rows of {np.shape(problem.x0['weights'])[0]} numbers are too long for their second moments to stand out "
-        "of the noise, so all directions are treated alike",
-        f"{steps} steps on all records; clip {clip:.3g}, a tenth of the largest gradient, makes all equally long; a rate "
-        f"that falls from {rate:.3g} follows from the declared norm and the curvature at the start",
+        f"DpSgd: rows of {np.shape(problem.x0['weights'])[0]} numbers are too long for their second moments to stand "
+        "out of the noise, so all directions are treated alike",
+        f"{steps} steps on all records; clip {clip:.3g}, a tenth of the largest gradient, makes all equally long; a "
+        f"rate that falls from {rate:.3g} follows from the declared norm and the curvature at the start",
         "noise of each party for its own size, so that all spend alike",
     )
     return _Choice(method, steps, why)
