@@ -119,7 +119,7 @@ def test_mistakes_say_what_to_do(model, words) -> None:
 def test_warnings_name_unscaled_rows_a_tiny_party_and_a_hopeless_budget() -> None:
     model = sv.PrivateLogisticRegression(epsilon=0.01, random_state=0, ledger=sv.Ledger())
     few = np.repeat(["north", "pier"], [len(Y) - 12, 12])
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="guessing") as caught:
         model.fit(1000.0 * X, Y, parties=few)
     said = " ".join(str(one.message) for one in caught)
     for words in ("scale the features by declared ranges", "party pier holds 12", "no better than guessing"):

@@ -36,6 +36,8 @@ WIDEST = 1024  # entries of a row up to which its second moments are released
 _AGREE = 1e-3  # what is left of a disagreement after mixing
 _LOUD, _QUIET = 4e-3, 1.5e-3  # noise of a whitened gradient over the signal: where few steps, and where many, are best
 _FEW, _MANY = 8, 32  # steps
+_LOST = 2.0  # noise of the moments over an average eigenvalue, above which they say too little
+_SHARE = 0.25  # of the budget, for the moments
 _UNRULY = 1.0  # a spread of scores that changes odds by a factor of e
 
 
@@ -182,13 +184,21 @@ class _Choice:
 
 def _choose(problem: Any, facts: Facts, network: Network | None) -> _Choice:
     if isinstance(problem, Minimize):
-        entries = 1 + np.shape(problem.x0["weights"])[0] if problem.linear is not None else WIDEST + 1
-        return _newton(problem, entries, facts, network) if entries <= WIDEST else _descent(problem, facts)
+        if problem.linear is None:
+            return _descent(problem, facts)
+        entries = 1 + np.shape(problem.x0["weights"])[0]
+        return _newton(problem, entries, facts, network) if _tells(entries, facts) else _plain(problem, facts)
     if isinstance(problem, MinMax):
         return _saddle(problem, facts)
     if isinstance(problem, Bilevel):
         return _tuned(facts)
     raise TypeError(f"auto chooses for Minimize, MinMax and Bilevel, not for {type(problem).__name__}: give a method")
+
+
+def _tells(entries: int, facts: Facts) -> bool:
+    """Say whether second moments stand out of their noise: its size against an average eigenvalue, 1 / entries."""
+    noise = math.sqrt(facts.parties * entries) / (facts.mu * math.sqrt(_SHARE) * facts.rows)
+    return entries <= WIDEST and noise * entries < _LOST
 
 
 def _newton(problem: Minimize, entries: int, facts: Facts, network: Network | None) -> _Choice:
@@ -201,7 +211,7 @@ def _newton(problem: Minimize, entries: int, facts: Facts, network: Network | No
     quiet = 1.0 if noise == 0 else min(max(quiet, 0.0), 1.0)
     steps = round(_FEW * (_MANY / _FEW) ** quiet)
     fitted = known.target is not None
-    share, rate, reach = (0.4, 1.0, 1.5) if fitted else (0.25, 1.5, 0.8 * 2.0**quiet)
+    share, rate, reach = (0.4, 1.0, 1.5) if fitted else (_SHARE, 1.5, 0.8 * 2.0**quiet)
     if math.isinf(facts.mu):
         steps = 2 * _MANY
     multiplier = math.sqrt(steps / (1 - share))
@@ -228,6 +238,26 @@ def _newton(problem: Minimize, entries: int, facts: Facts, network: Network | No
         f"mixing; the average of the last half of the iterates",
     )
     return _Choice(method, steps, why, None if fitted else spread)
+
+
+def _plain(problem: Minimize, facts: Facts) -> _Choice:
+    """Choose for long rows, whose second moments would be lost in noise: plain descent with a known curvature."""
+    known, steps = problem.linear, 100
+    assert known is not None
+    # Gradients are cut to a tenth of the largest: all have one length. The step then is twice the inverse of the
+    # curvature where x starts, for rows of half the declared norm, half of whose square lies in one direction.
+    clip, length = 0.1 * known.residual * facts.norm, 0.5 * facts.norm
+    curvature = known.curvature if known.target is not None else min(known.curvature, 1 - known.residual**2)
+    rate = 4 * known.residual / (curvature * length * clip)
+    method = DpSgd(Linear(rate, 0.02 * rate, steps), Release(clip, facts.noise(clip, 1.0)), Full())
+    why = (
+        f"DpSgd: rows of {np.shape(problem.x0['weights'])[0]} numbers are too long for their second moments to stand "
+        "out of the noise, so all directions are treated alike",
+        f"{steps} steps on all records; clip {clip:.3g}, a tenth of the largest gradient, makes all equally long; a "
+        f"rate that falls from {rate:.3g} follows from the declared norm and the curvature at the start",
+        "noise of each party for its own size, so that all spend alike",
+    )
+    return _Choice(method, steps, why)
 
 
 def _descent(problem: Minimize, facts: Facts) -> _Choice:
