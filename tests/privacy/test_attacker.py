@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,6 +61,6 @@ def test_statement_says_who_is_protected_and_how_the_noise_was_drawn() -> None:
     text = str(report)
     assert "all records of one patient, per what one party holds" in text
     assert "false alarm" in text
-    assert sv.PrivacyReport.from_dict(report.to_dict()) == report
+    assert sv.PrivacyReport.from_dict(report.to_dict(), Path("result.json")) == report
     simulated = dataclasses.replace(report, drawn="simulated")
     assert "must not be released" in str(simulated)
