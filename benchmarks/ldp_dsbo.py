@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import sottovoce as sv
+from benchmarks import measure
+from benchmarks.programs import program
 from sottovoce.accounting.account import account_of
 from sottovoce.methods import DpSgd, LdpDsbo
 from sottovoce.problems import tasks
@@ -160,6 +162,24 @@ def cost() -> None:
           f"{4 * 784 * 7850 / 2**20:.0f} MiB")  # fmt: skip
 
 
+def mnist() -> None:
+    """Time a step of MNIST's shape: 10 agents, 7 850 weights, 784 penalties, Poisson 50 of 6 000, all noised."""
+    rng = np.random.default_rng(0)
+    features = rng.random((10, 6000, 784), dtype=np.float32) / 16
+    parts = [{"features": own, "label": rng.integers(0, 10, 6000).astype(np.int32)} for own in features]
+    problem = tasks.get("tuned-softmax")(tasks.Shape((784,), 10, 1)).problem
+    noisy, network, steps = sv.Release(1.0, 0.01), sv.networks.ring(10), 20
+    given = (0.1, 0.1, 0.1, noisy, noisy)
+    methods = {
+        "three releases": LdpDsbo(*given, sv.Poisson(50), z_radius=10.0, release_x=noisy),
+        "fixed batches": LdpDsbo(*given, sv.FixedSize(50), z_radius=10.0, release_x=noisy),
+    }
+    programs = {name: program(problem, parts, method, steps, network) for name, method in methods.items()}
+    seen = measure.compare("LDP-DSBO", {name: measure.Turns(run, steps) for name, run in programs.items()}, turns=21)
+    seen.show()
+    seen.limit("three releases", at_most_ms=4.5)
+
+
 def _time_in_turn(
     parts: list[Any], contenders: Mapping[str, tuple[Any, Any]], count: int = 40, rounds: int = 8
 ) -> None:
@@ -207,12 +227,12 @@ class picture:
         self.figure.savefig(PICTURES / f"{self.name}.png", dpi=80)
 
 
-MEASUREMENTS = {fn.__name__: fn for fn in (cost, bias, rate)}
+MEASUREMENTS = {fn.__name__: fn for fn in (mnist, cost, bias, rate)}
 
 if __name__ == "__main__":
     if any(name not in MEASUREMENTS for name in sys.argv[1:]):
         sys.exit(f"usage: python -m benchmarks.ldp_dsbo {' '.join(f'[{name}]' for name in MEASUREMENTS)}")
-    for name in sys.argv[1:] or ["cost"]:
+    for name in sys.argv[1:] or ["mnist", "cost"]:
         print(f"## {name}: {MEASUREMENTS[name].__doc__}")
         began = time.perf_counter()
         MEASUREMENTS[name]()

@@ -1,67 +1,62 @@
-"""Batches: steps per second of random batches of 64 beside a whole batch of 64; exact noise; deployed steps.
-
-All variants take turns in one run, so that a busy machine slows them alike; the ratio is taken turn by turn.
-"""
+"""Batches: steps per second of random batches of 64 beside a whole batch of 64; exact noise; deployed steps."""
 
 import statistics
 import time
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.accounting.account import account_of
+from benchmarks import measure
+from benchmarks.programs import program
 from sottovoce.privacy.discrete import GridRelease
 from sottovoce.privacy.sampling import Sampling
-from sottovoce.runtime.answers import root_key
-from sottovoce.runtime.array import ArrayPlace
-from sottovoce.runtime.layout import lay_out
 
-FEATURES, BATCH, STEPS, TURNS = 124, 64, 300, 25
+FEATURES, BATCH, STEPS, TURNS = 124, 64, 300, 41
 
 
 def logistic(w: jax.Array, record: dict) -> jax.Array:
     return -jax.nn.log_softmax(record["x"] @ w)[record["y"]]
 
 
-def simulated(sampling: Sampling, n: int) -> Callable[[], float]:
-    """Return a function that runs some steps of the compiled program and returns steps per second."""
+def simulated(sampling: Sampling, n: int) -> measure.Turns:
     rng = np.random.default_rng(0)
     parts = [{"x": rng.normal(size=(n, FEATURES)).astype(np.float32), "y": rng.integers(0, 2, n).astype(np.int32)}]
     problem = sv.Minimize(logistic, jnp.zeros((FEATURES, 2)))
     method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, 0.5), sampling=sampling)
-    trace = account_of(method, parts, STEPS, problem=problem).trace
-    place = ArrayPlace(trace, problem, lay_out(parts), root_key(0), 1024)
-    state, first = place.begin(), 0
+    return measure.Turns(program(problem, parts, method, STEPS), STEPS)
 
-    def turn() -> float:
-        nonlocal state, first
-        began = time.perf_counter()
-        state, _ = place.advance(state, first, STEPS)
-        jax.block_until_ready(state)
-        first += STEPS
-        return STEPS / (time.perf_counter() - began)
 
-    turn()
-    return turn
+def looked_up(rows: int, n: int) -> measure.Turns:
+    """The least that a random batch takes: its rows at random places of the data, and nothing done with them."""
+    pool = jnp.asarray(np.random.default_rng(0).normal(size=(n, FEATURES)).astype(np.float32))
+    places = jnp.asarray(np.random.default_rng(1).integers(0, n, (1000, rows)))
+
+    @jax.jit
+    def run(pool, places):
+        def step(total, t):
+            found = pool.at[places[t % 1000]].get(mode="promise_in_bounds")
+            return total + jnp.max(found, axis=0), None
+
+        return jax.lax.scan(step, jnp.zeros(FEATURES), jnp.arange(STEPS))[0]
+
+    return measure.Turns(lambda: run(pool, places), STEPS)
 
 
 def batches() -> None:
-    turns = {"whole batch of 64": simulated(sv.Full(), BATCH)}
-    for n in (2_000, 20_000, 1_000_000):
-        turns[f"Poisson 64 of {n}"] = simulated(sv.Poisson(BATCH), n)
-        turns[f"fixed 64 of {n}"] = simulated(sv.FixedSize(BATCH), n)
-    seen = {name: [] for name in turns}
-    for _ in range(TURNS):
-        for name, turn in turns.items():
-            seen[name].append(turn())
-    whole = seen["whole batch of 64"]
-    print(f"Logistic regression, {FEATURES} features, 2 classes, one agent, clipped and noised; {TURNS} turns")
-    for name, speeds in seen.items():
-        low, middle, high = statistics.quantiles([a / b for a, b in zip(speeds, whole)], n=4)
-        print(f"  {name:24} {statistics.median(speeds):8.0f} steps/s   {middle:.2f} of whole ({low:.2f} to {high:.2f})")
+    contenders = {"whole 64": simulated(sv.Full(), BATCH)}
+    for n in (20_000, 1_000_000):
+        contenders[f"Poisson 64 of {n}"] = simulated(sv.Poisson(BATCH), n)
+        contenders[f"fixed 64 of {n}"] = simulated(sv.FixedSize(BATCH), n)
+        contenders[f"80 rows of {n}, looked up only"] = looked_up(80, n)
+    title = f"Logistic regression, {FEATURES} features, 2 classes, one agent, clipped and noised"
+    seen = measure.compare(title, contenders, turns=TURNS)
+    seen.show()
+    for n, wanted in ((20_000, 0.5), (1_000_000, 0.3)):
+        for kind in ("Poisson", "fixed"):
+            seen.want(f"{kind} 64 of {n}", "whole 64", at_least=wanted)
+    print()
 
 
 def exact_numbers() -> None:

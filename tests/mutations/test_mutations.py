@@ -71,8 +71,8 @@ MUTATIONS = [
     Mutation(
         "two thirds of the noise",
         gate.noised,
-        "leaf + scale * draw(",
-        "leaf + scale * 2 / 3 * draw(",
+        "leaf + (scale * draw(",
+        "leaf + (scale * 2 / 3 * draw(",
         "privacy/test_gate.py",
         "test_noise_has_the_scale_it_is_charged_for_and_no_other",
         ("gaussian",),
@@ -88,8 +88,8 @@ MUTATIONS = [
     Mutation(
         "one key for all leaves",
         gate.noised,
-        "jax.random.fold_in(key, number)",
-        "key",
+        "draw(key, jnp.shape(leaf), stream)",
+        "draw(key, jnp.shape(leaf), 0)",
         "privacy/test_gate.py",
         "test_leaves_and_agents_and_steps_get_independent_noise",
     ),
@@ -104,7 +104,7 @@ MUTATIONS = [
     Mutation(
         "one key for all turns of a loop",
         answers.Moment.inside,
-        "jax.random.fold_in(self.named(loop), turn)",
+        "fold(self.named(loop), turn)",
         "self.named(loop)",
         "runtime/test_run.py",
         "test_keys_are_never_used_twice",
@@ -112,11 +112,19 @@ MUTATIONS = [
     Mutation(
         "fixed size drawn where Poisson is accounted",
         Poisson.draw,
-        "rows, weights = _taken(key, words, own, counts, agent)",
-        "rows, weights = _distinct(key, words[:room], own, jnp.int32(self.batch))",
+        "rows, weights = _taken(key, fresh, own, counts, agent)",
+        "rows, weights = _distinct(key, fresh[:room], own, jnp.int32(self.batch))",
         "privacy/test_sampling.py",
         "test_poisson_takes_each_record_on_its_own",
         (1,),
+    ),
+    Mutation(
+        "the end of a long batch left out",
+        gate.clipped_mean,
+        "largest(jnp.max(filled))",
+        "1",
+        "privacy/test_gate.py",
+        "test_a_batch_longer_than_usual_is_added_up_whole",
     ),
     Mutation(
         "a Poisson batch cut to its mean",

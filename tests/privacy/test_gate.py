@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,11 +28,13 @@ DOT, _ = explicit(
 FUNCTION = gate.RecordFunction("records", DOT, consts=0)
 
 
-def mean_of(records: np.ndarray, weights: np.ndarray, release: Release, denominator: float, chunk: int = 1024) -> dict:
+def mean_of(
+    records: np.ndarray, weights: np.ndarray, release: Release, denominator: float, chunk: int = 1024, usual: Any = None
+) -> dict:
     """The gradient of x·r is r itself: the gate's output is a clipped mean of the records."""
     rows = jnp.arange(len(records))
     source = Sealed(jnp.asarray(records), rows, None, jnp.int32(0))
-    reading = gate.Reading(source, FUNCTION, (), (rows, jnp.asarray(weights)), denominator)
+    reading = gate.Reading(source, FUNCTION, (), (rows, jnp.asarray(weights)), denominator, usual)
     return gate.clipped_mean(reading, AT, release, chunk)
 
 
@@ -78,6 +81,23 @@ def test_chunks_change_nothing():
         jax.tree.leaves(mean_of(data, ones, release, 23.0, chunk=5)),
     ):
         np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_a_batch_longer_than_usual_is_added_up_whole():
+    """Beside agents whose batches are short or empty; an agent's bytes do not depend on how long the others' are."""
+    data = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)
+    release = Release(0.8, 1.0)
+
+    @partial(jax.jit, static_argnames="usual")
+    def means(sizes, usual):
+        weights = (jnp.arange(23) < sizes[:, None]).astype(jnp.float32)
+        return jax.vmap(lambda own: mean_of(data, own, release, 23.0, usual=usual))(weights)
+
+    sizes = jnp.asarray([23, 5, 0, 9])
+    pieces, short = means(sizes, usual=8), means(sizes.at[0].set(1), usual=8)
+    for leaf, whole in means(sizes, usual=None).items():
+        np.testing.assert_allclose(pieces[leaf], whole, atol=1e-6)
+        assert np.array_equal(pieces[leaf][1:], short[leaf][1:])
 
 
 def noise(mechanism: str, scale: float, draws: int = 20_000) -> np.ndarray:

@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 
 import sottovoce as sv
-from sottovoce.privacy import discrete, sampling
+from sottovoce.privacy import discrete, sampling, threefry
 from sottovoce.privacy.sampling import OVERFLOW, FixedSize, Full, OnePass, Poisson, Sampling, Stream, WithReplacement
 
 SIZES = np.array([40, 100, 71])
@@ -209,7 +209,7 @@ def test_a_binomial_number_of_distinct_rows_has_the_law_of_coins(room):
     @jax.jit
     @jax.vmap
     def draw(key):
-        words = sampling._words(key, room + 3)
+        words = threefry.words(key, (room + 3,))
         return sampling._taken(key, words, jnp.int32(5), [table, table], jnp.int32(1))
 
     rows, weights = (np.asarray(one, int) for one in draw(jax.random.split(jax.random.key(4), 10_000)))
@@ -246,7 +246,7 @@ def test_sets_of_distinct_rows_are_equally_likely(room, size, n):
     @jax.jit
     @jax.vmap
     def draw(key):
-        return sampling._distinct(key, sampling._words(key, room), jnp.int32(n), jnp.int32(size))
+        return sampling._distinct(key, threefry.words(key, (room,)), jnp.int32(n), jnp.int32(size))
 
     rows, weights = map(np.asarray, draw(jax.random.split(jax.random.key(2), 6000)))
     assert np.all(weights.sum(axis=1) == size)
@@ -293,9 +293,18 @@ def test_the_table_of_a_binomial_number_is_right_up_to_its_error():
 
 
 def test_words_are_those_of_the_key():
-    for impl in ("threefry2x32", "rbg"):
-        key = jax.random.key(5, impl=impl)
-        assert np.array_equal(sampling._words(key, 33), jax.random.bits(key, (33,), jnp.uint32))
+    key = jax.random.key(5, impl="threefry2x32")
+    assert np.array_equal(threefry.words(key, (3, 11)), jax.random.bits(key, (3, 11), jnp.uint32))
+    assert threefry.fold(key, np.uint32(2**31 + 7)) == jax.random.fold_in(key, 2**31 + 7)
+    with pytest.raises(TypeError, match="threefry2x32 alone"):
+        threefry.words(jax.random.key(5, impl="rbg"), (3,))
+
+
+def test_usual_rows_are_few_and_nearly_always_enough():
+    for n, batch, agents in ((20_000, 64, 1), (6000, 50, 10), (500, 20, 1000)):
+        usual = sampling.usual_rows(Poisson(batch), np.full(agents, n))
+        assert agents * stats.binom.sf(usual, n, batch / n) <= 1 / 32
+        assert agents * stats.binom.sf(usual - 9, n, batch / n) > 1 / 32  # rounded up to a multiple of 8
 
 
 @pytest.mark.parametrize("wrong", [1.9, 2.0, 0, -1, True, np.True_, "3", None, float("nan")])

@@ -4,10 +4,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import sottovoce as sv
+from sottovoce.accounting.account import account_of
 from sottovoce.data.parts import Levels, Part
+from sottovoce.runtime.array import ArrayPlace
+from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import alone, lay_out, shard
 from sottovoce.runtime.threads import own_records
 
+RING = sv.networks.ring(4)
 POOL = np.arange(12.0, dtype=np.float32)
 ROWS = [np.array([7, 2, 5]), np.array([0, 11]), np.array([1, 9, 3, 4]), np.array([6, 8, 10])]
 IDS = np.array([0, 0, 1, 1, 1, 2, 3, 2, 3, 4, 3, 0])
@@ -98,3 +103,22 @@ def test_a_small_unit_is_padded_and_marked():
     assert sealed.order.shape == (2, 3)
     assert np.asarray(sealed.filled).tolist() == [[True, False, False], [True, True, True]]
     assert sealed.record_bytes == 3 * 4
+
+
+@pytest.mark.parametrize("sampling", [sv.Full(), sv.Poisson(2)], ids=["full", "coins"])
+def test_records_that_are_read_in_place_are_those_that_are_looked_up(sampling):
+    rng = np.random.default_rng(0)
+    own = list(rng.normal(size=(4, 5, 2)).astype(np.float32))
+    mixed = rng.permutation(20)
+    views = [Part(np.concatenate(own)[mixed], np.argsort(mixed)[5 * agent : 5 * agent + 5]) for agent in range(4)]
+    shared = [Part(views[0].records, view.rows) for view in views]
+    problem = sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2), jnp.zeros(2))
+    trace = account_of(sv.methods.DpSgd(0.1, sv.Release(1.0, 0.1), sampling), own, 3, RING, problem=problem).trace
+    states = []
+    for held_as, in_place in ((own, True), (shared, False)):
+        layout = lay_out(held_as)
+        assert layout.sealed["records"].in_turn == in_place
+        place = ArrayPlace(trace, problem, layout, root_key(0), 64)
+        states.append(place.advance(place.begin(), 0, 3)[0][0])
+    np.testing.assert_allclose(*states, rtol=1e-6)
+    assert np.ptp(states[0]) > 0.1

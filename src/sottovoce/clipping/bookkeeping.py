@@ -28,6 +28,7 @@ from jax.extend.core import ClosedJaxpr
 from sottovoce.clipping import norms
 from sottovoce.clipping.products import Block, Use, blocks_of, is_cheaper_in_factors, wide
 from sottovoce.clipping.taps import Taps, evaluate, leaf_cell
+from sottovoce.together import largest
 from sottovoce.trees import Tree
 
 SAFETY = 1e-5  # records are clipped to C (1 - SAFETY), which leaves room for the rounding of the sum itself
@@ -96,9 +97,15 @@ def clipped_sum(
     def part(total: list[Array], batch: tuple[Tree, Array]) -> tuple[list[Array], None]:
         records, weights = batch
         book = plan.keep(records)
-        kept = jnp.isfinite(book.sizes) & (weights != 0)
+        finite = jnp.isfinite(book.sizes)
+        kept = finite & (weights != 0)
         factor = jnp.minimum(1, clip * (1 - SAFETY) / jnp.where(kept, book.sizes, 1))
-        parts = plan.add_up(book, kept, jnp.where(kept, weights * factor, 0))
+        scale = jnp.where(kept, weights * factor, 0)
+        # A finite size has finite factors, and these times 0 are 0: only factors that are not finite must be masked,
+        # which takes a pass over all of them.
+        parts = jax.lax.cond(
+            largest(~jnp.all(finite)), lambda: plan.add_up(book, kept, scale), lambda: plan.add_up(book, None, scale)
+        )
         return [a + b for a, b in zip(total, parts)], None
 
     nothing = [plan.zeros(leaf) for leaf in plan.leaves]
@@ -185,13 +192,13 @@ class _Plan:
         sizes = norms.together(parts, self.norm) * (1 + _SLACK) if parts else jnp.zeros(len(rows[0]))
         return _Book(factors, cotangents, explicit, sizes)
 
-    def add_up(self, book: _Book, kept: Array, scale: Array) -> list[Array]:
-        """Add up the kept records' gradients, each times its scale. The others may hold anything, even NaN."""
+    def add_up(self, book: _Book, kept: Array | None, scale: Array) -> list[Array]:
+        """Add up the records' gradients, each times its scale. Those not `kept` may hold anything, even NaN."""
 
         def mask(x: Array, scale: Array | None = None) -> Array:
             shape = (-1,) + (1,) * (x.ndim - 1)
             scaled = x if scale is None else wide(x) * scale.reshape(shape)  # a scale in 16 bits would be rounded up
-            return jnp.where(kept.reshape(shape), scaled, jnp.zeros((), scaled.dtype))
+            return scaled if kept is None else jnp.where(kept.reshape(shape), scaled, jnp.zeros((), scaled.dtype))
 
         total = [self.zeros(leaf) for leaf in self.leaves]
         for i, gradient in book.explicit.items():

@@ -79,7 +79,11 @@ class Use:
             rows = jnp.zeros((p, q), wide(d).dtype).at[a.reshape(-1)].add(wide(d).reshape(-1, q))
             summed = rows[None]
         else:
-            summed = jnp.einsum("bgtp,bgtq->gpq", wide(a), wide(d), precision=jax.lax.Precision.HIGHEST)
+            # The larger factor comes second, because the first one is transposed, which takes a copy.
+            order = "bgtp,bgtq->gpq" if p < q else "bgtq,bgtp->gqp"
+            pair = (wide(a), wide(d)) if p < q else (wide(d), wide(a))
+            summed = jnp.einsum(order, *pair, precision=jax.lax.Precision.HIGHEST)
+            summed = summed if p < q else jnp.swapaxes(summed, 1, 2)
         return jax.linear_transpose(self.lay, leaf)(summed.astype(leaf.dtype))[0]
 
 

@@ -250,7 +250,8 @@ def _check_group(level: str, group: list[Part]) -> None:
         rows, count = np.asarray(part.rows), len(jax.tree.leaves(part.records)[0])
         if rows.dtype.kind not in "iu":
             raise ValueError(f"party {number}{where} has rows of type {rows.dtype}: give row numbers")
-        if len(np.unique(rows)) < len(rows) or rows.min() < 0:
+        ascending = rows[0] >= 0 and bool((rows[1:] > rows[:-1]).all())  # the usual case, without a table of all rows
+        if not ascending and (len(np.unique(rows)) < len(rows) or rows.min() < 0):
             raise ValueError(f"party {number}{where} lists a row twice, or one below 0: each record counts once")
         if overlap.one_row(part.records):
             raise ValueError(f"party {number}{where} holds one row, repeated in memory: each record counts once")

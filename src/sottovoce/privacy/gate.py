@@ -17,9 +17,11 @@ from jax.extend.core import Jaxpr
 
 from sottovoce.clipping.bookkeeping import clipped_sum
 from sottovoce.data.sealed import Sealed
+from sottovoce.privacy import threefry
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Rows
 from sottovoce.schedules import RAISED
+from sottovoce.together import largest
 from sottovoce.trees import Tree
 
 
@@ -42,13 +44,18 @@ class RecordFunction:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a release reads of one record set: a function of one record, the rows of a batch, what to divide by."""
+    """What a release reads of one record set: a function of one record, the rows of a batch, what to divide by.
+
+    `usual` is how many rows nearly every batch needs (`sampling.usual_rows`): others are computed where there are any.
+    """
 
     source: Sealed
     function: RecordFunction
     closed_over: Sequence[Any]
     rows: Rows
     denominator: Any
+    usual: int | None = None
+    whole: bool = False  # the rows are all of the agent's, in order
 
 
 def clipped_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tree:
@@ -61,21 +68,24 @@ def clipped_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tr
     loss = reading.source.lift(lambda at, record: reading.function(reading.closed_over, at, record))
     rows, weights = reading.rows
 
-    def partial(rows: jax.Array, weights: jax.Array) -> Tree:
-        return clipped_sum(loss, at, reading.source.unseal(rows), weights, release.clip, norm=release.norm)
+    def partial(rows: jax.Array, weights: jax.Array, whole: bool = False) -> Tree:
+        return clipped_sum(loss, at, reading.source.unseal(rows, whole), weights, release.clip, norm=release.norm)
 
-    if rows.shape[0] <= chunk:
-        total = partial(rows, weights)
-    else:
-        pieces = -(-rows.shape[0] // chunk)
-        room = pieces * chunk - rows.shape[0]
-        rows = jnp.pad(rows, (0, room)).reshape(pieces, chunk)
-        weights = jnp.pad(weights, (0, room)).reshape(pieces, chunk)
+    width = min(chunk, reading.usual or chunk, rows.shape[0])
+    total = partial(rows[:width], weights[:width], reading.whole and width == rows.shape[0])
+    if width < rows.shape[0]:
+        count = -(-rows.shape[0] // width)
+        room = count * width - rows.shape[0]
+        rows = jnp.pad(rows, (0, room)).reshape(count, width)
+        weights = jnp.pad(weights, (0, room)).reshape(count, width)
+        filled = jnp.where(jnp.any(weights != 0, axis=1), jnp.arange(1, count + 1), 0)
 
-        def accumulate(total: Tree, piece: tuple[jax.Array, jax.Array]) -> tuple[Tree, None]:
-            return jax.tree.map(jnp.add, total, partial(*piece)), None
+        def accumulate(piece: jax.Array, total: Tree) -> Tree:
+            return jax.tree.map(jnp.add, total, partial(rows[piece], weights[piece]))
 
-        total, _ = jax.lax.scan(accumulate, jax.tree.map(jnp.zeros_like, at), (rows, weights))
+        # Pieces without a record would add exactly 0: a Poisson batch hardly ever needs the end of its array. The first
+        # piece stands before the loop, so that releases that share a batch also share the look-up of its records.
+        total = jax.lax.fori_loop(1, largest(jnp.max(filled)), accumulate, total)
     return jax.tree.map(lambda leaf: leaf / reading.denominator, total)
 
 
@@ -99,10 +109,10 @@ def noised(mean: Tree, release: Release, key: jax.Array, t: Any, agent: Any) -> 
     if isinstance(scale, float) and scale == 0.0:
         return mean
     scale = jax.lax.optimization_barrier(jnp.asarray(scale, jnp.float32)) * (1 + RAISED)  # as it is charged
-    draw = jax.random.normal if release.mechanism == "gaussian" else jax.random.laplace
+    draw = threefry.normal if release.mechanism == "gaussian" else threefry.laplace
     leaves, structure = jax.tree.flatten(mean)
     noisy = [
-        leaf + scale * draw(jax.random.fold_in(key, number), jnp.shape(leaf), jnp.result_type(leaf))
-        for number, leaf in enumerate(leaves)
+        leaf + (scale * draw(key, jnp.shape(leaf), stream)).astype(jnp.result_type(leaf))
+        for stream, leaf in enumerate(leaves)
     ]
     return jax.tree.unflatten(structure, noisy)

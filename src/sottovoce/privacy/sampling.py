@@ -22,6 +22,7 @@ takes each with probability 64/20 000; a draw costs the batch (about 150 places)
 `Sampling.law` states each law as exact fractions for small n, and tests compare it with what is drawn.
 """
 
+import bisect
 import itertools
 import math
 import operator
@@ -36,7 +37,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.privacy import accountant
+from sottovoce.privacy import accountant, threefry
 
 # A Poisson batch is held in an array of fixed capacity. The chance that one batch does not fit is below this, and the
 # accountant adds what remains, times the number of batches, to delta.
@@ -185,12 +186,12 @@ class Poisson(Sampling):
         counts = [_binomial(n, self._threshold(n)) for n in sizes.tolist()]
         last = np.array([self._threshold(n) - 1 for n in sizes.tolist()], np.uint32)
         room, own = max(count.highest for count in counts), _of(sizes, agent)
-        words = _words(key, room + _TABLE_WORDS)
+        fresh = threefry.words(key, (room + _TABLE_WORDS,))
         places = jnp.arange(room)
-        tossed = _mask((words[:room] <= _of(last, agent)) & (places < own))  # a record is taken if its coin is low
+        tossed = _mask((fresh[:room] <= _of(last, agent)) & (places < own))  # a record is taken if its coin is low
         if sizes.max() <= room:
             return places, tossed
-        rows, weights = _taken(key, words, own, counts, agent)
+        rows, weights = _taken(key, fresh, own, counts, agent)
         if sizes.min() > room:
             return rows, weights
         return jnp.where(own <= room, places, rows), jnp.where(own <= room, tossed, weights)
@@ -240,7 +241,7 @@ class FixedSize(Sampling):
 
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Return distinct rows, every set equally likely."""
-        return _distinct(key, _words(key, self.batch), _of(sizes, agent), jnp.int32(self.batch))
+        return _distinct(key, threefry.words(key, (self.batch,)), _of(sizes, agent), jnp.int32(self.batch))
 
     def event(self, n: int) -> accountant.Amplification:
         """Return that it is without replacement."""
@@ -284,7 +285,7 @@ class WithReplacement(Sampling):
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Return uniform row numbers."""
         bounds = jnp.full(self.batch, _of(sizes, agent), jnp.uint32)
-        return _below(key, _words(key, self.batch), bounds), jnp.ones(self.batch)
+        return _below(key, threefry.words(key, (self.batch,)), bounds), jnp.ones(self.batch)
 
     def event(self, n: int) -> accountant.Amplification:
         """Return that it is with replacement."""
@@ -438,6 +439,33 @@ def _independent(batches: Iterable[tuple[Multiplicities, Fraction]], steps: int)
     ]
 
 
+def usual_rows(sampling: Sampling, sizes: np.ndarray) -> int:
+    """Return how many rows the batches of all agents need, but in one step of 32 or fewer.
+
+    >>> usual_rows(Poisson(64), np.array([20_000])), Poisson(64).capacity(20_000)
+    (80, 146)
+    """
+    if not isinstance(sampling, Poisson):
+        return max(sampling.capacity(n) for n in set(sizes.tolist()))
+    room, most = 0, 0
+    for n in set(sizes.tolist()):
+        table = _binomial(n, sampling._threshold(n))
+        rare = (1 << _TABLE_BITS) - (1 << _TABLE_BITS) // (32 * len(sizes))
+        beyond = len(table.thresholds) - bisect.bisect_left(table.thresholds, rare)
+        room, most = max(room, table.highest), max(most, table.highest - beyond)
+    return min(room, -(-most // 8) * 8)  # whole vectors of a processor
+
+
+def all_in_order(sampling: Sampling, sizes: np.ndarray) -> bool:
+    """Say whether `draw` always returns the rows 0, 1, 2 and so on, and only their weights tell who is in.
+
+    >>> all_in_order(Poisson(10), np.array([20, 20])), all_in_order(Poisson(10), np.array([20, 2000]))
+    (True, False)
+    """
+    room = max(sampling.capacity(n) for n in set(sizes.tolist()))
+    return isinstance(sampling, Full | Stream) or (isinstance(sampling, Poisson) and int(sizes.max()) <= room)
+
+
 # The table of a binomial number.
 
 
@@ -546,24 +574,6 @@ def _drawn_count(words: jax.Array, counts: list[_Binomial], agent: jax.Array) ->
     return _of(np.array([count.highest for count in counts], np.int32), agent) - jnp.sum(above, dtype=jnp.int32)
 
 
-def _words(key: jax.Array, count: int) -> jax.Array:
-    """Return ``jax.random.bits(key, (count,))``, several times faster on a processor for a Threefry key.
-
-    JAX runs the rounds of Threefry (Salmon et al., SC 2011) as a loop there, to compile faster; these are written out.
-    """
-    if str(jax.random.key_impl(key)) != "threefry2x32":
-        return jax.random.bits(key, (count,), jnp.uint32)
-    first, second = jax.random.key_data(key)
-    keys = (first, second, first ^ second ^ jnp.uint32(0x1BD11BDA))
-    a, b = jnp.full(count, keys[0]), jnp.arange(count, dtype=jnp.uint32) + keys[1]
-    for turn in range(5):
-        for rotation in ((13, 15, 26, 6), (17, 29, 16, 24))[turn % 2]:
-            a = a + b
-            b = a ^ (b << rotation | b >> (32 - rotation))
-        a, b = a + keys[(turn + 1) % 3], b + keys[(turn + 2) % 3] + jnp.uint32(turn + 1)
-    return a ^ b
-
-
 def _below(key: jax.Array, words: jax.Array, bounds: jax.Array) -> jax.Array:
     """Return exactly uniform numbers, each below its bound (uint32), from fresh `words` and more of them by `key`.
 
@@ -576,7 +586,7 @@ def _below(key: jax.Array, words: jax.Array, bounds: jax.Array) -> jax.Array:
 
     def again(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         turn, upper, lower = state
-        fresh = _words(jax.random.fold_in(key, turn), bounds.size)
+        fresh = threefry.words(threefry.fold(key, turn), bounds.shape)
         refused = lower < (-bounds) % bounds
         settled = jnp.where(lower < bounds, jnp.uint32(0xFFFFFFFF), lower)
         upper = jnp.where(refused, _upper_half(fresh, bounds), upper)

@@ -18,7 +18,8 @@ from sottovoce.methods.agent import Known
 from sottovoce.privacy import gate
 from sottovoce.privacy.gate import Reading
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import Rows, Sampling
+from sottovoce.privacy.sampling import Rows, Sampling, all_in_order, usual_rows
+from sottovoce.privacy.threefry import fold
 from sottovoce.trees import Tree
 
 Drawn = Mapping[str, Rows]  # the rows of a batch by level
@@ -37,11 +38,11 @@ class Moment:
 
     def inside(self, loop: JaxprEqn, turn: Any) -> "Moment":
         """Return the same moment inside one turn of a loop."""
-        return replace(self, key=jax.random.fold_in(self.named(loop), turn))
+        return replace(self, key=fold(self.named(loop), turn))
 
     def named(self, equation: JaxprEqn) -> jax.Array:
         """Return the key of one equation."""
-        return jax.random.fold_in(self.key, equation.params["number"])
+        return fold(self.key, equation.params["number"])
 
     def size(self, level: str) -> Any:
         """Return how many records (or units) the agent has."""
@@ -57,6 +58,8 @@ class Moment:
                 given,
                 batch.rows[function.level],
                 sampling.denominator(self.size(function.level), self.t),
+                usual_rows(sampling, self.known.population.counts[function.level]),
+                all_in_order(sampling, self.known.population.counts[function.level]),
             )
             for function, given in zip(asked.functions, closed_over)
         ]
@@ -77,19 +80,18 @@ def draw(moment: Moment, equation: JaxprEqn) -> BatchRows:
     key, sampling = moment.named(equation), equation.params["sampling"]
     counts = moment.known.population.counts
     rows = {
-        level: sampling.draw(jax.random.fold_in(key, number), counts[level], moment.index, moment.t)
+        level: sampling.draw(fold(key, number), counts[level], moment.index, moment.t)
         for number, level in enumerate(sorted(counts))
     }
     return BatchRows(rows, sampling)
 
 
-def mean(moment: Moment, equation: JaxprEqn, values: Sequence[Any], within: Any = None) -> Tree:
-    """Return the levels' clipped means, added up; `within(reading, ...)` may bound what runs side by side."""
+def mean(moment: Moment, equation: JaxprEqn, values: Sequence[Any]) -> Tree:
+    """Return the levels' clipped means, added up."""
     readings, at = moment.readings(equation.params["asked"], values, values[0].sampling)
-    clipped_mean, release = within or gate.clipped_mean, equation.params["release"]
     means = []
     for reading in readings:  # no comprehension: few frames lie between an answer and the records
-        means.append(clipped_mean(reading, at, release, moment.chunk))
+        means.append(gate.clipped_mean(reading, at, equation.params["release"], moment.chunk))
     return gate.added(means)
 
 

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
@@ -15,11 +15,9 @@ from jax.extend.core import JaxprEqn
 from sottovoce.accounting.trace import Trace
 from sottovoce.data.sealed import Sealed
 from sottovoce.methods import equations
-from sottovoce.privacy import gate
-from sottovoce.privacy.gate import Reading
-from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import usual_rows
 from sottovoce.runtime import answers, mixing
-from sottovoce.runtime.answers import Moment
+from sottovoce.runtime.answers import BatchRows, Moment
 from sottovoce.runtime.blocks import CACHE, in_blocks
 from sottovoce.runtime.interpreter import play, walk
 from sottovoce.runtime.keys import step_key
@@ -53,11 +51,8 @@ class ArrayAnswers:
         kind, moment = equation.primitive, self.moment
         if kind is equations.sample_p:
             return [answers.draw(moment, equation)]
-        if kind is equations.release_p:
-            noisy = answers.noised(moment, equation, answers.mean(moment, equation, values, bounded_mean))
-            return jax.tree.leaves(noisy)
-        if kind is equations.mean_p:
-            return jax.tree.leaves(answers.mean(moment, equation, values, bounded_mean))
+        if kind is equations.release_p or kind is equations.mean_p:
+            return in_cache(moment, equation, values)
         if kind is equations.tell_p:
             return answers.noised(moment, equation, values)
         if kind is equations.mix_p:
@@ -91,16 +86,24 @@ class ArrayAnswers:
         return jax.lax.fori_loop(0, times, turn, carry)
 
 
-def bounded_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tree:
-    """Return a clipped mean; when vectorised, some agents after others: memory does not grow with the agents."""
+def in_cache(moment: Moment, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+    """Return the leaves of a `release` or `mean`; when vectorised, some agents after others.
 
-    def one(at: Tree, rows: Any, denominator: Any, start: Array, closed_over: Any) -> Tree:
-        own = Reading(reading.source.starting(start), reading.function, closed_over, rows, denominator)
-        return gate.clipped_mean(own, at, release, chunk)
+    Memory does not grow with the agents, and noise is added to what is still in the cache.
+    """
+    batch, *operands = values
 
-    block = max(1, CACHE // (reading.source.record_bytes * reading.rows[0].shape[0]))
-    given = (reading.rows, reading.denominator, reading.source.starts, list(reading.closed_over))
-    return in_blocks(one, block)(at, *given)
+    def one(rows: Any, operands: list[Any], index: Any, key: Array, records: SealedRecords) -> list[Any]:
+        now = replace(moment, index=index, key=key, records=records)
+        mean = answers.mean(now, equation, [BatchRows(rows, batch.sampling), *operands])
+        noisy = equation.primitive is equations.release_p
+        return jax.tree.leaves(answers.noised(now, equation, mean) if noisy else mean)
+
+    levels, counts = {f.level for f in equation.params["asked"].functions}, moment.known.population.counts
+    held = {level: min(moment.chunk, usual_rows(batch.sampling, counts[level])) for level in levels}
+    size = sum(moment.records[level].record_bytes * rows for level, rows in held.items())
+    used = {level: moment.records[level] for level in levels}
+    return in_blocks(one, max(1, CACHE // size))(batch.rows, operands, moment.index, moment.key, used)
 
 
 def moment(spec: Spec, index: Any, phase: str, t: Any, records: SealedRecords, root: Array) -> Moment:
@@ -109,16 +112,25 @@ def moment(spec: Spec, index: Any, phase: str, t: Any, records: SealedRecords, r
     return Moment(known, index, t, step_key(root, index, phase, t), records, spec.chunk)
 
 
+def _shares(spec: Spec, indices: Array, records: SealedRecords) -> dict[str, Tree]:
+    """Return each agent's records as an array of its own, where that costs nothing (else None)."""
+    sizes = {level: set(counts.tolist()) for level, counts in spec.trace.known.population.counts.items()}
+    return {
+        level: sealed.shares(indices.shape[0], min(sizes[level])) if len(sizes[level]) == 1 else None
+        for level, sealed in records.items()
+    }
+
+
 def init(spec: Spec, indices: Array, starts: Mapping[str, Array], records: SealedRecords, roots: Array) -> list[Array]:
     """Return the leaves of the agents' states before the first step, stacked."""
     first = spec.trace.init
 
-    def one(index: Array, starts: Mapping[str, Array], root: Array) -> list[Array]:
-        own = {level: sealed.starting(starts[level]) for level, sealed in records.items()}
+    def one(index: Array, starts: Mapping[str, Array], shares: Any, root: Array) -> list[Array]:
+        own = {level: sealed.starting(starts[level], shares[level]) for level, sealed in records.items()}
         answer = ArrayAnswers(spec, moment(spec, index, "init", jnp.int32(0), own, root))
         return play(walk(first.jaxpr, first.consts, [index], compiled=False), answer)
 
-    return jax.vmap(one)(indices, starts, roots)
+    return jax.vmap(one)(indices, starts, _shares(spec, indices, records), roots)
 
 
 def advance(
@@ -127,16 +139,17 @@ def advance(
 ) -> tuple[list[Array], Array]:  # fmt: skip
     """Return the state after `count` steps from step `first`, and when each public leaf was first not finite."""
     step, shown = spec.trace.step, public(spec.trace)
+    shares = _shares(spec, indices, records)
 
     def steps(carry: tuple[list[Array], Array], t: Array) -> tuple[tuple[list[Array], Array], None]:
         state, broken = carry
 
-        def one(own: list[Array], index: Array, starts: Mapping[str, Array], root: Array) -> list[Array]:
-            mine = {level: sealed.starting(starts[level]) for level, sealed in records.items()}
+        def one(own: list[Array], index: Array, starts: Mapping[str, Array], shares: Any, root: Array) -> list[Array]:
+            mine = {level: sealed.starting(starts[level], shares[level]) for level, sealed in records.items()}
             answer = ArrayAnswers(spec, moment(spec, index, "step", t, mine, root))
             return play(walk(step.jaxpr, step.consts, [index, t, *own], compiled=False), answer)
 
-        state = jax.vmap(one)(state, indices, starts, roots)
+        state = jax.vmap(one)(state, indices, starts, shares, roots)
         fine = jnp.array([jnp.all(jnp.isfinite(state[leaf])) for leaf in shown], bool)
         return (state, jnp.where(fine, broken, jnp.minimum(broken, t))), None
 

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.privacy.threefry import fold
+
 PHASES = {"init": 0, "step": 1}
 
 
@@ -67,4 +69,4 @@ def step_key(root: jax.Array, agent: Any, phase: str, t: Any) -> jax.Array:
     >>> bool(step_key(root_key(0), 1, "step", 2) == step_key(root_key(0), 1, "init", 2))
     False
     """
-    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(root, agent), PHASES[phase]), t)
+    return fold(fold(fold(root, agent), PHASES[phase]), t)

@@ -4,6 +4,7 @@ Parts that are views of one record set share that set: no record is copied per a
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,8 @@ def _seal(group: list[Part]) -> Sealed:
         order = np.stack([np.pad(unit, (0, width - len(unit)), mode="edge") for unit in units])
         filled = jnp.asarray(np.arange(width) < np.asarray([len(unit) for unit in units])[:, None])
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    return Sealed(pool, jnp.asarray(order, jnp.int32), filled, jnp.asarray(starts, jnp.int32))
+    in_turn = filled is None and np.array_equal(order, np.arange(len(jax.tree.leaves(pool)[0])))
+    return Sealed(pool, jnp.asarray(order, jnp.int32), filled, jnp.asarray(starts, jnp.int32), in_turn)
 
 
 def _pool(group: list[Part]) -> tuple[Tree, list[np.ndarray]]:
@@ -64,9 +66,24 @@ def _pool(group: list[Part]) -> tuple[Tree, list[np.ndarray]]:
     shared = group[0].records
     if all(part.records is shared for part in group) and sum(map(len, group)) == len(jax.tree.leaves(shared)[0]):
         return jax.tree.map(jnp.asarray, shared), [np.asarray(part.rows) for part in group]
-    own = [part.gather() for part in group]
-    pool = jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate([np.asarray(leaf) for leaf in leaves])), *own)
+    own = [part.records if _is_whole(part) else part.gather() for part in group]
+    pool = jax.tree.map(lambda *leaves: jax.device_put(_joined([np.asarray(leaf) for leaf in leaves])), *own)
     return pool, np.split(np.arange(sum(map(len, group))), np.cumsum([len(part) for part in group])[:-1])
+
+
+def _is_whole(part: Part) -> bool:
+    """Say whether a part is all of its record set, in order."""
+    return np.array_equal(part.rows, np.arange(len(jax.tree.leaves(part.records)[0])))
+
+
+def _joined(leaves: list[np.ndarray]) -> np.ndarray:
+    """Put arrays together in memory that JAX can take over as it is on a processor: its start is a multiple of 64."""
+    kind = jax.dtypes.canonicalize_dtype(np.result_type(*leaves))
+    shape = (sum(len(leaf) for leaf in leaves), *leaves[0].shape[1:])
+    size = math.prod(shape) * kind.itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return np.concatenate(leaves, out=raw[start : start + size].view(kind).reshape(shape), casting="same_kind")
 
 
 def _by_unit(ids: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
@@ -98,7 +115,7 @@ def shard(sealed: Sealed, sizes: np.ndarray, devices: int) -> Sealed:
         mask = np.asarray(sealed.filled)
         filled = jnp.stack([jnp.asarray(np.pad(mask[a:b], [(0, longest - (b - a)), (0, 0)])) for a, b in bounds])
     starts = np.asarray(sealed.starts).reshape(devices, per)
-    return Sealed(pool, renumbered, filled, jnp.asarray(starts - starts[:, :1], jnp.int32))
+    return Sealed(pool, renumbered, filled, jnp.asarray(starts - starts[:, :1], jnp.int32), filled is None)
 
 
 def alone(sealed: Sealed, agent: int, size: int) -> Sealed:
@@ -113,7 +130,7 @@ def alone(sealed: Sealed, agent: int, size: int) -> Sealed:
     filled = None if sealed.filled is None else sealed.filled[start : start + size]
     pool = jax.tree.map(lambda leaf: leaf[rows.reshape(-1)], sealed.unseal())
     order = jnp.arange(rows.size, dtype=jnp.int32).reshape(rows.shape)
-    return Sealed(pool, order, filled, jnp.zeros((), jnp.int32))
+    return Sealed(pool, order, filled, jnp.zeros((), jnp.int32), filled is None)
 
 
 def own_digests(layout: Layout) -> list[bytes]:
@@ -130,6 +147,7 @@ def own_digests(layout: Layout) -> list[bytes]:
         for sha, stop, count in zip(found, ends, layout.population.counts[level]):
             rows = order[stop - count : stop]
             sha.update(f"{level}{rows.shape}".encode())  # the same rows in other levels or units are other data
+            own = slice(stop - count, stop) if sealed.in_turn else rows.reshape(-1)
             for leaf in leaves:
-                sha.update(np.ascontiguousarray(leaf[rows.reshape(-1)]).tobytes())
+                sha.update(np.ascontiguousarray(leaf[own]).reshape(-1).view(np.uint8).data)
     return [sha.digest() for sha in found]

@@ -1,6 +1,8 @@
 """Weighted sums over neighbours, at a cost that grows with the edges.
 
-All forms add in the order of the senders' numbers, so that every runtime sums alike.
+Small sums are one product with the dense matrix. That also makes the compiler compute what is said once, noise
+included: in a look-up of neighbours it would compute it again for each who hears it. The other forms add in the order
+of the senders' numbers.
 """
 
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from jax.custom_batching import custom_vmap
 from sottovoce.networks import Network
 from sottovoce.trees import Tree
 
+_DENSE = 2**18  # up to this many multiplications, a dense product is quicker than looking neighbours up
 _UNROLL = 8  # neighbours added one by one in straight code; beyond that, in a loop
 
 
@@ -63,6 +66,13 @@ def _padded(lists: Neighbours, heard: jax.Array, hearers: jax.Array) -> jax.Arra
     return total
 
 
+def _dense(lists: Neighbours, heard: jax.Array, hearers: jax.Array) -> jax.Array:
+    matrix = np.zeros((len(lists.senders), len(lists.senders)), np.float32)
+    np.add.at(matrix, (np.arange(len(matrix))[:, None], lists.senders), lists.weights)
+    rows = jnp.asarray(matrix)[hearers].astype(heard.dtype)
+    return jnp.tensordot(rows, heard, 1, precision=jax.lax.Precision.HIGHEST)
+
+
 def _by_edge(network: Network, over: str, others_only: bool, heard: jax.Array, hearers: jax.Array) -> jax.Array:
     """For graphs with a few very busy agents (a star), where padding to the largest degree would be wasteful."""
     matrix = network.matrix(over).tocoo()
@@ -85,6 +95,9 @@ def vectorised(network: Network, over: str, others_only: bool, mesh_axis: str | 
     wasteful = lists.senders.size > 4 * network.matrix(over).nnz + 64
     apply = partial(_by_edge, network, over, others_only) if wasteful else partial(_padded, lists)
 
+    def small(heard: jax.Array) -> bool:  # without edges, a number that is not finite would spread over zeros
+        return network.size * heard.size <= _DENSE and lists.senders.shape[1] > 1
+
     @custom_vmap
     def mix(leaf: jax.Array, agent: jax.Array) -> jax.Array:
         return leaf  # never run: an agent is always one row of the vectorised whole
@@ -94,6 +107,8 @@ def vectorised(network: Network, over: str, others_only: bool, mesh_axis: str | 
         if not batched[0]:  # everyone says the same
             leaf = jnp.broadcast_to(leaf, (size, *leaf.shape))
         heard = leaf if mesh_axis is None else jax.lax.all_gather(leaf, mesh_axis, tiled=True)
+        if small(heard):
+            return _dense(lists, heard, agent), True
         return apply(heard, agent), True
 
     return lambda tree, agent: jax.tree.map(lambda leaf: mix(jnp.asarray(leaf), agent), tree)

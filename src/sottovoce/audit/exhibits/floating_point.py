@@ -16,6 +16,7 @@ from sottovoce.accounting.account import account_of
 from sottovoce.audit import bounds
 from sottovoce.audit.exhibits.base import CONFIDENCE, Measurement, attack, exhibit, sized
 from sottovoce.methods.dp_sgd import DpSgd
+from sottovoce.privacy import threefry
 from sottovoce.privacy.discrete import GridRelease, on_grid
 from sottovoce.privacy.gdp import gdp_epsilon
 from sottovoce.privacy.release import Release
@@ -151,11 +152,8 @@ def runtime(rng: np.random.Generator, quick: bool) -> list[Measurement]:
 @cache
 def _all_normals() -> jax.Array:
     """Return every value that `jax.random.normal` can take in float32: a function of 23 random bits."""
-    return _normal(jnp.arange(2**23, dtype=jnp.float32) / jnp.float32(2**23))
-
-
-def _normal(unit: jax.Array) -> jax.Array:
     lowest = np.nextafter(np.float32(-1.0), np.float32(0.0), dtype=np.float32)
+    unit = jnp.arange(2**23, dtype=jnp.float32) / jnp.float32(2**23)
     uniform = jnp.maximum(lowest, unit * (jnp.float32(1.0) - lowest) + lowest)
     return jnp.float32(np.sqrt(2)) * jax.lax.erf_inv(uniform)
 
@@ -166,4 +164,4 @@ def _all_noise(scale: jax.Array) -> jax.Array:
 
     Compiled as one program, because the compiler puts factors together and so changes last bits.
     """
-    return (scale * (1 + RAISED)) * _normal(jnp.arange(2**23, dtype=jnp.float32) / jnp.float32(2**23))
+    return (scale * (1 + RAISED)) * threefry.quantile(threefry.between(jnp.arange(-(2**23), 2**23, dtype=jnp.int32)))
