@@ -19,12 +19,12 @@ from sottovoce.accounting.calibrate import calibrate
 from sottovoce.data.population import Population
 from sottovoce.methods.base import Method
 from sottovoce.methods.baselines.sgda import DpSgda
-from sottovoce.methods.dp_bilevel import Descent, DpBilevel
 from sottovoce.methods.dp_newton import DpNewton
 from sottovoce.methods.dp_sgd import DpSgd
+from sottovoce.methods.ldp_dsbo import LdpDsbo
 from sottovoce.naming import check_count, unknown
 from sottovoce.networks import Network, checks
-from sottovoce.optimisers import Momentum
+from sottovoce.optimisers import Adam, Momentum
 from sottovoce.privacy.gdp import gdp_mu
 from sottovoce.privacy.mechanisms import Adjacency, check_adjacency, check_delta, check_epsilon, clips_moved
 from sottovoce.privacy.release import Release
@@ -242,11 +242,11 @@ def _newton(problem: Minimize, entries: int, facts: Facts, network: Network | No
 
 def _plain(problem: Minimize, facts: Facts) -> _Choice:
     """Choose for long rows, whose second moments would be lost in noise: plain descent with a known curvature."""
-    known, steps = problem.linear, 100
+    known, steps = problem.linear, 300
     assert known is not None
     # Gradients are cut to a tenth of the largest: all have one length. The step then is twice the inverse of the
-    # curvature where x starts, for rows of half the declared norm, half of whose square lies in one direction.
-    clip, length = 0.1 * known.residual * facts.norm, 0.5 * facts.norm
+    # curvature where x starts, for rows of a third of the declared norm, half of whose square lies in one direction.
+    clip, length = 0.1 * known.residual * facts.norm, facts.norm / 3
     curvature = known.curvature if known.target is not None else min(known.curvature, 1 - known.residual**2)
     rate = 4 * known.residual / (curvature * length * clip)
     method = DpSgd(Linear(rate, 0.02 * rate, steps), Release(clip, facts.noise(clip, 1.0)), Full())
@@ -289,16 +289,19 @@ def _saddle(problem: MinMax, facts: Facts) -> _Choice:
 
 
 def _tuned(facts: Facts) -> _Choice:
-    steps, inner = 20, 10
-    gradient = Release(1.0, facts.noise(1.0, 1.0))
-    method = DpBilevel(
-        step_x=250.0, inner=Descent(inner, Momentum(4.0, 0.8), averaged=False), release_y=gradient,
-        release_penalised=gradient.louder(3.9), sampling=Full(), penalty=10.0, radius=10.0,
+    """Choose for a tuned regulariser: no record meets the upper variable. Others need ``release_x=`` by hand."""
+    steps, release = 100, Release(1.0, facts.noise(1.0, 1.0))
+    rate_y, rate_z = min(8 / facts.norm, 4.0), min(8 / facts.norm**2, 4.0)
+    method = LdpDsbo(
+        step_x=Adam(0.1), step_y=Linear(rate_y, 0.05 * rate_y, steps), step_z=rate_z, release_y=release,
+        release_z=release, z_radius=20.0, sampling=Full(),
     )  # fmt: skip
     why = (
-        "DpBilevel: two private inner solves and a step of the upper variable, which reads no record",
-        f"{steps} steps of {inner} inner steps each, on all records, clip 1, momentum 0.8, for rows of norm 1 at most",
-        "noise of each party for its own size; validation records, which are fewer, bear 3.9 times the noise",
+        "LdpDsbo: the upper variable meets no record, so it is tuned without further releases; by Adam, whose steps do "
+        "not depend on the size of the penalties",
+        f"{steps} steps on all records, clip 1; rates {rate_y:.3g} and {rate_z:.3g} follow from rows of norm "
+        f"{facts.norm:.3g} at most",
+        "noise of each party for its own size; training and judging bear the same noise",
     )
     return _Choice(method, steps, why)
 
