@@ -8,7 +8,7 @@ export JAX_PLATFORMS ?= cpu
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 
-.PHONY: setup demo test test-all soak lint format bench bench-peers docs lock clean help
+.PHONY: dist first-report setup demo test test-all soak lint format bench bench-peers docs lock clean help
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -60,8 +60,15 @@ bench-peers: $(STAMP) $(PEERS) ## the same work in other libraries; writes docs/
 docs: $(STAMP) ## check that every command and figure in the documents still holds
 	$(BIN)/python -m pytest --doctest-glob='*.md' README.md docs
 
+dist: $(STAMP) ## build the wheel into dist/
+	rm -rf dist build
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+first-report: dist ## from the wheel in an empty environment to a report on an own CSV, per Python that is here
+	$(BIN)/python benchmarks/first_report.py dist/*.whl
+
 lock: $(STAMP) ## write constraints.txt from what is installed
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
 clean:
-	rm -rf .venv .venv-peers .cache demo runs
+	rm -rf .venv .venv-peers .cache demo runs dist build

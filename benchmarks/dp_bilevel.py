@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.estimators import PrivateLogisticRegression
+from sottovoce.estimators import TunedLogisticRegression
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
 from sottovoce.methods.planning import planned
 from sottovoce.problems import tasks
@@ -146,7 +146,7 @@ def a9a(seeds: Sequence[int] = (0, 1, 2)) -> None:
         scores, took = [], []
         for seed in seeds:
             began = time.perf_counter()
-            model = PrivateLogisticRegression(epsilon=epsilon, tuning_rate=tuning, random_state=seed)
+            model = TunedLogisticRegression(epsilon=epsilon, tuning_rate=tuning, random_state=seed)
             model.fit(train["features"], train["label"])
             took.append(time.perf_counter() - began)
             scores.append(roc_auc_score(test["label"], model.decision_function(test["features"])))

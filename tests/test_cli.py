@@ -207,7 +207,7 @@ def test_no_run_file_gives_a_traceback(capsys, monkeypatch, tiny_file, content, 
     tiny_file.write_bytes(content)
     code, _, err = command(capsys, monkeypatch, "account", tiny_file, *words)
     assert code == 2
-    assert err.startswith("error ")
+    assert re.match(r"(--set [^\n]*\n)*error ", err), err
     assert str(tiny_file) in err
     assert re.search(message, err), err
 

@@ -11,7 +11,10 @@ from .accounting import calibrate as calibrate
 from .audit import audit as audit
 from .data.columns import Columns as Columns
 from .data.population import Population as Population
+from .estimators import DeclaredScaler as DeclaredScaler
 from .estimators import PrivateLogisticRegression as PrivateLogisticRegression
+from .estimators import PrivateRidge as PrivateRidge
+from .estimators import TunedLogisticRegression as TunedLogisticRegression
 from .privacy import Budget as Budget
 from .privacy import FixedSize as FixedSize
 from .privacy import Full as Full
@@ -23,15 +26,20 @@ from .privacy import Release as Release
 from .privacy import Stream as Stream
 from .privacy import WithReplacement as WithReplacement
 from .privacy.labels import Labels as Labels
+from .privacy.noisy_counts import NoisyCounts as NoisyCounts
 from .privacy.table import Table as Table
 from .problems import Bilevel as Bilevel
 from .problems import Minimize as Minimize
 from .problems import MinMax as MinMax
 from .problems.vertical import Vertical as Vertical
+from .runtime.model_file import load as load
+from .runtime.model_file import save as save
 from .runtime.performance import Performance as Performance
 from .runtime.result import Model as Model
 from .runtime.result import Result as Result
 from .runtime.run import run as run
 from .schedules import Decay as Decay
+from .tuning import auto as auto
+from .tuning import select as select
 
 __version__: str

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sottovoce.commands import Quick, RunFilePath, Set, check, init, predict, say_replaced
+
 if TYPE_CHECKING:
     from sottovoce.experiments.execute import Setup
     from sottovoce.experiments.runfile import RunFile
@@ -25,6 +27,8 @@ _HELP = """Train and tune models across organisations that cannot share their da
 **Start here**
 
     sottovoce demo                      ten parties, a private model, a report
+    sottovoce init patients.csv         a run file for your own table
+    sottovoce check FILE.toml           is it right, and what does each party pay
     sottovoce list                      methods, tasks, data sets, experiments
     sottovoce run FILE.toml             your own experiment (see: sottovoce run --help)
     sottovoce account FILE.toml         its epsilon, without running it
@@ -57,11 +61,12 @@ console = Console()
 notes = Console(stderr=True, highlight=False)
 
 FAULT = "This is a fault in sottovoce, not in what you gave it"
-RunFilePath = Annotated[Path, typer.Argument(help="a run file", metavar="FILE.toml")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change one key, e.g. run.steps=100")]
-Quick = Annotated[bool, typer.Option("--quick", help="apply the file's [quick] table")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="where results go [default: runs/NAME]")]
 Resume = Annotated[bool, typer.Option("--resume", help="continue what is in --out")]
+
+
+for command in (init, check, predict):
+    app.command()(command)
 
 
 def _run_help() -> str:
@@ -274,7 +279,7 @@ def _audit_file(file: Path, sets: list[str] | None, quick: bool, how: dict[str, 
             setup.data,
             problem=setup.problem,
             network=setup.graph,
-            steps=setup.case.run.steps,
+            steps=setup.steps,
             delta=setup.delta,
             adjacency=setup.case.privacy.adjacency,
             **how,
@@ -320,6 +325,7 @@ def show_ledger(
 def _execute(runfile: "RunFile", out: Path, resume: bool) -> None:
     from sottovoce.experiments.execute import execute
 
+    say_replaced(runfile.replaced)
     with _stoppable(f"What is done is in {out}; the same command with --out {out} --resume continues it."):
         _show(execute(runfile, out, resume, say=_say), out, write=True)
 
@@ -338,7 +344,9 @@ def _setups(file: Path, sets: list[str] | None, quick: bool) -> list[tuple[str, 
     from sottovoce.experiments.execute import setups
     from sottovoce.experiments.runfile import RunFile
 
-    return list(setups(RunFile.load(file, sets or (), quick)).items())
+    runfile = RunFile.load(file, sets or (), quick)
+    say_replaced(runfile.replaced)
+    return list(setups(runfile).items())
 
 
 def _show(made: "Comparison", out: Path, write: bool = False) -> None:

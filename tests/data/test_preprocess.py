@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sottovoce.data import Ranges, bounded_norm, categories, check_records
+from sottovoce.data import Ranges, bounded_norm, check_records
 
 finite = st.floats(-1e6, 1e6)
 
@@ -45,15 +45,6 @@ def test_ranges_must_be_ranges():
     for low, high in [(1.0, 1.0), (0.0, np.inf), ([0.0, 2.0], [1.0, 1.0])]:
         with pytest.raises(ValueError, match="range"):
             Ranges(low, high)
-
-
-def test_categories_name_the_stranger():
-    code = categories(["a", "b", "c"])
-    assert code(np.array(["c", "a"])).tolist() == [[0, 0, 1], [1, 0, 0]]
-    with pytest.raises(ValueError, match=r"'z' is not among the declared categories \['a', 'b', 'c'\]"):
-        code(["a", "z"])
-    with pytest.raises(ValueError, match="once"):
-        categories(["a", "a"])
 
 
 def test_check_records_lists_everything():

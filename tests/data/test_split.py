@@ -123,7 +123,7 @@ def test_errors_name_the_bad_thing():
         split(records, 6)
     with pytest.raises(ValueError, match="agents must be at least 1"):
         split(records, 0)
-    with pytest.raises(ValueError, match="by must be"):
+    with pytest.raises(ValueError, match="by: there is no way or column"):
         split(records, 2, "rows")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unit needs a column 'id'"):
         split(records, 2, unit="id")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sottovoce.experiments import build, columns, reproduce
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.experiments.toml import dump, merge
 
@@ -117,3 +118,12 @@ def test_written_lists_of_tables_are_sections_and_read_back(document):
     text = dump(document)
     assert tomllib.loads(text) == document
     assert text.count("[[") >= sum(map(len, document.values()))
+
+
+@pytest.mark.parametrize("name", reproduce.experiments())
+def test_the_method_of_every_shipped_experiment_can_be_built(name):
+    for case in RunFile.load(reproduce.find(name)).cases.values():
+        if case.columns is None:
+            build.method(case.method, calibrated=True)
+        else:
+            columns._method(case)

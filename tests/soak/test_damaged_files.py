@@ -62,7 +62,7 @@ def made(folder: Path) -> Path:
 
 def readers(home: Path) -> dict[str, Callable[[Path], Any]]:
     """Return what reads each file, as plain values that can be compared."""
-    meta, leaves = checkpoint._read(home / "checkpoint.npz", "checkpoint")
+    meta, leaves = checkpoint.read(home / "checkpoint.npz", "checkpoint")
     ids = [f"{home} {row}" for row in range(60)]
 
     secret = RunFolder.open(home, resume=True).secret

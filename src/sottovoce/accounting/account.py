@@ -22,7 +22,7 @@ from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method, Setting
 from sottovoce.naming import check_count
 from sottovoce.networks import Network, single
-from sottovoce.privacy import accountant
+from sottovoce.privacy import accountant, attacker
 from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
 from sottovoce.privacy.mechanisms import Spent, check_delta
 from sottovoce.privacy.release import Release
@@ -65,7 +65,7 @@ def account(
         about = table_account(method, data, problem, steps, 0.0 if delta is None else check_delta(delta))
         about.charge(labels)
         return about.report(labels)
-    return account_of(method, data, steps, network, 1e-5 if delta is None else delta, adjacency, problem).report
+    return account_of(method, data, steps, network, 1e-5 if delta is None else delta, adjacency, problem).statement
 
 
 def account_of(
@@ -201,7 +201,9 @@ class Account:
             method=type(self.method).__name__,
             steps=self.steps,
             events=tuple(_describe(charge, self.steps) for charge in self.charges),
-            caveats=merge_caveats(self._caveats(worst[0]), self.method.caveats(self.setting)),
+            caveats=merge_caveats(
+                self._caveats(worst[0]), self.population.facts.words, self.method.caveats(self.setting)
+            ),
             parties=self.population.names,
         )
 
@@ -209,17 +211,30 @@ class Account:
         """Return the largest epsilon of some agents."""
         return max(float(self._bound(agent)[0]) for agent in agents)
 
+    @cached_property
+    def statement(self) -> PrivacyReport:
+        """The report with what an attacker of the worst party can gain, which a search for noise does not need."""
+        if self.tells or not self.report.private:
+            return self.report
+        agent = int(np.argmax(self.report.per_agent))
+        steps, found = range(self.steps), []
+        for levels in self.groups(agent).values():
+            spent, overflow = self.spent(agent, levels, steps), self.overflow(agent, levels, steps)
+            found.append(attacker.highest_power(spent, attacker.RATES, self.adjacency, overflow=overflow))
+        return replace(self.report, attack=tuple(zip(attacker.RATES, map(max, zip(*found)))))
+
     def spent(self, agent: int, levels: Sequence[str], steps: range) -> Spent:
         """Return what one unit of an agent's `levels` takes part in during `steps`: mechanisms and their counts.
 
         What `init` releases is counted with step 0.
         """
-        return composed(self.charges, self.population, agent, levels, steps)
+        return (*bought(self.population, steps), *composed(self.charges, self.population, agent, levels, steps))
 
     def _bound(self, agent: int) -> tuple[Epsilon, dict[str, Epsilon]]:
         """Return an agent's epsilon: the largest over its levels, or their composition where units are in both."""
         if self.tells:
-            proved = self.method.proved(self.setting, agent) if self._drawn_as_stated(agent) else None
+            covered = self._drawn_as_stated(agent) and not self.population.facts.laplace
+            proved = self.method.proved(self.setting, agent) if covered else None
             known = proved if proved is not None else math.inf
             epsilon = Epsilon(known, delta=self.delta, adjacency=self.adjacency, accountant="the design's own bound")
             return epsilon, dict.fromkeys(self.population.sizes, epsilon)
@@ -245,9 +260,9 @@ class Account:
     def overflow(self, agent: int, levels: Sequence[str], steps: range) -> float:
         """Return the chance that some padded batch of an agent's `levels` does not fit its array during `steps`.
 
-        What `init` draws is counted with step 0.
+        What `init` draws is counted with step 0, and so is the delta of what was bought to declare a table.
         """
-        total = 0.0
+        total = self.population.facts.delta if 0 in steps else 0.0
         for level in levels:
             n = int(self.population.counts[level][agent])
             seen = {(charge.phase, charge.batch): charge for charge in self.charges if level in charge.levels}
@@ -296,6 +311,16 @@ class Account:
             said[rule] + (f" (parties {named(self.population, parties)})" if several else "")
             for rule, parties in by_rule.items()
         ]
+
+
+def bought(population: Population, steps: range) -> Spent:
+    """Return what declaring the table cost (`Facts.laplace`), with step 0: one unit is in each count once.
+
+    >>> from sottovoce.data.parts import Facts
+    >>> bought(Population([9], facts=Facts(laplace=(0.1,))), range(3))
+    ((Mechanism(gaussian=0.0, laplace=(0.1,), pure=0.0, amplification=NoAmplification()), 1),)
+    """
+    return ((Mechanism(laplace=population.facts.laplace), 1),) if population.facts.laplace and 0 in steps else ()
 
 
 def composed(

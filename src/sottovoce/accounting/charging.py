@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.accounting.account import Account, composed
+from sottovoce.accounting.account import Account, bought, composed
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.ledger import Budget, Entry, Group, Ledger
 from sottovoce.privacy.mechanisms import Spent
@@ -128,6 +128,7 @@ class Charging:
         others = [charge for charge in account.charges if not isinstance(charge.sampling, OnePass)]
         whole = range(account.steps) if 0 in stretch or self.first in stretch else range(0)
         return (
+            *bought(account.population, stretch),
             *composed(others, account.population, agent, levels, stretch),
             *composed(once, account.population, agent, levels, whole),
         )

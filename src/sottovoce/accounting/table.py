@@ -289,7 +289,7 @@ class TableAccount:
             method=type(self.method).__name__,
             steps=self.steps,
             events=events,
-            caveats=tuple(caveats),
+            caveats=(*caveats, *self.columns.facts.words),
         )
 
 

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
+from sottovoce.data.parts import NO_FACTS, Facts
+
 _SHOWN = 3  # ids named in a report
 
 
@@ -34,6 +36,7 @@ class Columns:
     upper: np.ndarray = None  # type: ignore[assignment]
     lower: np.ndarray = None  # type: ignore[assignment]
     ids: np.ndarray | None = None
+    facts: Facts = NO_FACTS
 
     def __post_init__(self) -> None:
         sizes = [block.shape[0] for block in self.blocks]

@@ -13,13 +13,36 @@ import numpy as np
 Records = dict[str, Any]  # a record set by column, for example {"features": ..., "label": ...}
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is publicly known about the records of a table, and what was paid to know it.
+
+    `norm` bounds the L2 norm of each record's features, `unit` says what a privacy unit is called, `words` list for a
+    report what was declared, read off the records, or bought. `laplace` holds 1 / noise scale of each noisy count that
+    was bought, and `delta` the chance that one of them shows a record: an account charges both.
+
+    >>> Facts(norm=2.0).laplace
+    ()
+    """
+
+    norm: float | None = None
+    unit: str | None = None
+    words: tuple[str, ...] = ()
+    laplace: tuple[float, ...] = ()
+    delta: float = 0.0
+
+
+NO_FACTS = Facts()
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """Some rows of a record set: no record is copied until `gather`.
 
     `records` is a pytree whose leaves share their first axis, `rows` the positions that belong to this part, `unit`
     the whole record set's column of unit ids (one per record), or None when a record is its own unit. `name` says whose
-    records they are: a ledger that is kept over several runs goes by it.
+    records they are: a ledger that is kept over several runs goes by it. `facts` are what is publicly known about the
+    records of a declared table (`sottovoce.data.table`).
 
     >>> part = Part({"label": np.array([3, 1, 4, 1])}, np.array([0, 2]))
     >>> len(part), part.gather()["label"].tolist()
@@ -30,6 +53,7 @@ class Part:
     rows: np.ndarray
     unit: np.ndarray | None = None
     name: str | None = None
+    facts: Facts = NO_FACTS
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from sottovoce.data import overlap
-from sottovoce.data.parts import Levels, Part, ids_of
+from sottovoce.data.parts import NO_FACTS, Facts, Levels, Part, ids_of
 
 SINGLE = "records"  # the level of a problem that has one record set
 Cell = tuple[int, str]  # a party's number and a level
@@ -33,6 +33,7 @@ class Population:
             ``{((0, "upper"), (1, "upper"))}`` says that some unit has records with parties 0 and 1.
         apart: per party, how it is known that no unit is in both of its levels (`sottovoce.data.overlap`). It is read
             off the parts, or off ``Levels(100, 900, disjoint=True)``. Where it is not known, a unit pays for both.
+        facts: what else is known about the records, and what was paid to know it (`sottovoce.data.table`).
 
     >>> Population([400, 300, 50]).parties
     3
@@ -45,6 +46,7 @@ class Population:
     names: tuple[str, ...] = ()
     shared: Any = frozenset()
     apart: tuple[overlap.Apart, ...] = ()
+    facts: Facts = NO_FACTS
 
     def __post_init__(self) -> None:
         sizes, apart = _by_level(self.sizes), self.apart or _said(self.sizes)
@@ -89,13 +91,14 @@ class Population:
         if _are_numbers(data):
             raise TypeError(f"{data!r} are numbers, not records: give sv.Population(sizes) to account without records")
         by_level = parts_by_level(data)
-        unit = next(iter(by_level.values()))[0].unit
+        first = next(iter(by_level.values()))[0]
         return cls(
             {level: [part.units for part in group] for level, group in by_level.items()},
-            unit="record" if unit is None else "unit",
+            unit="record" if first.unit is None else first.facts.unit or "unit",
             names=_names(by_level),
             shared=_shared(by_level),
             apart=_apart(by_level, data),
+            facts=first.facts,
         )
 
     @property
@@ -132,7 +135,7 @@ class Population:
 
     @cached_property
     def _content(self) -> tuple[Any, ...]:
-        return tuple(self.sizes.items()), self.unit, self.names, self.shared, self.apart
+        return tuple(self.sizes.items()), self.unit, self.names, self.shared, self.apart, self.facts
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Population) and self._content == other._content
@@ -153,7 +156,7 @@ def as_part(records: Any) -> Part:
     if not leaves or not all(hasattr(leaf, "dtype") for leaf in leaves):
         raise ValueError("a party's record set must be arrays that share their first axis, alone or in a dict or tuple")
     if any(leaf.dtype.kind in "OUS" for leaf in leaves):
-        raise ValueError("records must be numbers: encode text and categories first (sv.data.categories)")
+        raise ValueError("records must be numbers: declare text and categories first (sv.data.table)")
     lengths = {np.shape(leaf)[:1] for leaf in leaves}
     if len(lengths) != 1 or () in lengths:
         shapes = [np.shape(leaf) for leaf in leaves]
@@ -169,6 +172,10 @@ def parts_by_level(parts: Sequence[Any]) -> dict[str, list[Part]]:
     """
     if isinstance(parts, Mapping) or hasattr(parts, "dtype"):
         raise ValueError("parts is one record set: give a list, one record set per agent ([records] for one agent)")
+    if hasattr(parts, "columns"):
+        raise ValueError(
+            "parts is a table: declare its columns first, sv.data.table(frame, label=..., columns={...}).parts()"
+        )
     if not len(parts):
         raise ValueError("there are no parties: give one record set per agent")
     split = [isinstance(part, Levels) for part in parts]

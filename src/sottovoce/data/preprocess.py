@@ -1,14 +1,14 @@
 """Preprocess records without spending privacy: nothing here is learned from the records.
 
-Public by declaration: ranges, categories and norm bounds that the user writes down from knowledge of the domain. Also
+Public by declaration: ranges and norm bounds that the user writes down from knowledge of the domain. Also
 free: maps that treat each record separately. Example: "age is between 0 and 120" is a declared range.
+For tables with names and categories see `sottovoce.data.table`.
 
 Not here, on purpose: means, standard deviations, minima and maxima, vocabularies, class lists or priors taken from the
 data. Those are statistics of private records and need a charged release; using them without a charge voids the
 guarantee, and a report lists a declared one under its caveats.
 """
 
-from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,30 +42,6 @@ class Ranges:
         low, high = np.asarray(self.low, np.float64), np.asarray(self.high, np.float64)
         unit = np.clip((np.asarray(features, np.float64) - low) / (high - low), 0.0, 1.0)
         return (2.0 * unit - 1.0 if signed else unit).astype(np.float32)
-
-
-def categories(declared: Sequence[Hashable]) -> Callable[[Sequence[Hashable] | np.ndarray], np.ndarray]:
-    """Return a one-hot coder for a declared list of categories; a value outside the list is an error that names it.
-
-    >>> categories(["red", "green"])(["green", "red"]).tolist()
-    [[0.0, 1.0], [1.0, 0.0]]
-    """
-    place = {value: k for k, value in enumerate(declared)}
-    if len(place) != len(declared) or not place:
-        raise ValueError("declare each category once, and at least one")
-
-    def one_hot(values: Sequence[Hashable] | np.ndarray) -> np.ndarray:
-        column = values.tolist() if isinstance(values, np.ndarray) else list(values)
-        unknown = sorted({repr(value) for value in column if value not in place})
-        if unknown:
-            raise ValueError(
-                f"{', '.join(unknown[:5])} is not among the declared categories {list(declared)}: declare it"
-            )
-        coded = np.zeros((len(column), len(place)), dtype=np.float32)
-        coded[np.arange(len(column)), [place[value] for value in column]] = 1.0
-        return coded
-
-    return one_hot
 
 
 def bounded_norm(features: Any, bound: float) -> Any:

@@ -11,13 +11,15 @@ import jax
 import numpy as np
 
 from sottovoce.data.parts import Levels, Part
+from sottovoce.naming import unknown
 
-By = Literal["iid", "label", "dirichlet", "sizes"]
+By = Literal["iid", "label", "dirichlet", "sizes"] | str
+_WAYS = ("iid", "label", "dirichlet", "sizes")
 
 
 def split(
     records: Any,
-    agents: int,
+    agents: int | None = None,
     by: By = "iid",
     *,
     skew: float = 0.5,
@@ -34,7 +36,8 @@ def split(
       spread evenly over the other agents, as in the heterogeneous experiments of the literature;
     - `dirichlet`: each class is divided in proportions drawn from a symmetric Dirichlet(`alpha`); a smaller alpha is
       more uneven;
-    - `sizes`: shuffled, agent i gets `sizes[i]`.
+    - `sizes`: shuffled, agent i gets `sizes[i]`;
+    - the name of another column: its values say who holds a record, and are the parties' names. `agents` is left out.
 
     With `unit`, the name of a column of ids, units stay whole: a party has all records of a unit or none, sizes count
     units, and a unit's class is its most frequent label. `label` and `dirichlet` read the labels: they simulate
@@ -46,6 +49,10 @@ def split(
     (True, 9)
     """
     total = _leading(records)
+    if by not in _WAYS and isinstance(records, dict) and by in records:
+        return _by_column(records, by, unit, agents)
+    if agents is None:
+        raise ValueError(f"by is {by!r}, so the number of parties is open: give agents=, or a column that names them")
     agents = int(agents)
     if agents < 1:
         raise ValueError(f"agents must be at least 1, got {agents}")
@@ -65,7 +72,8 @@ def split(
     elif by == "dirichlet":
         owner = _by_dirichlet(_item_labels(records, item, count), agents, alpha, rng)
     else:
-        raise ValueError(f'by must be "iid", "label", "dirichlet" or "sizes", got {by!r}')
+        known = [*_WAYS, *(records if isinstance(records, dict) else ())]
+        raise ValueError("by: " + unknown("way or column", by, known))
     held = np.bincount(owner, minlength=agents)
     if not held.all():
         empty = np.flatnonzero(held == 0).tolist()
@@ -78,6 +86,16 @@ def split(
     rows = np.split(order, np.cumsum(np.bincount(owner, minlength=agents))[:-1])
     named = [None] * agents if names is None else [str(name) for name in names]
     return [Part(records, part, ids, name) for part, name in zip(rows, named)]
+
+
+def _by_column(records: Any, by: str, unit: str | None, agents: int | None) -> list[Part]:
+    """Return one part per value of a column, named by it."""
+    values, owner = np.unique(_column(records, by, "by"), return_inverse=True)
+    if agents is not None and agents != len(values):
+        raise ValueError(f"agents is {agents}, but the column {by!r} names {len(values)} parties: leave agents out")
+    ids = None if unit is None else _column(records, unit, "unit")
+    rows = [np.flatnonzero(owner.reshape(-1) == number) for number in range(len(values))]
+    return [Part(records, own, ids, str(value)) for value, own in zip(values.tolist(), rows)]
 
 
 @overload

@@ -5,6 +5,10 @@
 2.0
 """
 
+from sottovoce.estimators.choosing import trials
 from sottovoce.estimators.logistic import PrivateLogisticRegression
+from sottovoce.estimators.ridge import PrivateRidge
+from sottovoce.estimators.scaler import DeclaredScaler
+from sottovoce.estimators.tuned import TunedLogisticRegression
 
-__all__ = ["PrivateLogisticRegression"]
+__all__ = ["DeclaredScaler", "PrivateLogisticRegression", "PrivateRidge", "TunedLogisticRegression", "trials"]

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from operator import or_
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,12 +24,14 @@ from sottovoce import data as datasets
 from sottovoce import methods, networks
 from sottovoce.data import Part, synthetic
 from sottovoce.data.parts import Records
+from sottovoce.experiments import own_table
 from sottovoce.experiments.runfile import Case, Data, MethodTable, NetworkTable, TaskTable
 from sottovoce.methods.base import alternatives
 from sottovoce.naming import unknown
 from sottovoce.privacy.release import Release
 from sottovoce.problems import tasks
 from sottovoce.schedules import Schedule, schedule
+from sottovoce.tuning.auto import Plan, auto
 
 _CLASSES = {"mnist": 10, "fashion-mnist": 10, "cifar10": 10, "digits": 10, "20news": 20}  # all others have two
 _TABLES_OF_RECORDS: dict[str, Callable[..., Records]] = {
@@ -66,15 +69,44 @@ def _loaded(table: str) -> tuple[list[Any], Records, int]:
     return _load(Data.model_validate_json(table))
 
 
-def records(table: Data) -> tuple[list[Any], Records, tasks.Shape]:
-    """Return the parties' parts, the test records, and the public facts that a task may use.
+def records(table: Data) -> tuple[list[Any], Records | None, tasks.Shape]:
+    """Return the parties' parts, the test records (None if there are none), and the public facts a task may use.
 
     >>> parts, test, shape = records(Data(name="digits", agents=3, limit=90))
     >>> [len(part) for part in parts], shape.classes
     ([30, 30, 30], 10)
     """
+    if table.file is not None:
+        made, test_rows = own(table)
+        parts = own_table.parts(table, made)
+        shape = tasks.Shape((len(made.names),), len(made.classes) or 1, len(parts), made.share)
+        return _finished(table, parts), None if test_rows is None else test_rows.records, shape
     parts, test, classes = _loaded(table.model_dump_json(exclude_unset=True))
     return parts, test, tasks.Shape(tuple(test["features"].shape[1:]), classes, len(parts))
+
+
+def own(table: Data) -> tuple[datasets.DeclaredTable, datasets.DeclaredTable | None]:
+    """Return one's own table: rows to train on, and rows to test on."""
+    check_data(table)
+    files = [Path(path) for path in (table.file, table.test) if isinstance(path, str)]
+    stamps = [(path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()]
+    return _own(table.model_dump_json(exclude_unset=True), repr(stamps))
+
+
+@lru_cache(maxsize=2)
+def _own(table: str, stamps: str) -> tuple[datasets.DeclaredTable, datasets.DeclaredTable | None]:
+    return own_table.load(Data.model_validate_json(table))
+
+
+def check_data(table: Data) -> None:
+    """Refuse data that have an unknown name, or keys that do not go together; nothing is read.
+
+    >>> check_data(Data(name="digit"))
+    Traceback (most recent call last):
+    ...
+    ValueError: data.name: there is no data set 'digit'; did you mean 'digits'? (...)
+    """
+    own_table.check(table, data_names())
 
 
 def _load(table: Data) -> tuple[list[Any], Records, int]:
@@ -104,15 +136,14 @@ def whole(table: Data) -> tuple[Records, Records, int]:
     >>> len(whole(Data(name="digits", positive=[0], limit=100))[0]["label"])
     100
     """
+    assert table.name is not None
     classes = _CLASSES.get(table.name, 2)
     if table.name in _TABLES_OF_RECORDS:
         train, test = _hold_out(
             construct(_TABLES_OF_RECORDS[table.name], table.options, "[data]", {"seed": table.seed})
         )
-    elif table.name in datasets.names():
-        train, test = construct(datasets.load, table.options, "[data]", {"name": table.name, "root": None})
     else:
-        raise ValueError(unknown("data set", table.name, data_names()))
+        train, test = construct(datasets.load, table.options, "[data]", {"name": table.name, "root": None})
     if table.limit is not None:
         train = jax.tree.map(lambda leaf: leaf[: table.limit], train)
     if table.positive is not None:
@@ -137,6 +168,7 @@ def check_metric(wanted: str, known: Iterable[str]) -> None:
 
 
 def _check_combination(table: Data) -> None:
+    check_data(table)
     for key, by in (("skew", "label"), ("alpha", "dirichlet"), ("sizes", "sizes")):
         if key in table.model_fields_set and table.by != by:
             raise ValueError(f'data.{key} needs data.by = "{by}", but data.by is "{table.by}": change one of them')
@@ -168,6 +200,15 @@ def _hold_out(held: Records) -> tuple[Records, Records]:
     return {key: leaf[~test] for key, leaf in held.items()}, {key: leaf[test] for key, leaf in held.items()}
 
 
+def task_table(table: TaskTable | None, shape: tasks.Shape) -> TaskTable:
+    """Return the table [task]; without one, the task that fits the label of one's own table.
+
+    >>> task_table(None, tasks.Shape((4,), classes=2, agents=1)).name
+    'logistic'
+    """
+    return table or TaskTable(name={1: "ridge", 2: "logistic"}.get(shape.classes, "softmax"))
+
+
 def task(table: TaskTable, shape: tasks.Shape) -> tasks.Task:
     """Build the ready-made task.
 
@@ -178,33 +219,35 @@ def task(table: TaskTable, shape: tasks.Shape) -> tasks.Task:
 
 
 def network(table: NetworkTable | None, agents: int) -> networks.Network:
-    """Build the network; one curator needs no table.
+    """Build the network; without a table, everybody talks to everybody.
 
-    >>> network(NetworkTable(kind="ring", weight=0.3), 5).name
-    'ring of 5, weight 0.3'
+    >>> network(NetworkTable(kind="ring", weight=0.3), 5).name, network(None, 5).name
+    ('ring of 5, weight 0.3', 'complete graph of 5')
     """
     if table is None:
-        if agents > 1:
-            raise ValueError(f'{agents} parties need a [network], for example kind = "ring"')
-        return networks.single()
+        return networks.complete(agents) if agents > 1 else networks.single()
     kind = table.kind.replace("_", "-")
     if kind not in _BUILDERS:
         raise ValueError(unknown("network", table.kind, _BUILDERS))
     made = construct(_BUILDERS[kind], table.options, "[network]", {"n": agents})
     if made.size != agents:
-        raise ValueError(f"the network has {made.size} agents, but data.agents is {agents}: they must agree")
+        raise ValueError(f"the network has {made.size} agents, but there are {agents} parties: they must agree")
     return made
 
 
-def different_networks(cases: Iterable[Case]) -> list[networks.Network]:
-    """Build every network that some cases use, each once.
+def different_networks(cases: Iterable[Case], parties: int = 1) -> list[networks.Network]:
+    """Build every network that some cases use, each once; `parties` is their number in one's own tables.
 
     >>> table = {"data": {"name": "digits", "agents": 5}, "task": {"name": "softmax"}, "network": {"kind": "ring"},
     ...          "method": {"name": "DpSgd"}, "run": {"steps": 1}}
     >>> [network.name for network in different_networks([Case.model_validate(table)] * 2)]
     ['ring of 5']
     """
-    made = (network(case.network, case.data.agents) for case in cases if case.columns is None)
+    made = (
+        network(case.network, case.data.agents if case.data.file is None else parties)
+        for case in cases
+        if case.columns is None
+    )
     return list(dict.fromkeys(made))
 
 
@@ -225,6 +268,25 @@ def method(table: MethodTable, calibrated: bool = False) -> methods.Method:
             raise ValueError(unknown(f"class method of {name}", maker, makers))
         make = getattr(make, maker)
     return construct(make, table.options, "[method]", calibrated=calibrated)
+
+
+def chosen(case: Case, problem: Any, parts: list[Any], network: networks.Network) -> Plan:
+    """Let `auto` choose the method from public facts; keys of [method] and run.steps take the place of its own."""
+    by_hand = case.method.options
+    for key, value in by_hand.items():
+        if not isinstance(value, (int, float, bool, str)):
+            raise ValueError(f"method.{key} is {value!r}: beside auto, give plain values, or name a method")
+    wanted = case.privacy
+    return auto(
+        problem,
+        parts,
+        epsilon=wanted.epsilon if wanted.enabled else None,
+        delta=wanted.delta,
+        network=network if network.size > 1 else None,
+        adjacency=wanted.adjacency or "zero-out",
+        steps=case.run.steps,
+        **by_hand,
+    )
 
 
 def construct(

@@ -12,10 +12,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce import accounting
+from sottovoce.data import DeclaredTable
 from sottovoce.data.columns import Columns, split_columns, unit_rows
 from sottovoce.data.parts import Records
 from sottovoce.experiments import build
-from sottovoce.experiments.runfile import Case, ColumnsTable, Data
+from sottovoce.experiments.runfile import AUTO, Case, ColumnsTable, Data, MethodTable, TaskTable
 from sottovoce.experiments.setup import Setup
 from sottovoce.methods.bambi import Bambi
 from sottovoce.naming import unknown
@@ -28,7 +29,22 @@ from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.runtime.staged_labels import Staged, run_in_stages
 
-_OF_ROWS = ("agents", "by", "skew", "alpha", "sizes", "unit")  # keys of [data] that distribute rows
+_DEFAULT_TASK = "vertical-coefficients"
+_ADAM = {"kind": "adam"}
+_USUAL = {"inner_steps": 20, "directions": 2, "rate_x": _ADAM | {"rate": 0.1}, "rate_y": _ADAM | {"rate": 0.02}}
+_BATCH, _STEPS = 500, 30  # what `auto` takes, with the above
+_OF_ROWS = (
+    "party",
+    "agents",
+    "by",
+    "skew",
+    "alpha",
+    "sizes",
+    "unit",
+    "weight",
+    "private",
+    "share",
+)  # keys of [data] that distribute rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +60,8 @@ class Held:
     def shape(self) -> tasks.Shape:
         """The public facts that a task may use."""
         blocks = self.columns.blocks
-        return tasks.Shape((sum(block.shape[1] for block in blocks),), self.classes, len(blocks))
+        widths = tuple(block.shape[1] for block in blocks)
+        return tasks.Shape((sum(widths),), self.classes, len(blocks), widths=widths)
 
 
 @dataclass(frozen=True)
@@ -54,12 +71,18 @@ class ColumnsSetup(Setup):
     case: Case
     held: Held
     method: Bambi
+    why: tuple[str, ...] = ()
 
     @property
     def asked(self) -> ColumnsTable:
         """The table [columns]."""
         assert self.case.columns is not None
         return self.case.columns
+
+    @property
+    def asked_task(self) -> TaskTable:
+        """The table [task]; a linear model of all parties by default."""
+        return self.case.task or TaskTable(name=_DEFAULT_TASK)
 
     @property
     def data(self) -> Table:
@@ -84,9 +107,7 @@ class ColumnsSetup(Setup):
     @cached_property
     def account(self) -> PrivacyReport:
         """The privacy statement, computed without running."""
-        return accounting.account(
-            self.method, self.data, problem=self.problem, steps=self.case.run.steps, delta=self.delta
-        )
+        return accounting.account(self.method, self.data, problem=self.problem, steps=self.steps, delta=self.delta)
 
     def _table(self, seed: int) -> Table:
         return Table(self.held.columns, Labels(self.held.label, self.held.classes, seed=seed))
@@ -94,7 +115,7 @@ class ColumnsSetup(Setup):
     def task(self, seed: int) -> tasks.Task:
         """Build the task; a task that takes a seed gets this one."""
         given = {"shape": self.held.shape, "seed": seed}
-        return build.construct(tasks.get(self.case.task.name), self.case.task.options, "[task]", given)
+        return build.construct(tasks.get(self.asked_task.name), self.asked_task.options, "[task]", given)
 
     def alone(self) -> "ColumnsSetup":
         """Refuse: no party can train alone, because only one has the labels."""
@@ -110,7 +131,7 @@ class ColumnsSetup(Setup):
         staged = isinstance(self.method.labels, Memoised) and self.method.labels.mixture
         made = [self.task(seed * asked.models + number) for number in range(asked.models if staged else 1)]
         options: dict[str, Any] = {
-            "steps": how.steps,
+            "steps": self.steps,
             "seed": seed,
             "every": how.every,
             "evaluate": made[0].metrics(self.held.test),
@@ -140,13 +161,18 @@ def setup(case: Case) -> ColumnsSetup:
     >>> setup(case).account.epsilon
     1.0
     """
+    build.check_data(case.data)
     _check(case)
     assert case.columns is not None
     split = case.columns.model_dump_json(exclude={"stages", "models"})
-    made = ColumnsSetup(case, _held(case.data.model_dump_json(exclude_unset=True), split), _method(case))
+    held = _records(case.data, split)
+    why: tuple[str, ...] = ()
+    if case.method.name == AUTO:
+        case, why = _chosen(case, held)
+    made = ColumnsSetup(case, held, _method(case), why)
     if not isinstance(made.task(0).problem, Vertical):
         fitting = ", ".join(name for name in tasks.available if name.startswith("vertical-"))
-        raise ValueError(f"the task {case.task.name!r} is not for parties with columns: choose one of {fitting}")
+        raise ValueError(f"the task {made.asked_task.name!r} is not for parties with columns: choose one of {fitting}")
     if (wanted := case.run.metric) is not None:
         task = made.task(0)
         assert isinstance(task.problem, Vertical)
@@ -190,10 +216,33 @@ def _check(case: Case) -> None:
     useless += ["network"] * (case.network is not None) + ["privacy.adjacency"] * (case.privacy.adjacency is not None)
     if useless:
         raise ValueError(f"{', '.join(useless)} has no effect with [columns] (a table split by columns): remove it")
-    if case.method.name != "Bambi":
+    if case.method.name not in ("Bambi", AUTO):
         raise ValueError(unknown("method for [columns]", case.method.name, ["Bambi"]))
+    asked = case.columns
+    if asked is not None and case.data.file is None and asked.holders is not None:
+        raise ValueError("columns.holders is for your own table (data.file): set columns.parties instead")
+    if asked is not None and case.data.file is not None:
+        for key in ("test", "log", "unit", *(["parties"] * (asked.holders is not None))):
+            if key in asked.model_fields_set:
+                raise ValueError(f"columns.{key} has no effect with data.file: remove it (data.test holds rows out)")
     if case.data.name == "heterogeneous":
         raise ValueError("heterogeneous makes one data set per party, not a table for [columns]: choose other data")
+
+
+def _chosen(case: Case, held: Held) -> tuple[Case, tuple[str, ...]]:
+    """Return the case with a method and a number of steps from public facts: labels are drawn once, steps are free."""
+    if case.privacy.enabled and case.privacy.epsilon is None:
+        raise ValueError("method auto needs to know what it may spend: set privacy.epsilon, such as 1.0")
+    batch = min(_BATCH, len(held.columns.upper), len(held.columns.lower))
+    options = {**_USUAL, "batch": batch, **case.method.options}
+    steps = case.run.steps or _STEPS
+    why = (
+        "Bambi: parties hold columns, and only head outputs and gradients at them leave a party",
+        f"{steps} steps of {options['inner_steps']} inner ones: each label is drawn once, so that more cost no privacy",
+        f"batches of {batch} rows; one coefficient per party is tuned with {options['directions']} directions",
+    )
+    method, run = MethodTable(name="Bambi", **options), case.run.model_copy(update={"steps": steps})
+    return case.model_copy(update={"method": method, "run": run}), why
 
 
 def _method(case: Case) -> Bambi:
@@ -206,6 +255,43 @@ def _method(case: Case) -> Bambi:
         raise ValueError("nothing says how labels are hidden: set privacy.epsilon, or privacy.enabled = false")
     gate = Open() if wanted.epsilon is None or not wanted.enabled else Memoised(wanted.epsilon)
     return build.construct(Bambi, options, "[method]", {"labels": gate})
+
+
+def _records(table: Data, split: str) -> Held:
+    if table.file is None:
+        return _held(table.model_dump_json(exclude_unset=True), split)
+    asked = ColumnsTable.model_validate_json(split)
+    train, test = build.own(table)
+    if test is None or train.target.numeric:
+        what = "data.test = 0" if test is None else f"the label {train.label!r}, a number,"
+        raise ValueError(f"{what} does not go with [columns]: hold some rows out, and declare the label's categories")
+    holders = _holders(asked, train)
+    columns = Columns([np.nan_to_num(block) for block in train.blocks(holders)], facts=train.facts)
+    columns = columns if table.upper is None else columns.levels(table.upper, table.seed)
+    own = {"blocks": test.blocks(holders), "label": test.records["label"]}
+    return Held(columns, train.records["label"], len(train.classes), own)
+
+
+def _holders(asked: ColumnsTable, train: DeclaredTable) -> dict[str, list[str]]:
+    """Return who holds which columns: as declared, else in equal numbers."""
+    if asked.holders is None:
+        if asked.parties > len(train.columns):
+            raise ValueError(
+                f"columns.parties is {asked.parties}, but there are {len(train.columns)} features: lower it"
+            )
+        each = np.array_split(list(train.columns), asked.parties)
+        return {str(number): own.tolist() for number, own in enumerate(each)}
+    held = [name for own in asked.holders.values() for name in own]
+    for name in held:
+        if name not in train.columns:
+            raise ValueError("columns.holders: " + unknown("declared feature", name, train.columns))
+        if held.count(name) > 1:
+            raise ValueError(f"columns.holders: {name!r} is listed twice: a column has one holder")
+    if left := [name for name in train.columns if name not in held]:
+        raise ValueError(f"columns.holders: nobody holds {', '.join(left)}: give each to a holder, or drop it")
+    if empty := [holder for holder, own in asked.holders.items() if not own]:
+        raise ValueError(f"columns.holders: {empty[0]} holds no column: give it one, or remove it")
+    return asked.holders
 
 
 @lru_cache(maxsize=2)

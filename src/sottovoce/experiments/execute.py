@@ -15,7 +15,7 @@ import numpy as np
 from sottovoce import accounting
 from sottovoce.data.parts import Levels, Part
 from sottovoce.experiments import build, columns
-from sottovoce.experiments.runfile import Case, RunFile
+from sottovoce.experiments.runfile import AUTO, Case, RunFile
 from sottovoce.experiments.setup import Setup
 from sottovoce.files import reserved
 from sottovoce.methods import Method
@@ -24,15 +24,17 @@ from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.mechanisms import check_adjacency
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.sampling import Sampling
-from sottovoce.problems import objectives
+from sottovoce.problems import objectives, tasks
 from sottovoce.problems.tasks.base import Evaluate, Task
 from sottovoce.reports import comparison, write_report
 from sottovoce.reports.comparison import ALONE, TRAIN, Comparison, Kind
+from sottovoce.runtime import model_file
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.trees import Tree
 
+_WEIGHTED = ("logistic", "softmax", "ridge")  # tasks that count a record with its weight
 _LONGEST = 200  # letters in the name of a variant's folder
 _TOLD_APART = 64  # up to this number of agents, a run records the metrics of each one
 
@@ -47,6 +49,8 @@ class RowsSetup(Setup):
     test: Any
     network: Network
     method: Method
+    shape: tasks.Shape
+    why: tuple[str, ...] = ()  # why `auto` chose this, and its warnings
 
     @cached_property
     def account(self) -> PrivacyReport:
@@ -76,7 +80,7 @@ class RowsSetup(Setup):
     @cached_property
     def _setting(self) -> dict[str, Any]:
         return {
-            "steps": self.case.run.steps,
+            "steps": self.steps,
             "network": self.network,
             "adjacency": self.case.privacy.adjacency,
             "problem": self.task.problem,
@@ -120,8 +124,8 @@ class RowsSetup(Setup):
 
     def _judge(self) -> Evaluate:
         """Return metrics on test records and, if wanted, on some training records of every party, the loss first."""
-        on_test, count = self.task.metrics(self.test), self.case.run.train
-        if count is None:
+        on_test = self.task.metrics(self.test) if self.test is not None else lambda *variables: {}
+        if (count := self.case.run.train) is None:
             return on_test
         on_train = self.task.metrics(_some(self.parts, count))
 
@@ -140,11 +144,11 @@ class RowsSetup(Setup):
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""
         how, privacy = self.case.run, self.case.privacy
-        return run(
+        result = run(
             self.task.problem,
             self.parts,
             self.method,
-            steps=how.steps,
+            steps=self.steps,
             network=self.network,
             seed=seed,
             evaluate=self._judge(),
@@ -156,6 +160,11 @@ class RowsSetup(Setup):
             budget=self._budget(),
             performance=Performance(how.chunk, how.devices if len(self.parts) > 1 else 1),
         )
+        if out is not None and self.case.data.file is not None and result.predictor is not None:
+            assert self.case.task is not None
+            task = model_file.NamedTask(self.case.task.name, self.case.task.options, self.shape)
+            model_file.save(result, out / model_file.NAME, table=build.own(self.case.data)[0], task=task)
+        return result
 
     def _budget(self) -> Budget | None:
         """Return the run file's budget, under the adjacency in which its epsilon is stated."""
@@ -182,23 +191,46 @@ def setup(case: Case) -> Setup:
     if case.method.name == "Bambi":
         raise ValueError("Bambi is for a table split by columns: add [columns], for example parties = 4")
     wanted = case.privacy
-    network = build.network(case.network, case.data.agents)
-    method = build.method(case.method, calibrated=wanted.epsilon is not None or not wanted.enabled)
+    build.check_data(case.data)
+    chosen = case.method.name == AUTO
+    if chosen and wanted.enabled and wanted.epsilon is None:
+        raise ValueError("method auto needs to know what it may spend: set privacy.epsilon, such as 1.0")
+    calibrated = wanted.epsilon is not None or not wanted.enabled
+    method = None if chosen else build.method(case.method, calibrated=calibrated)
+    if case.data.file is None:
+        build.network(case.network, case.data.agents)  # before records are loaded, which may take long
     parts, test, shape = build.records(case.data)
-    task = build.task(case.task, shape)
+    network = build.network(case.network, len(parts))
+    asked = build.task_table(case.task, shape)
+    case = case.model_copy(update={"task": asked})
+    task = build.task(asked, shape)
+    if case.data.weight is not None and asked.name not in _WEIGHTED:
+        known = ", ".join(_WEIGHTED)
+        raise ValueError(f"data.weight: the task {asked.name!r} has no weights, {known} have: remove data.weight")
+    ready = task.prepare(parts)
+    why: tuple[str, ...] = ()
+    if method is None:
+        plan = build.chosen(case, task.problem, ready, network)
+        method, why = plan.method, (*plan.why, *(f"warning: {line}" for line in plan.warnings))
+        case = case.model_copy(
+            update={
+                "run": case.run.model_copy(update={"steps": plan.steps}),
+                "privacy": wanted.model_copy(update={"adjacency": plan.adjacency}),
+            }
+        )
     if not isinstance(task.problem, method.solves):
         kinds = " or ".join(kind.__name__ for kind in method.solves)
         raise ValueError(
-            f"{type(method).__name__} solves {kinds}, but the task {case.task.name!r} is a "
+            f"{type(method).__name__} solves {kinds}, but the task {asked.name!r} is a "
             f"{type(task.problem).__name__}: choose another task or method"
         )
     if case.data.upper is not None and set(task.problem.losses) != {"upper", "lower"}:
-        raise ValueError(f"data.upper makes two levels, but the task {case.task.name!r} has one: leave data.upper out")
-    made = RowsSetup(case, task, task.prepare(parts), test, network, method)
+        raise ValueError(f"data.upper makes two levels, but the task {asked.name!r} has one: leave data.upper out")
+    made = RowsSetup(case, task, ready, test, network, method, shape, why)
     made.check_metric()
     if not wanted.enabled:
         return replace(made, method=method.without_privacy())
-    made = made.calibrated()
+    made = made if chosen else made.calibrated()
     if wanted.budget is not None and made.account.private and made.account.epsilon > wanted.budget:
         raise ValueError(
             f"privacy.budget is {wanted.budget:g}, but a run would spend {comparison.upward(made.account.epsilon)}: "
@@ -276,6 +308,9 @@ def execute(
     _refuse_over_another(out, resume)
     say(f"preparing {runfile.title}")
     rows = plan(runfile)
+    for row in rows:
+        for line in row.setup.why if row.kind == "together" else ():
+            say(f"{row.name}: {line}")
     with reserved(out / "comparison.json"):
         _refuse_over_another(out, resume)  # another process may have begun meanwhile
         _run_all(runfile, rows, out, resume, say)
@@ -319,7 +354,8 @@ def report(folder: str | Path, path: str | Path | None = None) -> Path:
     The networks of its run file are drawn in it.
     """
     made = comparison.load(folder)
-    networks = build.different_networks(RunFile.parse(made.text).cases.values()) if made.text else []
+    parties = max(len(row.privacy.parties) for row in made.rows)
+    networks = build.different_networks(RunFile.parse(made.text).cases.values(), parties) if made.text else []
     return write_report(made, Path(folder) / "report.html" if path is None else path, networks)
 
 

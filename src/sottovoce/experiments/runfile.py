@@ -3,7 +3,8 @@
     title = "Softmax regression on ten agents"
 
     [data]
-    name = "digits"         # a data set, or a generator (sottovoce list)
+    name = "digits"         # a data set, or a generator (sottovoce list);
+                            # your own table: file = "a.csv", see below
     agents = 10
     by = "label"            # iid, label, dirichlet or sizes
     skew = 0.5              # for label; alpha for dirichlet, sizes for sizes
@@ -22,7 +23,7 @@
     kind = "ring"           # ring, regular, erdos-renyi, complete, star,
     weight = 0.3            # exponential, directed, from-matrix, single
                             # directed takes edges: pull = [[0, 1], [1, 0]]
-    [method]
+    [method]                # or: method = "auto", chosen from public facts
     name = "DpSgd"          # or "Class.maker": a class method makes it
     rate = {value = 1.2, power = 0.95}         # or a number, or a list
     sampling = {kind = "poisson", batch = 50}  # or "full"
@@ -57,6 +58,27 @@
     alone = true            # each party alone at the same epsilon
     pooled = true           # all records in one place, without privacy
 
+    [data]                  # your own table (sottovoce init a.csv)
+    file = "a.csv"          # CSV, Parquet or Arrow; beside the run file
+    label = "death"         # what to predict
+    features = ["age"]      # default: all declared columns
+    party = "hospital"      # the column that says who holds a row
+    unit = "patient"        # the column that says whose row it is
+    weight = "w"            # a column of weights
+    test = 0.2              # share of rows to test on, or a file; 0: none
+    private = 0.1           # epsilon for what is declared "private"
+    share = "public"        # share of class 1, for the task auc
+
+    [data.columns]          # what is publicly known: a line per column
+    age = {range = [0, 120], missing = "flag"}  # or missing = 50
+    kappa = {range = [0.1, 20], log = true}     # or range = "public"
+    sex = {categories = ["F", "M"]}             # other values: "other"
+    death = {categories = {0 = "alive", 1 = "dead"}}
+
+    [columns.holders]       # who holds which columns of your own table
+    bank = ["income"]
+    clinic = ["age", "sex"]
+
     [[variant]]             # any number; each changes some of the above
     name = "epsilon 4"
     privacy.epsilon = 4.0
@@ -79,10 +101,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
-from sottovoce.experiments.toml import TomlTable, dump, merge, parse_sets, read
+from sottovoce.experiments.toml import TomlTable, changes, dump, merge, parse_sets, read
 from sottovoce.naming import unknown
 from sottovoce.reports.comparison import PaperFigure
 
@@ -100,6 +122,7 @@ Positive = Annotated[Number, Field(gt=0)]
 Count = Annotated[Whole, Field(ge=1, le=10**9)]
 Yes = Annotated[bool, Field(strict=True)]
 M = TypeVar("M", bound=BaseModel)
+AUTO = "auto"  # the method that is chosen from public facts
 
 
 class _Closed(BaseModel):
@@ -120,9 +143,18 @@ class _Open(BaseModel):
 
 
 class Data(_Open):
-    """Which records, and how they are distributed to parties."""
+    """Which records, and how they are distributed to parties: a data set by its name, or one's own table in a file."""
 
-    name: str
+    name: str | None = None
+    file: str | None = None
+    label: str | None = None
+    features: list[str] | None = None
+    party: str | None = None
+    weight: str | None = None
+    columns: dict[str, TomlTable] = {}
+    test: float | str = 0.2
+    private: Positive | None = None
+    share: Literal["public", "private"] | None = None
     agents: Annotated[Count, Field(le=10**6)] = 10
     by: Literal["iid", "label", "dirichlet", "sizes"] = "iid"
     skew: Number = 0.5
@@ -156,7 +188,7 @@ class MethodTable(_Open):
 class Run(_Closed):
     """The number of steps, how often to evaluate, and the seeds."""
 
-    steps: Count
+    steps: Count | None = None  # `auto` chooses it
     every: Count | None = None
     seeds: Annotated[list[Whole], Field(min_length=1)] = [0]
     chunk: Count = 1024
@@ -184,6 +216,7 @@ class ColumnsTable(_Closed):
     test: Annotated[Number, Field(gt=0, lt=1)] | None = None
     log: Yes = False
     unit: Yes = False
+    holders: dict[str, list[str]] | None = None
 
 
 class Compare(_Closed):
@@ -197,13 +230,18 @@ class Case(_Closed):
     """One complete configuration."""
 
     data: Data
-    task: TaskTable
+    task: TaskTable | None = None
     network: NetworkTable | None = None
     columns: ColumnsTable | None = None
-    method: MethodTable
-    run: Run
+    method: MethodTable = MethodTable(name=AUTO)
+    run: Run = Run()
     privacy: Privacy = Privacy()
     compare: Compare = Compare()
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
 
 
 _TABLES = tuple(Case.model_fields)
@@ -219,6 +257,7 @@ class RunFile:
     printed: tuple[PaperFigure, ...]
     text: str
     source: str = "the run file"  # its name in errors
+    replaced: tuple[str, ...] = ()  # what --set changed, in words
 
     @classmethod
     def load(cls, path: str | Path, sets: Sequence[str] = (), quick: bool = False) -> "RunFile":
@@ -235,15 +274,21 @@ class RunFile:
                 f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8"
             ) from None
         try:
-            return replace(cls.parse(text, sets, quick, default_title=path.stem), source=str(path))
+            made = cls.parse(text, sets, quick, default_title=path.stem, folder=path.parent)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+        return replace(made, source=str(path))
 
     @classmethod
     def parse(
-        cls, text: str, sets: Sequence[str] = (), quick: bool = False, default_title: str = "experiment"
+        cls,
+        text: str,
+        sets: Sequence[str] = (),
+        quick: bool = False,
+        default_title: str = "experiment",
+        folder: Path = Path(),
     ) -> "RunFile":
-        """Read the text of a file.
+        """Read the text of a file; tables that it names lie in `folder`.
 
         >>> text = '''
         ... data.name = "digits"
@@ -265,7 +310,9 @@ class RunFile:
         at_quick = document.pop("quick", {})
         if not isinstance(at_quick, dict):
             raise ValueError(f"quick is {at_quick!r}: write a table, [quick]")
-        overrides = merge(at_quick if quick else {}, parse_sets(sets))
+        wanted = parse_sets(sets)
+        overrides = merge(at_quick if quick else {}, wanted)
+        replaced = changes(document, wanted)
         for names, known in ((document, (*_TABLES, *_BESIDES)), (overrides, (*_TABLES, "title"))):
             for name in names:
                 if name not in known:
@@ -279,17 +326,18 @@ class RunFile:
         base = {name: table for name, table in document.items() if name in _TABLES}
         return cls(
             title=str(document.get("title", default_title)),
-            cases=_cases(base, variants),
+            cases=_cases(base, variants, folder),
             printed=tuple(
                 _checked(PaperFigure, entry, "[[printed]]") for entry in _tables(document.get("printed", []), "printed")
             ),
             text=text,
+            replaced=tuple(replaced),
         )
 
 
-def _cases(base: TomlTable, variants: list[TomlTable]) -> dict[str, Case]:
+def _cases(base: TomlTable, variants: list[TomlTable], folder: Path) -> dict[str, Case]:
     if not variants:
-        case = _case(base)
+        case = _case(base, folder)
         return {case.method.name: case}
     cases: dict[str, Case] = {}
     for number, variant in enumerate(variants):
@@ -299,7 +347,7 @@ def _cases(base: TomlTable, variants: list[TomlTable]) -> dict[str, Case]:
         name = str(variant.get("name", f"variant {number + 1}"))
         if name in cases:
             raise ValueError(f"two variants are called {name!r}: give each [[variant]] its own name")
-        cases[name] = _case(merge(base, {key: value for key, value in variant.items() if key != "name"}))
+        cases[name] = _case(merge(base, {key: value for key, value in variant.items() if key != "name"}), folder)
     return cases
 
 
@@ -309,11 +357,24 @@ def _tables(value: Any, name: str) -> list[TomlTable]:
     return value
 
 
-def _case(tables: TomlTable) -> Case:
-    missing = [f"[{name}]" for name, field in Case.model_fields.items() if field.is_required() and name not in tables]
+def _case(tables: TomlTable, folder: Path) -> Case:
+    data = tables.get("data", {})
+    named = isinstance(data, dict) and {"name", "file"} & set(data) == {"name"}
+    method = tables.get("method", {} if named else AUTO)
+    chosen = AUTO in (method, method.get("name") if isinstance(method, dict) else None)
+    # The label of one's own table says which task fits, and `auto` needs no [run].
+    needed = ["data", *(["task", "method"] if named else []), *([] if chosen else ["run"])]
+    missing = [f"[{name}]" for name in needed if name not in tables]
     if missing:
         raise ValueError(f"the run file lacks {', '.join(missing)}: `sottovoce run --help` shows a whole one")
-    return _checked(Case, tables, "")
+    case = _checked(Case, tables, "")
+    if case.run.steps is None and not chosen:
+        raise ValueError("run.steps is missing: `sottovoce run --help` shows a whole file")
+    if case.data.file is None:
+        return case
+    test = case.data.test
+    paths = {"file": str(folder / case.data.file), "test": str(folder / test) if isinstance(test, str) else test}
+    return case.model_copy(update={"data": case.data.model_copy(update=paths)})
 
 
 def _checked(model: type[M], table: Any, where: str) -> M:

@@ -20,6 +20,13 @@ class Setup(ABC):
 
     case: Case
     method: Method
+    why: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """The number of steps: of the file, or as `auto` chose it."""
+        assert self.case.run.steps is not None
+        return self.case.run.steps
 
     @property
     @abstractmethod

@@ -81,6 +81,23 @@ def parse_sets(sets: Sequence[str]) -> TomlTable:
     return overrides
 
 
+def changes(base: TomlTable, change: TomlTable, above: str = "") -> list[str]:
+    """Say what a change replaces, one line per key.
+
+    >>> changes({"run": {"steps": 3}}, {"run": {"steps": 100, "every": 5}})
+    ['run.steps = 100 (was 3)', 'run.every = 5 (was not set)']
+    """
+    lines = []
+    for key, value in change.items():
+        old = base.get(key) if isinstance(base, dict) else None
+        if isinstance(value, dict):
+            lines += changes(old if isinstance(old, dict) else {}, value, f"{above}{key}.")
+        else:
+            was = "was not set" if old is None else f"was {old!r}"
+            lines.append(f"{above}{key} = {value!r} ({was})")
+    return lines
+
+
 def dump(table: Mapping[str, Any]) -> str:
     """Write a run file's text from its tables: plain values first, then one section per table.
 

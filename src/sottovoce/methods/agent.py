@@ -81,6 +81,11 @@ class Agent(Handle):
         """How many steps the run has."""
         return self._known.steps
 
+    @property
+    def parties(self) -> int:
+        """How many agents take part."""
+        return self._known.network.size
+
     def size(self, level: str = SINGLE) -> jax.Array:
         """Return how many records (or units) this agent has."""
         return self._mine(self._known.population.counts[level].astype(np.int32))

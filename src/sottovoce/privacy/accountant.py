@@ -46,6 +46,7 @@ __all__ = [
     "check_adjacency",
     "epsilon",
     "library",
+    "pairs",
 ]
 
 
@@ -174,6 +175,20 @@ def _numerical(items: Spent, delta: float, adjacency: Adjacency) -> dict[str, fl
     if min(found.values()) > _COARSE and len(items) <= _FEW and all(_has_rdp(m, adjacency) for m, _ in items):
         found["RDP"] = rdp.epsilon(items, delta, adjacency)
     return found
+
+
+def pairs(mechanisms: Spent, delta: float, adjacency: Adjacency) -> list[tuple[pld.Piece, int]] | None:
+    """Return dominating pairs of all mechanisms together; None where none is known, or something has no noise.
+
+    >>> pairs(((Mechanism(gaussian=0.25), 4),), 1e-9, "zero-out")
+    [(Shifted(mu=1.0, over=((1, 1.0),), under=((0, 1.0),)), 1)]
+    """
+    items = tuple((_plain(mechanism), count) for mechanism, count in mechanisms)
+    if any(math.isinf(x) for mechanism, _ in items for x in (mechanism.gaussian, mechanism.pure, *mechanism.laplace)):
+        return None
+    if adjacency == "replace-one" and not all(_has_replace_one_pair(mechanism) for mechanism, _ in items):
+        return None
+    return _pieces(_few(items), delta, adjacency)
 
 
 def _plain(mechanism: Mechanism) -> Mechanism:

@@ -74,6 +74,22 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     return float(brentq(excess, 0.0, upper, xtol=1e-14 * max(1.0, upper), rtol=1e-14))
 
 
+def gdp_mu(eps: float, delta: float) -> float:
+    """Return the largest mu for which a mu-GDP mechanism is (eps, delta)-differentially private.
+
+    >>> round(gdp_mu(4.377178, 1e-5), 6)
+    1.0
+    """
+    if not (eps > 0 and 0 < delta < 1):
+        raise ValueError(f"epsilon is {eps} and delta {delta}: both must be positive, and delta below 1")
+    from scipy.optimize import brentq
+
+    top = 1.0
+    while gdp_epsilon(top, delta) < eps:
+        top *= 2
+    return float(brentq(lambda mu: gdp_epsilon(mu, delta) - eps, 0.0, top, xtol=1e-12 * top))
+
+
 def _check_mu(mu: float) -> None:
     if not mu >= 0:
         raise ValueError(f"mu is {mu}: give a number >= 0 (sensitivity over noise, summed in squares)")

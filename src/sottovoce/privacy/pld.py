@@ -133,6 +133,37 @@ def epsilon(pieces: Iterable[tuple[Piece, int]], delta: float) -> float:
     return best
 
 
+def curves(pieces: Iterable[tuple[Piece, int]], tail: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the privacy curve of the composition in both directions: epsilons (negative ones too) and their deltas.
+
+    Every point is a valid bound: the composed pair dominates the true one. `tail` is charged to each delta.
+
+    >>> eps, delta = curves([(Shifted(mu=1.0), 1)], tail=1e-9)[0]
+    >>> round(float(np.interp(1.0, eps, delta)), 3)
+    0.127
+    """
+    pieces = [(piece, int(count)) for piece, count in pieces if count]
+    total = sum(count for _, count in pieces)
+    h = _COARSEST
+    while True:
+        try:
+            both = zip(*(_losses(piece, h, tail / total) for piece, _ in pieces))
+            composed = [_compose([(one, count) for one, (_, count) in zip(way, pieces)], h, tail) for way in both]
+            return [_curve(losses, h, _ROUNDING * (total + 1000)) for losses in composed]
+        except _TooFine:
+            h *= 8
+            if h > 1e6:
+                raise ValueError("the privacy loss is too large to compute with") from None
+
+
+def _curve(losses: Losses, h: float, rounding: float) -> tuple[np.ndarray, np.ndarray]:
+    from scipy.signal import lfilter
+
+    above = np.cumsum(losses.mass[::-1])[::-1]
+    discounted = lfilter([1.0], [1.0, -math.exp(-h)], losses.mass[::-1])[::-1]
+    return losses.at(h), np.minimum(above - discounted + losses.infinite + rounding, 1.0)
+
+
 def _epsilon_on_grid(pieces: list[tuple[Piece, int]], delta: float, h: float, total: int) -> float:
     tail = 1e-5 * delta
     forth, back = [], []

@@ -7,11 +7,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-_LISTED = 20  # parties up to which each one's epsilon is listed
+from sottovoce.privacy.attacker import RATES, power_of
+
+Drawn = Literal["", "simulated", "secret", "exact"]
+_DRAWN: dict[str, tuple[str, ...]] = {
+    "": (),
+    "simulated": (
+        "Noise: simulated from a seed. Who knows the seed can remove it: this result shows how well the method works, "
+        "and must not be released.",
+    ),
+    "secret": ("Noise: from a secret key, in floating point: the figures are those of the ideal mechanism.",),
+    "exact": ("Noise: exact, from the operating system's coins: the figures hold for the program as it ran.",),
+}
+LISTED = 20  # parties up to which each one's epsilon is listed
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,8 @@ class PrivacyReport:
     events: tuple[str, ...]
     caveats: tuple[str, ...]
     parties: tuple[str, ...] = ()  # their names, in the order of `per_agent`
+    attack: tuple[tuple[float, float], ...] = ()  # false-positive rates, and the highest true-positive rates at them
+    drawn: Drawn = ""  # how the noise of the run was drawn; empty before a run
 
     @property
     def private(self) -> bool:
@@ -57,6 +71,34 @@ class PrivacyReport:
             f"{self.adjacency} adjacency, by {self.accountant} ({self.library})."
         )
 
+    def words(self) -> tuple[str, ...]:
+        """Say in plain words who is protected, against whom, what an attacker can gain, and what is public."""
+        if not self.private:
+            return ("Protected: nobody. No noise, or no proof, stands between the records and this result.",)
+        several = len(self.per_agent) > 1
+        held = "one record" if self.unit == "record" else f"all records of one {self.unit}"
+        where = ", per what one party holds: a person who is held by two parties is not seen as one" if several else ""
+        seen = "the messages between the parties, and the result" if several else "the result"
+        gain = "; ".join(f"{100 * rate:g} %: at most {_percent(power)} %" for rate, power in self.power())
+        return (
+            f"Protected: {held}{where}.",
+            f"Against: everybody who sees {seen}, even if they know all other records, the settings and the program.",
+            f"What they can gain: a test whether {held} took part, which raises a false alarm for the first share of "
+            f"those who did not, finds the second share of those who did: {gain}.",
+            "Public: the sizes of the parties, the settings, and what the notes list.",
+            *_DRAWN[self.drawn],
+        )
+
+    def power(self) -> tuple[tuple[float, float], ...]:
+        """Return false-positive rates, and the highest true-positive rate of any attacker at each.
+
+        From the composed privacy loss where it is known (`sottovoce.privacy.attacker`), else from epsilon and delta.
+
+        >>> PrivacyReport.from_dict({"epsilon": 1.0, "delta": 0.0, "attack": [], **_ANY}).power()[0]
+        (0.001, 0.00271...)
+        """
+        return self.attack or tuple(zip(RATES, power_of(self.epsilon, self.delta, RATES)))
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for JSON."""
         return asdict(self)
@@ -66,8 +108,9 @@ class PrivacyReport:
         """Make a report from what `to_dict` returned; `file`, where it was stored, is named in errors."""
         try:
             lists = {name: tuple(data[name]) for name in ("per_agent", "events", "caveats", "parties")}
-            return cls(**{**data, **lists})
-        except (KeyError, TypeError) as error:
+            attack = tuple((float(rate), float(power)) for rate, power in data.get("attack", ()))
+            return cls(**{**data, **lists, "attack": attack})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"{file} holds no privacy statement of this version ({type(error).__name__}: {error!s:.100}): use the "
                 "version of sottovoce that wrote it, or run again"
@@ -77,12 +120,24 @@ class PrivacyReport:
         lines = [self.statement()]
         if self.published is not None:
             lines.append(f"The paper prints epsilon {self.published:.4g} for this configuration.")
-        if self.private and 1 < len(self.parties) <= _LISTED:
+        if self.private and 1 < len(self.parties) <= LISTED:
             each = (f"{name} {rounded_up(epsilon, 4)}" for name, epsilon in zip(self.parties, self.per_agent))
             lines.append(f"  epsilon per party: {', '.join(each)}")
+        lines += [f"  {line}" for line in self.words()]
         lines += [f"  {event}" for event in self.events]
         lines += [f"  note: {caveat}" for caveat in self.caveats]
         return "\n".join(lines)
+
+
+def _percent(power: float) -> str:
+    """Write a rate as a percentage with three digits, rounded up."""
+    return rounded_up(100 * min(power, 1.0), 3)
+
+
+_ANY: dict[str, Any] = {  # the rest of a report, for examples
+    **dict.fromkeys(("per_agent", "events", "caveats", "parties"), ()), "per_level": {}, "published": None,
+    **dict.fromkeys(("design", "adjacency", "unit", "accountant", "library", "method"), ""), "steps": 1,
+}  # fmt: skip
 
 
 def merge_caveats(*groups: Sequence[str]) -> tuple[str, ...]:

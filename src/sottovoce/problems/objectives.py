@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
 from sottovoce.problems import captures
+from sottovoce.problems.linear_model import LinearModel
 from sottovoce.trees import Tree
 
 Projection = Callable[[Tree], Tree]
@@ -41,6 +42,7 @@ class Minimize:
         predict: ``predict(x, features)``, for saved models and reports.
         public_constants: set it to True to declare that arrays captured by the functions are public. An array captured
             by a loss bypasses the gate, so by default it is an error.
+        linear: what is known beforehand of a model that is linear in a row of numbers; `sv.auto` uses it.
 
     >>> import jax.numpy as jnp
     >>> problem = Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(2))
@@ -54,6 +56,7 @@ class Minimize:
     project_x: Projection = _anywhere
     predict: Callable[..., Any] | None = None
     public_constants: bool = False
+    linear: LinearModel | None = None
     variables: ClassVar[tuple[str, ...]] = ("x",)
     losses: ClassVar[Mapping[str, str]] = {"records": "loss"}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sottovoce.files import write_atomically
 from sottovoce.networks import Network
+from sottovoce.privacy.report import LISTED
 from sottovoce.reports import pictures
 from sottovoce.reports.comparison import TRAIN, Comparison, Row, figure, upward
 
@@ -159,7 +160,14 @@ def _guarantee(row: Row) -> str:
     lines = [f"<p>{escape(report.statement())}</p>"]
     if report.published is not None:
         lines.append(f"<p>The paper prints epsilon {upward(report.published)} for this configuration.</p>")
-    lines += [_list("Released, and charged", report.events), _list("Caveats", report.caveats)]
+    if report.private and 1 < len(report.parties) <= LISTED:
+        each = [f"{name}: {upward(epsilon)}" for name, epsilon in zip(report.parties, report.per_agent)]
+        lines.append(_list("Epsilon per party", each))
+    lines += [
+        _list("In plain words", report.words()),
+        _list("Released, and charged", report.events),
+        _list("Caveats", report.caveats),
+    ]
     short = f"epsilon {upward(report.epsilon)}" if report.private else '<span class="no">no guarantee</span>'
     return f"<details><summary>{escape(row.name)}: {short}</summary>{''.join(lines)}</details>"
 
@@ -183,6 +191,7 @@ def _releasable(made: Comparison) -> str:
             else "",
             '<p class="faint">Never release the seed (whoever knows it can subtract the noise) and the checkpoints. '
             "Metrics, unless they are called train, are computed on test records, which are taken as public; choosing "
-            "among variants by metrics of private records would cost privacy that is not counted here.</p>",
+            "among variants by metrics of private records would cost privacy that is not counted here: <code>sv.select"
+            "</code> chooses by a private score, and pays for it.</p>",
         ]
     )

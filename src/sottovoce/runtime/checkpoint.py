@@ -31,21 +31,30 @@ def save(path: Path, tree: Any, meta: dict[str, Any], kind: str = "checkpoint") 
 
 def load(path: Path, like: Any, kind: str = "checkpoint") -> tuple[Any, dict[str, Any]]:
     """Return the tree and the facts; `like` gives the structure, shapes and types it must have."""
-    meta, leaves = _read(path, kind)
+    meta, leaves = read(path, kind)
+    return unflatten(leaves, like, path), meta
+
+
+def unflatten(leaves: list[np.ndarray], like: Any, path: Path) -> Any:
+    """Return the arrays of a file as a tree like this one; other shapes or types are an error that names the file.
+
+    >>> unflatten([np.zeros(2)], {"x": np.ones(2)}, Path("a.npz"))["x"].tolist()
+    [0.0, 0.0]
+    """
     expected = jax.tree.leaves(like)
     if [(np.shape(leaf), leaf.dtype) for leaf in leaves] != [(np.shape(leaf), leaf.dtype) for leaf in expected]:
         raise ValueError(
             f"{path} holds arrays of other shapes or types than this run: it belongs to another model; give this one's"
         )
-    return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(leaf) for leaf in leaves]), meta
+    return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(leaf) for leaf in leaves])
 
 
 def read_meta(path: Path, kind: str = "checkpoint") -> dict[str, Any]:
     """Return the facts alone."""
-    return _read(path, kind)[0]
+    return read(path, kind)[0]
 
 
-def _read(path: Path, kind: str) -> tuple[dict[str, Any], list[np.ndarray]]:
+def read(path: Path, kind: str) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Return the facts and the arrays; ValueError says in one sentence what is wrong with the file."""
     remedy = "restore it from a copy, or run again into another folder"
     try:

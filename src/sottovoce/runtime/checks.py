@@ -59,8 +59,11 @@ def finite(layout: Layout) -> None:
     """Warn if some records contain NaN or infinity; never stop the run.
 
     Such records contribute zero to every release, so the guarantee is unaffected. Stopping would itself reveal that a
-    record is malformed; the warning is printed on the data holder's machine only.
+    record is malformed; the warning is printed on the data holder's machine only. The holder of a declared table was
+    told when the table was read, on a terminal, so nothing is said here, where a log may take it down.
     """
+    if layout.population.facts.words:
+        return
     for level, sealed in layout.sealed.items():
         leaves = jax.tree.leaves(sealed.unseal())
         floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]

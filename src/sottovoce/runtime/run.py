@@ -7,6 +7,7 @@ exact noise, and a table split by columns are resumed, measured, stopped and che
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from sottovoce.accounting import advice
 from sottovoce.accounting.account import Account, account_of, check_network
 from sottovoce.accounting.calibrate import calibrate, check_target
 from sottovoce.accounting.charging import Charging, own_ledgers
@@ -29,6 +31,7 @@ from sottovoce.privacy.accountant import Adjacency
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
+from sottovoce.problems import Minimize
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime import checks
 from sottovoce.runtime.array import ArrayPlace
@@ -42,6 +45,7 @@ from sottovoce.runtime.progress import Progress
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run_state import CHECKPOINT, RunFolder, RunState, digest, keep_for_one_run
 from sottovoce.runtime.threads import ThreadPlace
+from sottovoce.schedules import same_for_all
 
 EXACT = (
     "noise is discrete and exact, coins and noise come from the operating system: the guarantee holds bit for bit, "
@@ -146,9 +150,19 @@ def run(
             job = replace(job, report=replace(job.report, caveats=(*job.report.caveats, EVALUATED)))
         last = drive(job, folder, resume, steps, evaluate, every, f"{type(method).__name__}", performance.progress)
         result = job.place.result(last.leaves, last.stacked(), job.report)
+        _advise(problem, result)
         if folder.path is not None:
             result.save(folder.path)
     return result
+
+
+def _advise(problem: Any, result: Result) -> None:
+    """Warn of an x that never moved or ran away; other variables may stay where they are on purpose."""
+    if not isinstance(problem, Minimize):
+        return
+    ends = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(x)]) for x in (problem.x0, result.x)]
+    for line in advice.after(["x"], ends[:1], ends[1:]):
+        warnings.warn(line, stacklevel=3)
 
 
 def drive(
@@ -214,7 +228,14 @@ def _account(
         method = calibrate(method, data, epsilon=epsilon, **given)
     account = account_of(method, data, **given)
     check_target(account)
+    for line in advice.before(population, delta, shared_noise=_is_shared(account)):
+        warnings.warn(line, stacklevel=3)
     return account
+
+
+def _is_shared(account: Account) -> bool:
+    """Say whether all parties draw noise of one scale."""
+    return all(same_for_all(charge.release.scale) for charge in account.charges)
 
 
 def _simulated(
@@ -228,8 +249,9 @@ def _simulated(
     check_devices(account.population.parties, devices)
     program = f"{account.trace.fingerprint}|{account.method!r}|{_network_digest(account.network)}"
     said = f"{SIMULATED if seed is not None else SECRET} (noise='discrete' is exact)"
-    report = account.report
-    report = replace(report, caveats=(*report.caveats, said)) if report.private else report
+    report = account.statement
+    if report.private:
+        report = replace(report, caveats=(*report.caveats, said), drawn="simulated" if seed is not None else "secret")
 
     def job(folder: RunFolder) -> Job:
         begin_with = folder.secret.hex() if seed is None else seed
@@ -354,7 +376,7 @@ def _as_drawn(account: Account) -> PrivacyReport:
         grid = discrete.on_grid(charge.release, math.lcm(*(int(charge.sampling.denominator(n, 0)) for n in sizes)))
         often = charge.batches * charge.times * (1 if charge.phase == "init" else account.steps)
         events.append(f"{charge.release.name}: {grid}, {charge.sampling}, {often} times")
-    return replace(account.report, events=tuple(events), caveats=(*account.report.caveats, EXACT))
+    return replace(account.statement, events=tuple(events), caveats=(*account.report.caveats, EXACT), drawn="exact")
 
 
 def _refuse_for_tables(**given: Any) -> None:

@@ -28,13 +28,16 @@ registry: dict[str, Builder] = {}
 class Shape:
     """What a task may know of the data: nothing in it is learned from a record.
 
-    `features` is the shape of one record's features, `classes` the number of declared classes, `agents` the number of
-    parties.
+    `features` is the shape of one record's features, `classes` the number of declared classes (1: the label is a
+    number), `agents` the number of parties, and `prior` the share of class 1, declared or bought.
+    `widths` are the numbers of columns of parties that hold columns.
     """
 
     features: tuple[int, ...]
     classes: int
     agents: int
+    prior: float | None = None
+    widths: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Fit linear models: softmax regression for many classes, logistic regression for two."""
+"""Fit linear models: softmax regression for many classes, logistic regression for two, ridge for numbers."""
 
 import math
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from sottovoce.problems.linear_model import LinearModel
 from sottovoce.problems.objectives import Minimize
 from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
 from sottovoce.problems.tasks.metrics import accuracy, auroc
@@ -22,8 +23,8 @@ def softmax(shape: Shape, penalty: float = 0.0) -> Task:
     """
     start = {"weights": jnp.zeros((math.prod(shape.features), shape.classes)), "bias": jnp.zeros(shape.classes)}
 
-    def loss(x: Tree, record: Any) -> jax.Array:
-        return -jax.nn.log_softmax(_scores(x, record["features"].reshape(-1)))[record["label"]]
+    def loss(scores: jax.Array, record: Any) -> jax.Array:
+        return -_weight(record) * jax.nn.log_softmax(scores)[record["label"]]
 
     def predict(x: Tree, features: Any) -> jax.Array:
         return jax.nn.softmax(_scores(x, _flat(features)))
@@ -38,7 +39,8 @@ def softmax(shape: Shape, penalty: float = 0.0) -> Task:
 
         return evaluate
 
-    return Task(Minimize(loss, start, public=_ridge(penalty), predict=predict), metrics)
+    known = LinearModel(_row, loss, curvature=0.5, residual=math.sqrt(1 - 1 / shape.classes))
+    return Task(_minimize(known, start, penalty, predict), metrics)
 
 
 @task("logistic")
@@ -52,9 +54,8 @@ def logistic(shape: Shape, penalty: float = 0.0) -> Task:
         raise ValueError(f"logistic regression is for 2 classes, the data have {shape.classes}: use the task softmax")
     start = {"weights": jnp.zeros(math.prod(shape.features)), "bias": jnp.zeros(())}
 
-    def loss(x: Tree, record: Any) -> jax.Array:
-        score = _scores(x, record["features"].reshape(-1))
-        return jax.nn.softplus(score) - record["label"] * score
+    def loss(score: jax.Array, record: Any) -> jax.Array:
+        return _weight(record) * (jax.nn.softplus(score) - record["label"] * score)
 
     def predict(x: Tree, features: Any) -> jax.Array:
         return jax.nn.sigmoid(_scores(x, _flat(features)))
@@ -72,7 +73,56 @@ def logistic(shape: Shape, penalty: float = 0.0) -> Task:
 
         return evaluate
 
-    return Task(Minimize(loss, start, public=_ridge(penalty), predict=predict), metrics)
+    known = LinearModel(_row, loss, curvature=0.25, residual=0.5)
+    return Task(_minimize(known, start, penalty, predict), metrics)
+
+
+@task("ridge")
+def ridge(shape: Shape, penalty: float = 0.0) -> Task:
+    """Fit linear regression of a label in [-1, 1]; `penalty` times half the squared norm of the weights is public.
+
+    >>> ridge(Shape((4,), classes=1, agents=1)).problem.x0["weights"].shape
+    (4,)
+    """
+    start = {"weights": jnp.zeros(math.prod(shape.features)), "bias": jnp.zeros(())}
+
+    def loss(score: jax.Array, record: Any) -> jax.Array:
+        return 0.5 * _weight(record) * (score - _target(record)) ** 2
+
+    def predict(x: Tree, features: Any) -> jax.Array:
+        return _scores(x, _flat(features))
+
+    def metrics(test: Any) -> Evaluate:
+        features, label = _flat(test["features"]), jnp.asarray(test["label"])
+
+        def evaluate(x: Tree) -> Mapping[str, jax.Array]:
+            error = jnp.mean((_scores(x, features) - label) ** 2)
+            return {"r2": 1 - error / jnp.var(label), "loss": 0.5 * error}
+
+        return evaluate
+
+    known = LinearModel(_row, loss, curvature=1.0, residual=1.0, target=_target)
+    return Task(_minimize(known, start, penalty, predict), metrics)
+
+
+def _minimize(known: LinearModel, start: Tree, penalty: float, predict: Any) -> Minimize:
+    def loss(x: Tree, record: Any) -> jax.Array:
+        return known.loss(known.scores(x, record), record)
+
+    return Minimize(loss, start, public=_ridge(penalty), predict=predict, linear=known)
+
+
+def _row(record: Any) -> jax.Array:
+    return record["features"].reshape(-1)
+
+
+def _weight(record: Any) -> Any:
+    """Return how much a record counts, between 0 and 1; 1 where the records have no weights."""
+    return record.get("weight", 1.0)
+
+
+def _target(record: Any) -> jax.Array:
+    return jnp.clip(record["label"], -1.0, 1.0)
 
 
 def _scores(x: Tree, features: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ public number that brings their norms near 1. The maximising variables and their
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax
@@ -38,7 +39,7 @@ def numbered(parts: Sequence[Part]) -> list[Part]:
         count = len(jax.tree.leaves(part.records)[0])
         records = sets_of_records.setdefault(id(part.records), {**part.records, "party": np.zeros(count, np.int32)})
         records["party"][part.rows] = number
-    return [Part(sets_of_records[id(part.records)], part.rows, part.unit) for part in parts]
+    return [replace(part, records=sets_of_records[id(part.records)]) for part in parts]
 
 
 @task("robust-logistic")
@@ -132,19 +133,26 @@ def group_robust(
 
 
 @task("auc")
-def auc(shape: Shape, prior: float, hidden: Sequence[int] = (), scale: float = 1.0, seed: int = 0) -> Task:
+def auc(
+    shape: Shape, prior: float | None = None, hidden: Sequence[int] = (), scale: float = 1.0, seed: int = 0
+) -> Task:
     """Maximise the AUC as a min-max problem.
 
     With h the score in (0, 1) and p the share of class 1, a record contributes
     ``(1-p) (h-a)^2 - 2 (1+alpha) (1-p) h`` if of class 1, else ``p (h-b)^2 + 2 (1+alpha) p h``; ``-p (1-p) alpha^2`` is
     public. a, b and the model are minimised, alpha is maximised. At the saddle a and b are the classes' mean scores and
-    alpha is b - a. The `prior` p is public by declaration: a share measured on the parties' records must be charged.
+    alpha is b - a. The `prior` p is public by declaration: a share measured on the parties' records must be charged. By
+    default it is the share that one's own table was asked for (``data.share``).
 
     >>> problem = auc(Shape((4,), classes=2, agents=5), prior=0.25).problem
     >>> sorted(problem.x0), problem.y0.shape
     (['a', 'b', 'model'], ())
     """
     _two_classes("auc", shape)
+    if prior is None:
+        prior = shape.prior
+    if prior is None:
+        raise ValueError('auc needs the share of class 1: set task.prior, or data.share = "public" or "private"')
     if not 0 < prior < 1:
         raise ValueError(f"prior is {prior}: give the public share of class 1, between 0 and 1")
     model = _Scores(shape, 1, hidden, scale, seed)

@@ -32,8 +32,7 @@ def vertical_representation(
     >>> vertical_representation(Shape((6,), classes=3, agents=2), hidden=[4]).problem.y0[0]["weights"].shape
     (4, 3)
     """
-    columns = of_parties(math.prod(shape.features), shape.agents)
-    return _judged(hyper_representation(columns, shape.classes, hidden, penalty, seed, shift, line))
+    return _judged(hyper_representation(_widths(shape), shape.classes, hidden, penalty, seed, shift, line))
 
 
 @task("vertical-coefficients")
@@ -45,7 +44,11 @@ def vertical_coefficients(shape: Shape, start: float = -8.0) -> Task:
     """
     if shape.classes != 2:
         raise ValueError(f"vertical-coefficients is for two classes, not {shape.classes}: set data.positive")
-    return _judged(hyper_parameters(of_parties(math.prod(shape.features), shape.agents), start))
+    return _judged(hyper_parameters(_widths(shape), start))
+
+
+def _widths(shape: Shape) -> Sequence[int]:
+    return shape.widths or of_parties(math.prod(shape.features), shape.agents)
 
 
 def _judged(problem: Vertical) -> Task:

@@ -9,15 +9,15 @@ from sklearn.utils.estimator_checks import check_estimator
 import sottovoce as sv
 from sottovoce.data import load
 from sottovoce.data.synthetic import logistic
-from sottovoce.estimators import PrivateLogisticRegression
+from sottovoce.estimators import TunedLogisticRegression
 
 ROWS = logistic(3000, 4)
 X, Y = ROWS["features"], ROWS["label"]
 
 
 @pytest.fixture(scope="module")
-def fitted() -> PrivateLogisticRegression:
-    return PrivateLogisticRegression(epsilon=2.0, steps=4, random_state=0).fit(X, Y)
+def fitted() -> TunedLogisticRegression:
+    return TunedLogisticRegression(epsilon=2.0, steps=4, random_state=0).fit(X, Y)
 
 
 def test_budget_is_spent_by_both_sets_and_not_exceeded(fitted) -> None:
@@ -59,7 +59,7 @@ def test_several_classes_with_words_and_groups() -> None:
     label = rng.integers(0, 3, 3000)
     rows = rng.normal(scale=0.2, size=(3000, 4)) + np.eye(4)[label]
     words = np.array(["ash", "elm", "fir"])[label]
-    model = PrivateLogisticRegression(epsilon=3.0, steps=4, groups=2, random_state=1).fit(rows, words)
+    model = TunedLogisticRegression(epsilon=3.0, steps=4, groups=2, random_state=1).fit(rows, words)
     assert model.score(rows, words) > 0.9
     assert model.coef_.shape == (3, 4)
     assert model.penalties_.shape == (2,)
@@ -79,12 +79,12 @@ def test_several_classes_with_words_and_groups() -> None:
 )
 def test_mistakes_say_what_to_do(settings, words) -> None:
     with pytest.raises(ValueError, match=words):
-        PrivateLogisticRegression(**settings).fit(X, Y)
+        TunedLogisticRegression(**settings).fit(X, Y)
 
 
 def test_few_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="n_samples = 9"):
-        PrivateLogisticRegression().fit(X[:9], Y[:9])
+        TunedLogisticRegression().fit(X[:9], Y[:9])
 
 
 def test_a_second_fit_on_the_same_rows_warns_or_is_added_up(fitted) -> None:
@@ -99,7 +99,7 @@ def test_a_second_fit_on_the_same_rows_warns_or_is_added_up(fitted) -> None:
 
 def test_a_given_state_is_a_simulation_and_says_so(fitted) -> None:
     assert any("simulated noise" in caveat for caveat in fitted.privacy_.caveats)
-    secret = PrivateLogisticRegression(epsilon=2.0, steps=4).fit(X, Y)
+    secret = TunedLogisticRegression(epsilon=2.0, steps=4).fit(X, Y)
     assert any("secret key" in caveat for caveat in secret.privacy_.caveats)
     assert any("fitted on these rows before" in caveat for caveat in secret.privacy_.caveats)
 
@@ -107,7 +107,7 @@ def test_a_given_state_is_a_simulation_and_says_so(fitted) -> None:
 @pytest.mark.slow
 def test_a_grid_search_is_added_up_in_its_ledger_and_warns_without() -> None:
     ledger, rows = sv.Ledger(), slice(0, 600)
-    search = GridSearchCV(PrivateLogisticRegression(steps=2, ledger=ledger), {"epsilon": [0.5]}, cv=2)
+    search = GridSearchCV(TunedLogisticRegression(steps=2, ledger=ledger), {"epsilon": [0.5]}, cv=2)
     search.fit(X[rows], Y[rows])
     assert len({entry.run for entry in ledger.entries.values()}) == 3  # two folds, and all rows
     spent = float(ledger.epsilon("0", 1e-5, "zero-out"))
@@ -118,7 +118,7 @@ def test_a_grid_search_is_added_up_in_its_ledger_and_warns_without() -> None:
 
 @pytest.mark.slow
 def test_scikit_learn_accepts_it() -> None:
-    results = check_estimator(PrivateLogisticRegression(steps=2, inner_steps=2), on_skip=None)
+    results = check_estimator(TunedLogisticRegression(steps=2, inner_steps=2), on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 40
 
 
@@ -128,6 +128,6 @@ def test_a9a_at_epsilon_one() -> None:
     from sklearn.metrics import roc_auc_score
 
     train, test = load("a9a")
-    model = PrivateLogisticRegression(epsilon=1.0, random_state=0).fit(train["features"], train["label"])
+    model = TunedLogisticRegression(epsilon=1.0, random_state=0).fit(train["features"], train["label"])
     assert roc_auc_score(test["label"], model.decision_function(test["features"])) >= 0.895
     assert math.isclose(model.privacy_.epsilon, 1.0, abs_tol=2e-3)

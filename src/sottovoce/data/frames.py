@@ -1,0 +1,231 @@
+"""Open a table: a CSV, Parquet or Arrow file, any DataFrame, or a mapping from names to columns.
+
+Only names and types are looked at here (the *schema*). The values of a CSV file stay text until a declaration says how
+to read them, so its schema is its header:
+
+>>> frame = as_frame({"age": [30, 41], "sex": ["F", "M"]})
+>>> frame.names, len(frame)
+(('age', 'sex'), 2)
+"""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.naming import unknown
+
+ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".arrow", ".feather", ".ipc")
+TEXTS = (".csv", ".tsv", ".txt")
+_DELIMITERS = (",", ";", "\t", "|")
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A table with named columns: `kind` says what type each has, and `frame[name]` returns its values as an array.
+
+    `source` names it in messages. `notes` are for the holder of the rows only. A kind is "number", "bool", "date",
+    "text", "nested" (lists, bytes), or "unread" where the schema does not tell.
+    """
+
+    source: str
+    kinds: Mapping[str, str]
+    rows: int
+    column: Callable[[str], np.ndarray]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return tuple(self.kinds)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.column(self.require(name))
+
+    def kind(self, name: str) -> str:
+        """Return the type of a column, as far as the schema tells."""
+        return self.kinds[self.require(name)]
+
+    def require(self, name: str) -> str:
+        """Return the name; if there is no such column, the ValueError names the file and the nearest column."""
+        if name not in self.kinds:
+            raise ValueError(f"{self.source}: {unknown('column', str(name), self.names)}")
+        return name
+
+
+def as_frame(table: Any) -> Frame:
+    """Return a frame as it is, and open everything else; nothing but the schema is looked at.
+
+    >>> as_frame("patients.xlsx")
+    Traceback (most recent call last):
+    ...
+    ValueError: patients.xlsx: sottovoce reads .csv, .tsv, .txt, .parquet, .arrow, .feather, .ipc: save the table as CSV
+    """
+    if isinstance(table, Frame):
+        return table
+    if isinstance(table, (str, Path)):
+        return _read_file(Path(table))
+    if isinstance(table, Mapping):
+        return _of_columns("the table", {str(name): values for name, values in table.items()})
+    return _of_dataframe("the table", table)
+
+
+def header(path: Path) -> list[str]:
+    """Return the column names of a text file: its first line, and nothing else of it."""
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        first = file.readline()
+    return next(csv.reader([first], delimiter=_delimiter(first)), [])
+
+
+def _existing(path: Path) -> Path:
+    if path.suffix.lower() not in ENDINGS:
+        raise ValueError(f"{path}: sottovoce reads {', '.join(ENDINGS)}: save the table as CSV")
+    if not path.is_file():
+        near = [other.name for other in path.parent.glob("*") if other.suffix.lower() in ENDINGS]
+        what = f"in {path.parent.resolve()}" if near or path.parent.is_dir() else f"{path.parent} is no folder"
+        raise ValueError(f"{unknown('file', path.name, near)} ({what})")
+    return path
+
+
+def _read_file(path: Path) -> Frame:
+    _existing(path)
+    if path.suffix.lower() in TEXTS:
+        return _read_text(path)
+    return _of_dataframe(path.name, _arrow(path))
+
+
+def text_schema(path: Path) -> Frame:
+    """Return a text file's names as a frame without rows: nothing beyond the first line is read."""
+    names = _names(_existing(path))
+    return Frame(path.name, {name: "unread" for name in names if name}, 0, lambda name: np.zeros(0))
+
+
+def _names(path: Path) -> list[str]:
+    names = [name.strip() for name in header(path)]
+    if not any(names):
+        raise ValueError(f"{path.name} has no header: its first line must hold the names of the columns")
+    _refuse_twice(path.name, [name for name in names if name])
+    return names
+
+
+def _read_text(path: Path) -> Frame:
+    names = _names(path)
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        delimiter = _delimiter(file.readline())
+        csv.field_size_limit(2**31 - 1)  # a long text is no error
+        held = [row for row in csv.reader(_without_nulls(file), delimiter=delimiter) if row]
+    if not held:
+        raise ValueError(f"{path.name} has a header, but no rows: give a file with one line per record")
+    # A line that is too short or too long is a value that cannot be read, not an error.
+    ragged = [number for number, row in enumerate(held) if len(row) != len(names)]
+    for number in ragged:
+        held[number] = (held[number] + [""] * len(names))[: len(names)]
+    place = {name: number for number, name in enumerate(names) if name}  # a column without a name cannot be asked for
+    notes = [
+        f"{len(ragged)} rows have another number of fields than the header (first: row {row + 1})" for row in ragged
+    ]
+    return Frame(
+        path.name,
+        dict.fromkeys(place, "unread"),
+        len(held),
+        lambda name: np.array([row[place[name]] for row in held], dtype=str),
+        tuple(notes[:1]),
+    )
+
+
+def _without_nulls(lines: Any) -> Any:
+    return (line.replace("\0", "") for line in lines)
+
+
+def _delimiter(first: str) -> str:
+    """Return the delimiter that the header has most often."""
+    return max(_DELIMITERS, key=first.count)
+
+
+def _arrow(path: Path) -> Any:
+    try:
+        import pyarrow.feather as feather
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise ValueError(
+            f"{path.name} needs the package pyarrow: pip install 'sottovoce[parquet]', or save the table as CSV"
+        ) from None
+    import pyarrow as pa
+
+    try:
+        return parquet.read_table(path) if path.suffix.lower() == ".parquet" else feather.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path.name} is not a {path.suffix[1:]} file: {error}") from None
+
+
+def _of_columns(source: str, columns: Mapping[str, Any]) -> Frame:
+    arrays = {name: held if isinstance(held, np.ndarray) else _plain_array(held) for name, held in columns.items()}
+    lengths = {name: len(held) if held.ndim else 0 for name, held in arrays.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise ValueError(f"{source} has columns of {lengths} rows: give all columns the same number, and at least one")
+    kinds = {name: _kind_of_array(held) for name, held in arrays.items()}
+    return Frame(source, kinds, next(iter(lengths.values())), arrays.__getitem__)
+
+
+def _plain_array(held: Any) -> np.ndarray:
+    values = list(held) if isinstance(held, Sequence) else held
+    same = isinstance(values, list) and len({type(value) for value in values}) == 1
+    return np.asarray(values) if same or not isinstance(values, list) else np.array(values, dtype=object)
+
+
+def _kind_of_array(held: np.ndarray) -> str:
+    if held.ndim != 1:
+        return "nested"
+    return {"b": "bool", "i": "number", "u": "number", "f": "number", "M": "date", "U": "text", "O": "unread"}.get(
+        held.dtype.kind, "nested"
+    )
+
+
+def _of_dataframe(source: str, table: Any) -> Frame:
+    import narwhals.stable.v2 as nw
+
+    listed = [str(name) for name in getattr(table, "columns", [])]
+    _refuse_twice(source, listed)
+    try:
+        frame = nw.from_native(table, eager_only=True)
+    except TypeError:
+        raise ValueError(
+            f"{type(table).__name__} is no table: give a DataFrame (pandas, polars, ...), a mapping from names "
+            "to columns, or the path of a CSV, Parquet or Arrow file"
+        ) from None
+    if not len(frame):
+        raise ValueError(f"{source} has no rows: give one row per record")
+    names = {str(name): name for name in frame.columns}
+    kinds = {name: _kind_of_type(frame.schema[own], nw) for name, own in names.items()}
+
+    def column(name: str) -> np.ndarray:
+        series = frame[names[name]]
+        if kinds[name] == "date" or series.null_count():
+            return np.array(series.to_list(), dtype=object)
+        return np.asarray(series.to_numpy())
+
+    return Frame(source, kinds, len(frame), column)
+
+
+def _kind_of_type(dtype: Any, nw: Any) -> str:
+    if dtype.is_numeric():
+        return "number"
+    if dtype == nw.Boolean:
+        return "bool"
+    if dtype == nw.Date or isinstance(dtype, nw.Datetime) or dtype == nw.Datetime:
+        return "date"
+    if dtype.is_nested() or dtype == nw.Binary:
+        return "nested"
+    return "text" if dtype in (nw.String, nw.Categorical) or isinstance(dtype, nw.Enum) else "unread"
+
+
+def _refuse_twice(source: str, names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if list(names).count(name) > 1})
+    if twice:
+        raise ValueError(f"{source} has {list(names).count(twice[0])} columns called {twice[0]!r}: rename them")

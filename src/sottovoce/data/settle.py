@@ -1,0 +1,169 @@
+"""Read ranges and categories off a table where the user asks for it, openly ("public") or for a price ("private").
+
+A range that is read off the rows is a statistic of private rows. The user either declares it public, or buys it with
+noisy counts, which the account charges. Both are listed in the report.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from sottovoce.data.declarations import Column, Declarations
+from sottovoce.data.frames import Frame
+from sottovoce.data.parts import Facts
+from sottovoce.data.values import is_missing, read_numbers, texts_of
+
+_OCTAVES = range(-20, 41)  # ends of the bins are +-2^k and +-1.5 2^k: fixed in advance for every column
+_ENDS = np.array([sign * part * 2.0**k for k in _OCTAVES for part in (1.0, 1.5) for sign in (-1.0, 1.0)] + [0.0])
+_ENDS.sort()
+
+
+class Counter(Protocol):
+    """What buys noisy counts: `sottovoce.privacy.NoisyCounts`."""
+
+    @property
+    def delta(self) -> float:
+        """The chance that a list shows a category with a single record."""
+
+    def noised(self, counts: np.ndarray, questions: int, place: tuple[int, ...]) -> np.ndarray:
+        """Return a party's counts with the noise of one of so many questions."""
+
+    def cost(self, questions: int) -> tuple[float, ...]:
+        """Return 1 / scale of each question."""
+
+    def surely_not_empty(self, questions: int, parties: int, bins: int) -> float:
+        """Return what the parties' noisy counts of a bin must exceed together."""
+
+    def shows_nobody(self, questions: int, lists: int) -> int:
+        """Return the noisy count from which a party may name a category."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """The questions to a table: whose rows are counted (`owners`, one number per row), which rows stand for a unit."""
+
+    frame: Frame
+    owners: np.ndarray
+    counted: np.ndarray  # one row per unit and party: so a unit is in one bin of each question
+    counter: Counter | None
+    questions: int
+    lists: int
+
+    @property
+    def own_rows(self) -> list[np.ndarray]:
+        """The rows that each party counts."""
+        return [self.counted[self.owners[self.counted] == party] for party in range(self.owners.max() + 1)]
+
+    def each(self, question: int, count: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
+        """Return every party's noisy counts; `count` takes rows and returns counts."""
+        assert self.counter is not None
+        ask, number = self.counter, self.questions
+        return [ask.noised(count(rows), number, (party, question)) for party, rows in enumerate(self.own_rows)]
+
+
+def settle(
+    frame: Frame, columns: Declarations, owners: np.ndarray, counted: np.ndarray, counter: Counter | None, more: int = 0
+) -> tuple[Declarations, Facts, Asked]:
+    """Return the declarations with nothing left open, and the facts that were read off the rows.
+
+    `more` is the number of further questions that the caller will ask.
+    """
+    bought = [name for name, column in columns.items() if column.source == "private"]
+    lists = sum(not columns[name].numeric for name in bought)
+    if (bought or more) and counter is None:
+        raise ValueError(
+            f"{frame.source}, column {(bought or ['label'])[0]!r}: a private range, list or share is bought with noisy "
+            "counts; say what they may cost: private=sv.NoisyCounts(epsilon=0.1), or data.private = 0.1 in a run file"
+        )
+    asked = Asked(frame, owners, counted, counter, len(bought) + more, lists)
+    made, words = dict(columns), []
+    for name, column in columns.items():
+        if column.source == "public":
+            made[name] = _openly(frame, name, column)
+            words.append(f"read off the rows and declared public: {_said(name, made[name])}")
+        elif column.source == "private":
+            made[name] = (_bought_range if column.numeric else _bought_list)(asked, name, column, bought.index(name))
+            words.append(f"bought with noisy counts, charged: {_said(name, made[name])}")
+    cost: dict[str, Any] = {}
+    if counter is not None and asked.questions:
+        cost = {"laplace": counter.cost(asked.questions), "delta": counter.delta if lists else 0.0}
+    return Declarations(made), Facts(words=tuple(words), **cost), asked
+
+
+def _said(name: str, column: Column) -> str:
+    if column.numeric:
+        return f"range of {name} ({column.range[0]:g} to {column.range[1]:g})"
+    return f"categories of {name} ({', '.join(column.names)})"
+
+
+def _openly(frame: Frame, name: str, column: Column) -> Column:
+    if frame.kind(name) == "date":
+        raise ValueError(
+            f"{frame.source}, column {name!r}: dates need a declared range, such as [2000-01-01, 2020-12-31]"
+        )
+    if not column.numeric:
+        texts = texts_of(frame[name])
+        return replace(column, categories=np.unique(texts[~is_missing(texts)]).tolist() or [""])
+    numbers = _numbers(frame[name])
+    low, high = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 1.0)
+    low = max(low, 1e-9) if column.log else low
+    return replace(column, range=(low, high if high > low else low + 1.0))
+
+
+def _numbers(values: np.ndarray) -> np.ndarray:
+    numbers = read_numbers(values, -np.inf, np.inf).values
+    return numbers[np.isfinite(numbers)]
+
+
+def _bought_range(asked: Asked, name: str, column: Column, question: int) -> Column:
+    """Return the span of the bins whose noisy counts show that they are not empty; [-1, 1] if there are none."""
+    numbers = read_numbers(asked.frame[name], _ENDS[0], _ENDS[-1]).values
+    bins = len(_ENDS) - 1
+    inner = np.clip(np.searchsorted(_ENDS, numbers, side="right") - 1, 0, bins - 1)
+
+    def count(rows: np.ndarray) -> np.ndarray:
+        return np.bincount(inner[rows][~np.isnan(numbers[rows])], minlength=bins)
+
+    each = asked.each(question, count)
+    assert asked.counter is not None
+    found = np.flatnonzero(sum(each) > asked.counter.surely_not_empty(asked.questions, len(each), bins))
+    low, high = (float(_ENDS[found[0]]), float(_ENDS[found[-1] + 1])) if len(found) else (-1.0, 1.0)
+    if column.log:
+        low = max(low, float(2.0 ** _OCTAVES[0]))
+    return replace(column, range=(low, max(high, 2 * low) if column.log else high))
+
+
+def _bought_list(asked: Asked, name: str, column: Column, question: int) -> Column:
+    """Return the categories that some party holds so often that its noisy count may show them."""
+    texts = texts_of(asked.frame[name])
+    known, place = np.unique(texts, return_inverse=True)
+    place = place.reshape(-1)
+    assert asked.counter is not None
+    threshold = asked.counter.shows_nobody(asked.questions, asked.lists)
+    shown: set[str] = set()
+
+    def count(rows: np.ndarray) -> np.ndarray:
+        return np.bincount(place[rows], minlength=len(known))
+
+    held = [
+        np.unique(place[asked.counted[asked.owners[asked.counted] == party]]) for party in range(asked.owners.max() + 1)
+    ]
+    for own, noisy in zip(held, asked.each(question, count)):
+        shown |= {str(known[number]) for number in own if noisy[number] >= threshold}
+    return replace(column, categories=sorted(text for text in shown if not is_missing(np.array([text]))[0]) or [""])
+
+
+def share_of(asked: Asked, label: np.ndarray, question: int, source: str) -> float:
+    """Return the share of class 1 among two classes, counted openly or with noise.
+
+    The result lies between 0.01 and 0.99.
+    """
+    if source == "public":
+        positive, total = float(np.sum(label == 1)), float(len(label))
+    else:
+        each = asked.each(question, lambda rows: np.bincount(np.clip(label[rows], 0, 1), minlength=2))
+        counts: Sequence[float] = np.sum(each, axis=0).clip(1.0)
+        positive, total = float(counts[1]), float(counts[0] + counts[1])
+    return float(np.clip(positive / total, 0.01, 0.99))

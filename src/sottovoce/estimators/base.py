@@ -1,0 +1,163 @@
+"""What the private estimators share: reading X and y, parties, weights, and one private run.
+
+Nothing here is learned from rows except by `sv.run`. What is read off them otherwise (a class list, the range of a
+label) is listed in the statement as public.
+"""
+
+import hashlib
+import secrets
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, column_or_1d
+
+from sottovoce.data.parts import Part
+from sottovoce.data.preprocess import bounded_norm
+from sottovoce.networks import Network, complete
+from sottovoce.privacy.ledger import Budget, Ledger
+from sottovoce.privacy.report import PrivacyReport
+from sottovoce.problems.tasks import Shape, Task
+from sottovoce.runtime.performance import Performance
+from sottovoce.runtime.result import Result
+from sottovoce.runtime.run import run
+from sottovoce.tuning.auto import Plan, auto
+
+FEWEST = 10  # rows: below this a guarantee for one of them leaves nothing to learn
+_FITTED_BEFORE = (
+    "not covered: whatever was fitted on these rows before (a scaler, a feature selection), other fits without a "
+    "ledger, and a choice among several fits by their scores on private rows"
+)
+_SECRET = secrets.token_bytes(16)
+_SEEN: set[bytes] = set()  # keyed digests of rows that this process has fitted on; at most `_REMEMBERED` per fit
+_REMEMBERED = 2000
+
+
+class PrivateLinear(BaseEstimator):
+    """Hold the settings and the steps of a fit that private linear models share; see the models themselves."""
+
+    epsilon: float | None
+    delta: float
+    norm: float
+    weight_bound: float
+    network: Network | None
+    random_state: Any
+    ledger: Ledger | Sequence[Ledger] | None
+    budget: Budget | None
+
+    def _records(self, X: Any, label: np.ndarray, sample_weight: Any) -> dict[str, np.ndarray]:
+        """Return the record set: rows of norm at most 1, labels, and weights between 0 and 1."""
+        rows = len(label)
+        if rows < FEWEST:
+            raise ValueError(f"n_samples = {rows}: at least {FEWEST} rows are needed to hide one among them")
+        _check_budget(self.epsilon, self.delta, rows)
+        dense = X.toarray() if sp.issparse(X) else X
+        _warn_of_long_rows(dense, self.norm)
+        if self.ledger is None:
+            _warn_of_second_fit(dense)
+        records = {"features": bounded_norm(dense, self.norm) / np.float32(self.norm), "label": label}
+        if sample_weight is not None:
+            weight = _check_sample_weight(sample_weight, dense, dtype=np.float64)
+            if not self.weight_bound > 0:
+                raise ValueError(f"weight_bound is {self.weight_bound}: give the largest weight that a row may have")
+            records["weight"] = (np.clip(weight, 0.0, self.weight_bound) / self.weight_bound).astype(np.float32)
+        return records
+
+    def _parts(self, records: dict[str, np.ndarray], parties: Any) -> list[Part]:
+        """Return one part per party, named after the values of `parties`; one part for all rows without it."""
+        count = len(records["label"])
+        if parties is None:
+            return [Part(records, np.arange(count), name="all")]
+        names, owner = np.unique(np.asarray(column_or_1d(parties)).astype(str), return_inverse=True)
+        if len(owner) != count:
+            raise ValueError(f"parties has {len(owner)} values for {count} rows: give one per row")
+        return [Part(records, np.flatnonzero(owner == k), name=str(name)) for k, name in enumerate(names)]
+
+    def _run(self, task: Task, parts: list[Part], **by_hand: Any) -> Result:
+        """Choose settings from public facts, run, and keep the statement and the plan."""
+        parts = task.prepare(parts)
+        network = self.network
+        if network is None and len(parts) > 1:
+            network = complete(len(parts))
+        plan = auto(task.problem, parts, epsilon=self.epsilon, delta=self.delta, network=network, **by_hand)
+        for line in plan.warnings:
+            warnings.warn(line, stacklevel=4)
+        return self._carry_out(task, parts, plan)
+
+    def _carry_out(self, task: Task, parts: list[Part], plan: Plan) -> Result:
+        seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
+        # Exact noise where nothing is to be repeated. Its parties keep a ledger each.
+        ledger, shared = self.ledger, isinstance(self.ledger, Ledger)
+        exact = seed is None and self.epsilon is not None and (not shared or len(parts) == 1)
+        if exact and isinstance(ledger, Ledger):
+            ledger = [ledger]
+        result = run(
+            task.problem, parts, **plan.settings, noise="discrete" if exact else "simulated", seed=seed,
+            every=plan.steps, ledger=ledger, budget=self.budget, performance=Performance(chunk=8192, progress=False),
+        )  # fmt: skip
+        self.plan_, self.n_iter_ = plan, plan.steps
+        return result
+
+    def _stated(self, report: PrivacyReport, *read: str) -> PrivacyReport:
+        """Return the statement with what the estimator adds to it."""
+        network = () if len(report.per_agent) == 1 else (f"network: {self._network_name(len(report.per_agent))}",)
+        return replace(report, caveats=(*report.caveats, *network, _FITTED_BEFORE, *read))
+
+    def _network_name(self, parties: int) -> str:
+        return f"complete, {parties} parties, by default" if self.network is None else self.network.name
+
+    def _bounded(self, X: Any) -> np.ndarray:
+        """Return rows as they were used in training: longer ones shortened, each separately."""
+        return bounded_norm(X.toarray() if sp.issparse(X) else X, self.norm).astype(np.float64)
+
+    def _shape(self, records: dict[str, np.ndarray], classes: int, parties: int) -> Shape:
+        return Shape((records["features"].shape[1],), classes=classes, agents=parties)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        tags.input_tags.sparse = True
+        return tags
+
+
+def _check_budget(epsilon: Any, delta: Any, rows: int) -> None:
+    """Refuse what is no epsilon, or a delta that guarantees nothing."""
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if name == "epsilon" and value is None:  # a comparison without privacy, and its statement says so
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+            raise ValueError(f"{name} is {value!r}: give a positive number")
+    if not 0 < delta <= 1 / rows:
+        raise ValueError(
+            f"delta is {delta}: it must be positive and at most 1/n = {1 / rows:.2g}, because a mechanism that "
+            "publishes one row at random would satisfy a larger one"
+        )
+
+
+def _warn_of_long_rows(X: np.ndarray, norm: float) -> None:
+    """Warn the holder of the rows if most of them are shortened: a sign of features that were not scaled."""
+    lengths = np.linalg.norm(np.asarray(X, np.float64), axis=1)
+    if np.median(lengths) > 2 * norm:
+        warnings.warn(
+            f"most rows are longer than norm={norm:g} and are shortened to it: scale the features by declared ranges "
+            "first (sv.DeclaredScaler), or give a larger norm. (This is shown to the holder of the rows only.)",
+            stacklevel=5,
+        )
+
+
+def _warn_of_second_fit(X: np.ndarray) -> None:
+    """Warn if this process has fitted on some of these rows before: their epsilons add up."""
+    rows = np.ascontiguousarray(X[:: max(1, len(X) // _REMEMBERED)][:_REMEMBERED])
+    digests = {hashlib.blake2b(row.tobytes(), key=_SECRET, digest_size=12).digest() for row in rows}
+    if digests & _SEEN:
+        warnings.warn(
+            "these rows were fitted on before, and their epsilons add up: give ledger=sv.Ledger(path) to compose them, "
+            "and budget=sv.Budget(epsilon, delta) to bound them",
+            stacklevel=5,
+        )
+    _SEEN.update(digests)

@@ -1,0 +1,75 @@
+"""Make candidates and a private score for `sv.select` from private estimators.
+
+>>> import sottovoce as sv
+>>> from sottovoce.data.synthetic import logistic
+>>> rows = logistic(3000, 3)
+>>> models = {"all": sv.PrivateLogisticRegression(random_state=0), "short": sv.PrivateLogisticRegression(norm=0.01)}
+>>> candidates, score = trials(models, rows["features"], rows["label"], seed=0)
+>>> sorted(candidates)
+['all', 'short']
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone, is_classifier
+
+from sottovoce.estimators.base import PrivateLinear
+from sottovoce.privacy.gdp import gdp_epsilon
+
+
+def trials(
+    models: Mapping[str, PrivateLinear],
+    X: Any,
+    y: Any,
+    *,
+    validation: float = 0.2,
+    delta: float = 1e-5,
+    seed: int | None = None,
+) -> tuple[dict[str, Callable[[float], Any]], Callable[[Any, float], float]]:
+    """Return functions that train each model privately, and one that scores a model privately on other rows.
+
+    A share `validation` of the rows, drawn at random, is used for scores, the others for training: give both to
+    ``sv.select(candidates, score, epsilon=...)``. The score is the accuracy, for regressions 1 minus the mean squared
+    error over the squared range, cut to [0, 1] for each row; Gaussian noise hides one row. Each model must be an exact
+    Gaussian mechanism, which objectives other than "mean" and sampled methods are not: that is checked.
+
+    Args:
+        models: private estimators by name; their own epsilon and ledger are replaced.
+        X, y: rows and labels.
+        validation: share of the rows for scores.
+        delta: at which a trial's own statement is written.
+        seed: of the split and of the scores' noise; None takes them from the operating system.
+    """
+    if not 0 < validation < 1:
+        raise ValueError(f"validation is {validation}: give the share of rows for scores, between 0 and 1")
+    X, y = np.asarray(X), np.asarray(y)
+    rng = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
+    order = rng.permutation(len(y))
+    count = max(1, round(validation * len(y)))
+    judge, train = order[:count], order[count:]
+
+    def candidate(name: str) -> Callable[[float], Any]:
+        def fit(mu: float) -> Any:
+            model = clone(models[name]).set_params(epsilon=gdp_epsilon(mu, delta), delta=delta, budget=None)
+            if model.random_state is not None:
+                model.set_params(random_state=int(rng.integers(2**31)))
+            model.fit(X[train], y[train])
+            if model.privacy_.accountant != "exact GDP":
+                raise ValueError(f"candidate {name!r} is no plain Gaussian mechanism: sv.select has no bound for it")
+            return model
+
+        return fit
+
+    def score(model: Any, mu: float) -> float:
+        guessed = model.predict(X[judge])
+        if is_classifier(model):
+            each = (guessed == y[judge]).astype(float)
+        else:
+            low, high = model.label_range_
+            each = 1.0 - np.clip(((guessed - y[judge]) / (high - low)) ** 2, 0.0, 1.0)
+        return float(each.mean() + rng.normal() / (count * mu))
+
+    return {name: candidate(name) for name in models}, score

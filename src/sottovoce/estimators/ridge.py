@@ -1,0 +1,98 @@
+"""Fit private linear regression on one table or over parties, with the interface of scikit-learn."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sottovoce.estimators.base import PrivateLinear
+from sottovoce.networks import Network
+from sottovoce.privacy.ledger import Budget, Ledger
+from sottovoce.problems.tasks.linear import ridge
+
+
+class PrivateRidge(RegressorMixin, PrivateLinear):
+    """Linear regression of a number with a declared range, with differential privacy for each row.
+
+    Guarantee, parties, `norm`, weights, noise, ledger and budget are as for `PrivateLogisticRegression`; the range of
+    the label takes the place of the class list. Values outside the range are set to its nearest end.
+
+    Args:
+        epsilon, delta: the whole budget of `fit`, per party; epsilon None is for a comparison without privacy.
+        label_range: the lowest and the highest label; by default it is read from y, and the statement says so.
+        alpha: public penalty on the squared norm of the weights, for rows of norm 1 at most and labels within -1 and 1.
+        norm, weight_bound, network, random_state, ledger, budget: as for `PrivateLogisticRegression`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-0.5, 0.5, size=(5000, 3)); y = 10 * X[:, 0] + rng.normal(size=5000)
+    >>> model = PrivateRidge(epsilon=2.0, label_range=(-10, 10), random_state=0).fit(X, y)
+    >>> model.score(X, y) > 0.8, round(model.privacy_.epsilon, 2)
+    (True, 2.0)
+    """
+
+    def __init__(
+        self,
+        epsilon: float | None = 1.0,
+        delta: float = 1e-5,
+        *,
+        label_range: tuple[float, float] | None = None,
+        alpha: float = 0.0,
+        norm: float = 1.0,
+        weight_bound: float = 1.0,
+        network: Network | None = None,
+        random_state: Any = None,
+        ledger: Ledger | Sequence[Ledger] | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.label_range = label_range
+        self.alpha = alpha
+        self.norm = norm
+        self.weight_bound = weight_bound
+        self.network = network
+        self.random_state = random_state
+        self.ledger = ledger
+        self.budget = budget
+
+    def fit(self, X: Any, y: Any, *, parties: Any = None, sample_weight: Any = None) -> "PrivateRidge":
+        """Train; afterwards `privacy_` holds the statement that goes with the model.
+
+        `parties` says who holds each row (a column of names); without it all rows are one table.
+        """
+        X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True)
+        (low, high), read = self._range(y)
+        middle, half = (low + high) / 2, (high - low) / 2
+        label = np.clip((y - middle) / half, -1.0, 1.0).astype(np.float32)
+        records = self._records(X, label, sample_weight)
+        parts = self._parts(records, parties)
+        result = self._run(ridge(self._shape(records, 1, len(parts)), penalty=2 * self.alpha), parts)
+        model: Any = result.x
+        self.coef_ = half * np.asarray(model["weights"], np.float64) / self.norm
+        self.intercept_ = float(middle + half * np.asarray(model["bias"], np.float64))
+        self.label_range_ = (low, high)
+        self.privacy_ = self._stated(result.privacy, *read)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the expected label, within the declared range."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, accept_sparse="csr")
+        return np.clip(self._bounded(X) @ self.coef_ + self.intercept_, *self.label_range_)
+
+    def _range(self, y: np.ndarray) -> tuple[tuple[float, float], tuple[str, ...]]:
+        """Return the label's range, and what was read off the labels."""
+        if self.label_range is None:
+            low, high = float(np.min(y)), float(np.max(y))
+            return (low, high if high > low else low + 1.0), ("the label's range was read from it: taken as public",)
+        low, high = map(float, self.label_range)
+        if not (np.isfinite(low) and np.isfinite(high) and low < high):
+            raise ValueError(f"label_range is {self.label_range}: give the lowest and the highest label")
+        return (low, high), ()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # a few dozen rows cannot be learned privately
+        return tags

@@ -1,0 +1,63 @@
+"""Bring columns with declared ranges and categories to rows of norm at most 1: nothing is learned from the data."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
+
+from sottovoce.data.declarations import Declarations
+from sottovoce.data.frames import as_frame
+from sottovoce.data.preprocess import Ranges
+
+
+class DeclaredScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Encode columns by declarations: numbers to [-1, 1], categories to one column each, then rows to norm at most 1.
+
+    Every row is encoded by itself, so a pipeline of this and a private estimator leaks nothing: unlike `StandardScaler`
+    it needs no charge. Values outside a range are set to its nearest end, an unknown category counts as "other".
+
+    Args:
+        columns: declarations by column name, as in `sv.data.table`; X then is a DataFrame, and other columns are left
+            out. Without it X is numbers, and `default` is the range of every column.
+        default: the declared range of columns without a declaration of their own.
+
+    >>> scaler = DeclaredScaler({"age": {"range": (0, 120)}, "sex": {"categories": ["F", "M"]}})
+    >>> scaler.fit_transform({"age": [60, 120], "sex": ["F", "M"]}).round(2).tolist()
+    [[0.0, 0.71, 0.0, 0.0], [0.71, 0.0, 0.71, 0.0]]
+    >>> DeclaredScaler(default=(0, 10)).fit_transform([[5.0, 10.0]]).round(2).tolist()
+    [[0.0, 0.71]]
+    """
+
+    def __init__(self, columns: Mapping[str, Any] | None = None, *, default: tuple[float, float] = (-1.0, 1.0)) -> None:
+        self.columns = columns
+        self.default = default
+
+    def fit(self, X: Any, y: Any = None) -> "DeclaredScaler":
+        """Check that X has the declared columns; no value is read."""
+        if self.columns is None:
+            validate_data(self, X)
+            self.ranges_ = Ranges(*self.default)
+            return self
+        self.declarations_ = Declarations(self.columns)
+        self.declarations_.check(as_frame(X))
+        _check_feature_names(self, X, reset=True)
+        self.n_features_in_ = len(as_frame(X).names)
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return encoded rows; each has norm 1 at most."""
+        check_is_fitted(self, ["n_features_in_"])
+        if self.columns is None:
+            X = validate_data(self, X, reset=False)
+            return self.ranges_.scale(X, signed=True).astype(np.float64) / math.sqrt(self.n_features_in_)
+        return self.declarations_.encode(X).astype(np.float64) / self.declarations_.norm
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Return the names of the encoded columns."""
+        check_is_fitted(self, ["n_features_in_"])
+        if self.columns is None:
+            return super().get_feature_names_out(input_features)
+        return np.asarray(self.declarations_.names, dtype=object)

@@ -1,0 +1,81 @@
+"""Read one's own table for a run file: ``[data]`` with ``file = "patients.csv"``."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sottovoce import data as datasets
+from sottovoce.data import DeclaredTable
+from sottovoce.experiments.runfile import Data
+from sottovoce.naming import unknown
+from sottovoce.privacy.noisy_counts import NoisyCounts
+
+_OF_TABLES = ("label", "features", "party", "weight", "columns", "test", "private", "share")  # keys that need `file`
+_OF_SETS = ("limit", "positive")
+_SPLIT = ("agents", "by", "skew", "alpha", "sizes")  # keys that distribute rows: `party` does it instead
+
+
+def check(table: Data, names: list[str]) -> None:
+    """Refuse data that have no name, an unknown one, or keys that do not go together; nothing is read."""
+    if (table.name is None) == (table.file is None):
+        both = "both name and file" if table.name is not None else "neither name nor file"
+        raise ValueError(f'[data] has {both}: give name = "digits", or file = "patients.csv"')
+    if table.name is not None:
+        if table.name not in names:
+            raise ValueError("data.name: " + unknown("data set", table.name, names))
+        useless = [key for key in _OF_TABLES if key in table.model_fields_set]
+        if useless:
+            raise ValueError(f"data.{useless[0]} is for your own table (data.file), not for {table.name}: remove it")
+        return
+    known = [key for key in Data.model_fields if key not in (*_OF_SETS, "name")]
+    for key in table.options:
+        raise ValueError(unknown("key of [data]", key, known))
+    for key in _OF_SETS:
+        if key in table.model_fields_set:
+            raise ValueError(f"data.{key} is for ready-made data sets, not for data.file: remove it")
+    if table.party is not None:
+        for key in _SPLIT:
+            if key in table.model_fields_set:
+                raise ValueError(f"data.{key} and data.party both say who holds which rows: remove one")
+    if table.label is None:
+        raise ValueError('data.label is missing: name the column to predict, such as label = "death"')
+
+
+def load(table: Data) -> tuple[DeclaredTable, DeclaredTable | None]:
+    """Return the rows to train on, and those to test on if there are any."""
+    assert table.file is not None
+    assert table.label is not None
+    counter = None if table.private is None else NoisyCounts(table.private, seed=table.seed)
+    made = datasets.table(
+        Path(table.file),
+        table.label,
+        table.features,
+        columns=table.columns,
+        party=table.party,
+        unit=table.unit,
+        weight=table.weight,
+        private=counter,
+        share=table.share,
+    )
+    if isinstance(table.test, str):
+        declared = {**made.columns, made.label: made.target}
+        test = datasets.table(Path(table.test), made.label, list(made.columns), columns=declared).readable()
+        words = f"figures are measured on rows of {test.source}, without noise: the statement does not cover these rows"
+        return _told(made, words), test if len(test) else None
+    if table.test == 0:
+        return made, None
+    train, test = made.hold_out(table.test, table.seed)
+    words = "figures are measured on held-out rows, without noise: the statement does not cover these rows"
+    return _told(train, words), test if len(test) else None
+
+
+def parts(table: Data, made: DeclaredTable) -> list[Any]:
+    """Distribute rows to parties: by the column `party`, else as [data] says; one party by default."""
+    if table.party is not None:
+        return made.parts()
+    agents = table.agents if "agents" in table.model_fields_set else 1
+    return made.parts(agents, table.by, table.seed, skew=table.skew, alpha=table.alpha, sizes=table.sizes)
+
+
+def _told(made: DeclaredTable, words: str) -> DeclaredTable:
+    return replace(made, facts=replace(made.facts, words=(*made.facts.words, words)))

@@ -1,0 +1,250 @@
+"""Write a model to one file that travels, and open it without the code of its author.
+
+The file holds the weights, what computes predictions from them, the declarations of the columns, the privacy statement
+and the version. Predictions are computed by a ready-made task, which is named, or by the author's own `predict`, which
+is stored as a compiled program (`jax.export`): no Python code is stored, and opening a file runs none.
+"""
+
+import base64
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+import sottovoce
+from sottovoce.data import Column, Declarations, DeclaredTable
+from sottovoce.data.values import as_text, holder_notes, tell_holder
+from sottovoce.files import write_atomically
+from sottovoce.privacy.report import PrivacyReport
+from sottovoce.problems import tasks
+from sottovoce.runtime import checkpoint
+from sottovoce.runtime.result import Result
+from sottovoce.trees import Tree
+
+NAME = "model.sv"  # in the folder of a run
+_KIND = "travelling model"
+_PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+@dataclass(frozen=True)
+class NamedTask:
+    """A ready-made task that computes predictions: its name, its options, and the shape it was built for."""
+
+    name: str
+    options: Mapping[str, Any]
+    shape: tasks.Shape
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedModel:
+    """A model that was opened by `load`, with its statement and the declarations of its columns.
+
+    `columns` are the declared features, in order; `label` and `target` are the label's name and declaration. A model of
+    plain arrays has none of them.
+    """
+
+    variables: tuple[Tree, ...]
+    predictor: Callable[..., Any]
+    privacy: PrivacyReport
+    releasable: bool
+    version: str
+    task: str | None = None
+    columns: Declarations | None = None
+    label: str | None = None
+    target: Column | None = None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes; none for a numeric label."""
+        return () if self.target is None or self.target.numeric else self.target.names
+
+    def raw(self, rows: Any) -> np.ndarray:
+        """Return what the problem's `predict` gives: for an array of features, or for the rows of a table."""
+        if self.columns is not None and not isinstance(rows, (np.ndarray, jax.Array)):
+            read = self.columns.read(rows)
+            tell_holder(holder_notes("the table", read))
+            rows = self.columns.encode_read(read)
+        width = None if self.columns is None else len(self.columns.names)
+        if width is not None and np.shape(rows)[1:] != (width,):
+            raise ValueError(f"features have shape {np.shape(rows)}: give a table, or {width} encoded columns")
+        return np.asarray(self.predictor(*self.variables, jnp.asarray(rows, jnp.float32)))
+
+    def probabilities(self, rows: Any) -> np.ndarray:
+        """Return one line per row and one column per class, in the order of `classes`."""
+        if not self.classes:
+            raise ValueError("this model predicts a number, it has no classes: call predict")
+        found = self.raw(rows)
+        return np.stack([1.0 - found, found], axis=1) if found.ndim == 1 else found
+
+    def predict(self, rows: Any) -> np.ndarray:
+        """Return the most probable class of each row, or the number in the label's own unit.
+
+        `rows` is any DataFrame, the path of a file, or an array of encoded features. A model of plain arrays returns
+        what the problem's `predict` does.
+        """
+        if self.target is None:
+            return self.raw(rows)
+        if not self.target.numeric:
+            return np.array(self.classes)[self.probabilities(rows).argmax(axis=1)]
+        low, high = self.target.bounds
+        low, high = (math.log(low), math.log(high)) if self.target.log else (low, high)
+        found = low + (np.clip(self.raw(rows), -1.0, 1.0).astype(np.float64) + 1.0) / 2.0 * (high - low)
+        return np.exp(found) if self.target.log else found
+
+
+def save(
+    result: Result,
+    path: str | Path,
+    *,
+    table: DeclaredTable | None = None,
+    task: NamedTask | None = None,
+    features: Any = None,
+) -> Path:
+    """Write a result's model to one file, and its card (Markdown) and statement (JSON) beside it.
+
+    Args:
+        result: of a run whose problem has `predict`.
+        path: of the file, by custom with the ending .sv.
+        table: whose columns the model was trained on; then it predicts from tables with the same columns.
+        task: the ready-made task that predicts; without one, the problem's own `predict` is stored as a program.
+        features: an array of features as `predict` takes them, if there is no table: only its shape is used.
+
+    >>> import tempfile, sottovoce as sv
+    >>> problem = sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2), jnp.zeros(2), predict=lambda x, rows: rows @ x)
+    >>> method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, 0.1), sampling=sv.Full())
+    >>> result = sv.run(problem, [np.ones((100, 2), np.float32)], method, steps=3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model = sv.load(sv.save(result, folder + "/model.sv", features=np.zeros((1, 2))))
+    >>> model.predict(np.ones((5, 2))).shape, model.privacy.epsilon == result.privacy.epsilon
+    ((5,), True)
+    """
+    if result.predictor is None:
+        raise ValueError("the problem was stated without predict=: give it predict(x, features), or with y too")
+    if table is None and features is None:
+        raise ValueError("a model needs to know its features: give table=, or an array features= of the right shape")
+    variables = (result.x,) if result.y is None else (result.x, result.y)
+    width = (len(table.names),) if table is not None else np.shape(features)[1:]
+    facts: dict[str, Any] = {
+        "privacy": result.privacy.to_dict(),
+        "releasable": result.releasable,
+        "sottovoce": sottovoce.__version__,
+        "variables": len(variables),
+    }
+    if task is not None:
+        facts["task"] = {"name": task.name, "options": dict(task.options), "shape": asdict(task.shape)}
+    else:
+        facts["program"] = _exported(result.predictor, variables, width)
+    if table is not None:
+        facts["columns"] = table.columns.to_dict()
+        facts["label"] = {"name": table.label, **table.target.to_dict()}
+    path = Path(path)
+    checkpoint.save(path, variables, facts, kind=_KIND)
+    statement = json.dumps({"releasable": result.releasable, **result.privacy.to_dict()}, indent=1)
+    write_atomically(path.with_suffix(".statement.json"), statement.encode())
+    write_atomically(path.with_suffix(".md"), card(load(path), result).encode())
+    return path
+
+
+def load(path: str | Path) -> OpenedModel:
+    """Open a model file, or the one in the folder of a run; the code of its author is not needed.
+
+    >>> load("nothing.sv")
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no model nothing.sv: give the file that sv.save wrote, or the folder of a run
+    """
+    path = Path(path)
+    path = path / NAME if path.is_dir() else path
+    if not path.is_file():
+        raise ValueError(f"there is no model {path}: give the file that sv.save wrote, or the folder of a run")
+    facts, leaves = checkpoint.read(path, _KIND)
+    try:
+        return _opened(facts, leaves, path)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} lacks something a model has ({type(error).__name__}: {error})") from error
+
+
+def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> OpenedModel:
+    about: dict[str, Any] = {}
+    if "columns" in facts:
+        label = dict(facts["label"])
+        about = {"label": label.pop("name"), "columns": Declarations(facts["columns"]), "target": Column.of(label)}
+    if "task" in facts:
+        named = facts["task"]
+        shape = dict(named["shape"], features=tuple(named["shape"]["features"]))
+        problem = tasks.get(named["name"])(tasks.Shape(**shape), **named["options"]).problem
+        like = tuple(getattr(problem, f"{name}0") for name in problem.variables)
+        variables, predictor = checkpoint.unflatten(leaves, like, path), problem.predict
+        about["task"] = named["name"]
+    else:
+        program = jax.export.deserialize(bytearray(base64.b64decode(facts["program"])))
+        variables, predictor = (leaves,), program.call
+    return OpenedModel(
+        variables=variables,
+        predictor=predictor,  # type: ignore[arg-type]
+        privacy=PrivacyReport.from_dict(facts["privacy"], path),
+        releasable=bool(facts["releasable"]),
+        version=str(facts["sottovoce"]),
+        **about,
+    )
+
+
+def _exported(predict: Callable[..., Any], variables: tuple[Tree, ...], width: tuple[int, ...]) -> str:
+    """Return `predict` as a program of (leaves of the variables, features), for any number of rows."""
+    leaves, structure = jax.tree.flatten(variables)
+
+    def program(leaves: list[Any], features: jax.Array) -> Any:
+        return predict(*jax.tree.unflatten(structure, leaves), features)
+
+    (rows,) = jax.export.symbolic_shape("rows")
+    held = [jax.ShapeDtypeStruct(np.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves]
+    wanted = jax.ShapeDtypeStruct((rows, *width), jnp.float32)
+    made = jax.export.export(jax.jit(program), platforms=_PLATFORMS)(held, wanted)
+    return base64.b64encode(made.serialize()).decode()
+
+
+def card(model: OpenedModel, result: Result) -> str:
+    """Write the model card: what is predicted from what, what is guaranteed, and what was measured."""
+    lines = ["# Model card", ""]
+    if model.columns is not None and model.target is not None:
+        kind = f"classes {', '.join(model.classes)}" if model.classes else "a number"
+        lines += [f"Predicts `{model.label}` ({kind}) from {len(model.columns)} columns.", ""]
+        lines += ["| column | declared | missing |", "|---|---|---|"]
+        lines += [f"| {name} | {_declared(column)} | {_missing(column)} |" for name, column in model.columns.items()]
+        lines.append("")
+    released = "drawn as deployed" if model.releasable else "simulated, or not covered: do not hand this model out"
+    lines += ["## Privacy", "", str(model.privacy).replace("\n", "\n\n"), "", f"Noise: {released}.", ""]
+    final = {name: values[-1] for name, values in result.history.items() if np.ndim(values) == 1 and len(values)}
+    figures = [
+        f"- {name}: {value:.4g}" for name, value in final.items() if name not in ("step", "seconds", "consensus")
+    ]
+    if figures:
+        lines += ["## Figures", "", "Measured on test rows, without noise.", "", *figures, ""]
+    how = f"task {model.task}" if model.task else "the author's own program"
+    lines += [
+        "## Use",
+        "",
+        "    sottovoce predict MODEL.sv new.csv",
+        "",
+        f"Made by sottovoce {model.version}, {how}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _declared(column: Column) -> str:
+    if column.numeric:
+        return f"{column.range[0]} to {column.range[1]}" + (", logarithm" if column.log else "")
+    return ", ".join(column.names) + ", other"
+
+
+def _missing(column: Column) -> str:
+    default = "middle" if column.numeric else "other"
+    return default if column.missing is None else as_text(column.missing)

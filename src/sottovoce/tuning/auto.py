@@ -1,0 +1,322 @@
+"""`auto`: choose method, clip, sampling, steps, rates and the split of the noise from public facts only.
+
+Example: ``plan = sv.auto(problem, parts, epsilon=1.0, network=network)``, and then ``sv.run(problem, parts,
+**plan.settings)``. Facts are sizes, dimensions, epsilon, delta, the network and the declared bound on a row: no record
+is read. The rules are few, and were settled on public tables other than the ones that the documents report.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from sottovoce.accounting.account import check_network
+from sottovoce.accounting.advice import before as advice_before
+from sottovoce.accounting.calibrate import calibrate
+from sottovoce.data.population import Population
+from sottovoce.methods.base import Method
+from sottovoce.methods.baselines.sgda import DpSgda
+from sottovoce.methods.dp_newton import DpNewton
+from sottovoce.methods.dp_sgd import DpSgd
+from sottovoce.methods.ldp_dsbo import LdpDsbo
+from sottovoce.naming import check_count, unknown
+from sottovoce.networks import Network, checks
+from sottovoce.optimisers import Adam, Momentum
+from sottovoce.privacy.gdp import gdp_mu
+from sottovoce.privacy.mechanisms import Adjacency, check_adjacency, check_delta, check_epsilon, clips_moved
+from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import Full
+from sottovoce.problems import Bilevel, Minimize, MinMax
+from sottovoce.schedules import Constant, Linear
+
+WIDEST = 1024  # entries of a row up to which its second moments are released
+_AGREE = 1e-3  # what is left of a disagreement after mixing
+_LOUD, _QUIET = 4e-3, 1.5e-3  # noise of a whitened gradient over the signal: where few steps, and where many, are best
+_FEW, _MANY = 8, 32  # steps
+_LOST = 2.0  # noise of the moments over an average eigenvalue, above which they say too little
+_SHARE = 0.25  # of the budget, for the moments
+_UNRULY = 1.0  # a spread of scores that changes odds by a factor of e
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Hold what `auto` chose: `settings` are arguments for `sv.run`, `why` is the reason in three lines.
+
+    `spread` says how far noise is expected to move a typical record's score, where this is known; with a spread of 1
+    the odds change by a factor of e from run to run. `warnings` name what a user should look at before the run.
+    """
+
+    method: Method
+    steps: int
+    network: Network | None
+    delta: float
+    adjacency: Adjacency
+    why: tuple[str, ...]
+    spread: float | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of `sv.run` after problem and data."""
+        return {name: getattr(self, name) for name in ("method", "steps", "network", "delta", "adjacency")}
+
+    def __str__(self) -> str:
+        return "\n".join((*self.why, *(f"warning: {line}" for line in self.warnings)))
+
+
+def auto(
+    problem: Any,
+    data: Any,
+    *,
+    epsilon: float | None,
+    delta: float = 1e-5,
+    network: Network | None = None,
+    adjacency: Adjacency = "zero-out",
+    norm: float | None = None,
+    steps: int | None = None,
+    **by_hand: Any,
+) -> Plan:
+    """Choose a method with all its settings, calibrated for epsilon, from public facts only.
+
+    Args:
+        problem: `Minimize`, `MinMax` or `Bilevel`. With `LinearModel` (the tasks softmax, logistic and ridge) much more
+            is known, and the choice is better.
+        data: the parties' parts, or a `Population`. Only sizes are read.
+        epsilon: of the worst party; None is for a comparison without privacy.
+        delta: of the statement.
+        network: who talks to whom; needed for more than one party.
+        adjacency: "zero-out", or "replace-one", which needs twice the noise.
+        norm: bound on the L2 norm of a record's features. By default that of the declared table (`sv.data.table`),
+            otherwise 1.
+        steps: takes the place of the number that would be chosen.
+        by_hand: fields of the chosen method that take the place of its own, for example ``rate=1.0``.
+
+    >>> import sottovoce as sv
+    >>> from sottovoce.problems.tasks import Shape, get
+    >>> problem = get("logistic")(Shape((10,), classes=2, agents=5)).problem
+    >>> clinics = sv.Population([3000, 1500, 900, 400, 200])
+    >>> plan = sv.auto(problem, clinics, epsilon=1.0, network=sv.networks.complete(5))
+    >>> print(plan)
+    DpNewton: ...
+    8 steps ...
+    noise ...
+    """
+    population = Population.of(data)
+    network = check_network(network, population.parties) if population.parties > 1 or network is not None else None
+    epsilon = None if epsilon is None else check_epsilon(epsilon)
+    facts = Facts.of(population, epsilon, check_delta(delta), check_adjacency(adjacency), norm)
+    chosen = _choose(problem, facts, network)
+    if steps is not None:
+        check_count("steps", steps)
+        chosen = dataclasses.replace(chosen, steps=steps)
+    method = _set_by_hand(chosen.method, by_hand)
+    if epsilon is None:
+        method = method.without_privacy()
+    else:
+        parts = {} if isinstance(data, Population) else {"problem": problem}
+        method = calibrate(
+            method,
+            data,
+            epsilon=epsilon,
+            steps=chosen.steps,
+            network=network,
+            delta=delta,
+            adjacency=adjacency,
+            **parts,
+        )
+    noted = advice_before(population, delta if epsilon is not None else 0.0, shared_noise=False)
+    if chosen.spread is not None and epsilon is not None and chosen.spread > _UNRULY:
+        noted = (
+            *noted,
+            f"noise is expected to move a typical record's score by {chosen.spread:.2g}: the model may be no better "
+            "than guessing, and differ much from run to run. Use fewer columns, more rows, or a larger epsilon",
+        )
+    return Plan(method, chosen.steps, network, delta, adjacency, chosen.why, chosen.spread, noted)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is public about a run."""
+
+    sizes: np.ndarray
+    norm: float  # of a record's features
+    mu: float  # of the Gaussian mechanism that spends epsilon, for one clip; infinite without privacy
+
+    @classmethod
+    def of(
+        cls,
+        population: Population,
+        epsilon: float | None,
+        delta: float,
+        adjacency: Adjacency,
+        norm: float | None = None,
+    ) -> "Facts":
+        """Gather the facts of a population and a budget."""
+        sizes = np.max(np.stack(list(population.counts.values())), axis=0)
+        mu = math.inf if epsilon is None else gdp_mu(epsilon, max(delta, 1e-12)) / clips_moved(adjacency)
+        return cls(sizes, norm or population.facts.norm or 1.0, mu)
+
+    @property
+    def rows(self) -> int:
+        """Return how many records (or units) there are."""
+        return int(self.sizes.sum())
+
+    @property
+    def parties(self) -> int:
+        """Return how many parties there are."""
+        return len(self.sizes)
+
+    def noise(self, clip: float, multiplier: float) -> Constant:
+        """Return noise that is the same multiple of each party's own sensitivity, so that all spend alike."""
+        return Constant(tuple(float(clip * multiplier / size) for size in self.sizes))
+
+
+@dataclass(frozen=True)
+class _Choice:
+    method: Method
+    steps: int
+    why: tuple[str, ...]
+    spread: float | None = None
+
+
+def _choose(problem: Any, facts: Facts, network: Network | None) -> _Choice:
+    if isinstance(problem, Minimize):
+        if problem.linear is None:
+            return _descent(problem, facts)
+        entries = 1 + np.shape(problem.x0["weights"])[0]
+        return _newton(problem, entries, facts, network) if _tells(entries, facts) else _plain(problem, facts)
+    if isinstance(problem, MinMax):
+        return _saddle(problem, facts)
+    if isinstance(problem, Bilevel):
+        return _tuned(facts)
+    raise TypeError(f"auto chooses for Minimize, MinMax and Bilevel, not for {type(problem).__name__}: give a method")
+
+
+def _tells(entries: int, facts: Facts) -> bool:
+    """Say whether second moments stand out of their noise: its size against an average eigenvalue, 1 / entries."""
+    noise = math.sqrt(facts.parties * entries) / (facts.mu * math.sqrt(_SHARE) * facts.rows)
+    return entries <= WIDEST and noise * entries < _LOST
+
+
+def _newton(problem: Minimize, entries: int, facts: Facts, network: Network | None) -> _Choice:
+    known = problem.linear
+    assert known is not None
+    columns = math.prod(np.shape(problem.x0["bias"]))
+    noise = math.sqrt(facts.parties * entries * columns) / (facts.mu * facts.rows)
+    # The quieter the gradients, the more of them pay: from 8 steps at _LOUD to 32 at _QUIET, with a wider clip.
+    quiet = 0.0 if noise == 0 else math.log(_LOUD / noise) / math.log(_LOUD / _QUIET)
+    quiet = 1.0 if noise == 0 else min(max(quiet, 0.0), 1.0)
+    steps = round(_FEW * (_MANY / _FEW) ** quiet)
+    fitted = known.target is not None
+    share, rate, reach = (0.4, 1.0, 1.5) if fitted else (_SHARE, 1.5, 0.8 * 2.0**quiet)
+    if math.isinf(facts.mu):
+        steps = 2 * _MANY
+    multiplier = math.sqrt(steps / (1 - share))
+    mixing = _rounds(network)
+    method = DpNewton(
+        moments=Release(known.bound, facts.noise(known.bound, 1 / math.sqrt(share))),
+        gradient=Release(1.0, facts.noise(1.0, multiplier)),
+        norm=facts.norm,
+        rate=rate,
+        reach=reach,
+        mixing=mixing,
+        trust=0.0 if math.isinf(facts.mu) else 1.0,
+    )
+    averaged = max(1.0, method.tail * steps / 2)
+    spread = entries * reach * known.residual * multiplier * math.sqrt(facts.parties) / (facts.mu * facts.rows)
+    spread *= rate / known.curvature / math.sqrt(averaged)
+    why = (
+        f"DpNewton: the model is linear in rows of {entries - 1} numbers of norm {facts.norm:.3g} at most, so their "
+        f"noisy second moments ({share:.0%} of the budget) say in which directions the loss is steep, whatever ranges "
+        "were declared",
+        f"{steps} steps on all records, because the noise is {noise:.2g} of the signal ({_FEW} steps above {_LOUD:g}, "
+        f"{_MANY} below {_QUIET:g}); rate {rate:g} of Newton's own is stable by the bound on the curvature",
+        f"noise of each party for its own size, so that all spend alike; averages over records, in {mixing} rounds of "
+        f"mixing; the average of the last half of the iterates",
+    )
+    return _Choice(method, steps, why, None if fitted else spread)
+
+
+def _plain(problem: Minimize, facts: Facts) -> _Choice:
+    """Choose for long rows, whose second moments would be lost in noise: plain descent with a known curvature."""
+    known, steps = problem.linear, 300
+    assert known is not None
+    # Gradients are cut to a tenth of the largest: all have one length. The step then is twice the inverse of the
+    # curvature where x starts, for rows of a third of the declared norm, half of whose square lies in one direction.
+    clip, length = 0.1 * known.residual * facts.norm, facts.norm / 3
+    curvature = known.curvature if known.target is not None else min(known.curvature, 1 - known.residual**2)
+    rate = 4 * known.residual / (curvature * length * clip)
+    method = DpSgd(Linear(rate, 0.02 * rate, steps), Release(clip, facts.noise(clip, 1.0)), Full())
+    why = (
+        f"DpSgd: rows of {np.shape(problem.x0['weights'])[0]} numbers are too long for their second moments to stand "
+        "out of the noise, so all directions are treated alike",
+        f"{steps} steps on all records; clip {clip:.3g}, a tenth of the largest gradient, makes all equally long; a "
+        f"rate that falls from {rate:.3g} follows from the declared norm and the curvature at the start",
+        "noise of each party for its own size, so that all spend alike",
+    )
+    return _Choice(method, steps, why)
+
+
+def _descent(problem: Minimize, facts: Facts) -> _Choice:
+    """Choose for a loss of which nothing is known: normalised gradients with momentum and a rate that falls."""
+    steps = 200
+    method = DpSgd(Momentum(Linear(0.2, 0.01, steps), 0.9), Release(1.0, facts.noise(1.0, 1.0)), Full())
+    count = sum(leaf.size for leaf in jax.tree.leaves(jax.tree.map(np.asarray, problem.x0)))
+    why = (
+        f"DpSgd with momentum: of the loss nothing is known but its {count} parameters",
+        f"{steps} steps on all records, clip 1, a rate that falls from 0.2 to 0.01: a gradient is used as a direction",
+        "noise of each party for its own size, so that all spend alike",
+    )
+    return _Choice(method, steps, why)
+
+
+def _saddle(problem: MinMax, facts: Facts) -> _Choice:
+    steps = 60
+    release = Release(1.0, facts.noise(1.0, 1.0))
+    method = DpSgda(
+        Momentum(Linear(2.0, 0.2, steps), 0.8), Linear(0.3, 0.05, steps), Full(), release_x=release,
+        release_y=release.louder(3.0),
+    )  # fmt: skip
+    why = (
+        "DpSgda: descent in x and ascent in y from the same records",
+        f"{steps} steps on all records, clip 1; x moves with momentum, y slowly, to judge an x that has settled",
+        "noise of each party for its own size; y, which has few entries, bears three times the noise of x",
+    )
+    return _Choice(method, steps, why)
+
+
+def _tuned(facts: Facts) -> _Choice:
+    """Choose for a tuned regulariser: no record meets the upper variable. Others need ``release_x=`` by hand."""
+    steps, release = 100, Release(1.0, facts.noise(1.0, 1.0))
+    rate_y, rate_z = min(8 / facts.norm, 4.0), min(8 / facts.norm**2, 4.0)
+    method = LdpDsbo(
+        step_x=Adam(0.1), step_y=Linear(rate_y, 0.05 * rate_y, steps), step_z=rate_z, release_y=release,
+        release_z=release, z_radius=20.0, sampling=Full(),
+    )  # fmt: skip
+    why = (
+        "LdpDsbo: the upper variable meets no record, so it is tuned without further releases; by Adam, whose steps do "
+        "not depend on the size of the penalties",
+        f"{steps} steps on all records, clip 1; rates {rate_y:.3g} and {rate_z:.3g} follow from rows of norm "
+        f"{facts.norm:.3g} at most",
+        "noise of each party for its own size; training and judging bear the same noise",
+    )
+    return _Choice(method, steps, why)
+
+
+def _rounds(network: Network | None) -> int:
+    """Return how many rounds of averaging bring neighbours within `_AGREE` of each other."""
+    if network is None or network.size == 1 or network.alone:
+        return 1
+    radius = checks.disagreement(network.mix).radius
+    return 1 if radius < _AGREE else math.ceil(math.log(_AGREE) / math.log(radius))
+
+
+def _set_by_hand(method: Method, given: dict[str, Any]) -> Method:
+    known = [field.name for field in dataclasses.fields(method)]
+    for name in given:
+        if name not in known:
+            raise ValueError(unknown(f"setting of {type(method).__name__}", name, known))
+    return dataclasses.replace(method, **given) if given else method

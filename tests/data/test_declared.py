@@ -1,0 +1,196 @@
+"""One's own table: declarations, values that do not fit, what is read off the rows, and what it costs."""
+
+import datetime
+import io
+import sys
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.data import Column, Declarations, table
+from sottovoce.data.frames import as_frame
+from sottovoce.data.values import tell_holder
+
+ROWS = {
+    "age": [30.0, None, 200.0, 60.0],
+    "sex": ["F", "M", None, "X"],
+    "seen": [datetime.date(2005, 1, 1), None, datetime.date(1990, 1, 1), datetime.date(2010, 1, 1)],
+    "ill": [True, False, True, False],
+}
+DECLARED = {
+    "age": {"range": [0, 120], "missing": "flag"},
+    "sex": {"categories": ["F", "M"]},
+    "seen": {"range": ["2000-01-01", "2010-01-01"]},
+    "ill": {"categories": [False, True]},
+}
+
+
+def written(folder, kind):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({**ROWS, "seen": pandas.to_datetime(ROWS["seen"])})
+    path = folder / f"rows.{kind}"
+    if kind == "frame":
+        return frame
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        pytest.importorskip("pyarrow")
+        (frame.to_parquet if kind == "parquet" else frame.to_feather)(path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["frame", "csv", "parquet", "feather"])
+def test_every_kind_of_table_is_encoded_alike(tmp_path, kind):
+    declared = Declarations(DECLARED)
+    np.testing.assert_array_equal(declared.encode(written(tmp_path, kind)), declared.encode(ROWS))
+
+
+def test_rows_are_encoded_as_declared_and_never_longer_than_the_bound():
+    declared = Declarations(DECLARED)
+    half = 2 * (datetime.date(2005, 1, 1) - datetime.date(2000, 1, 1)).days / 3653 - 1
+    expected = [
+        [-0.5, 0, 1, 0, 0, half, 0, 1, 0],
+        [0, 1, 0, 1, 0, 0, 1, 0, 0],
+        [1, 0, 0, 0, 1, -1, 0, 1, 0],
+        [0, 0, 0, 0, 1, 1, 1, 0, 0],
+    ]
+    np.testing.assert_allclose(declared.encode(ROWS), expected, atol=1e-6)
+    rng = np.random.default_rng(0)
+    wild = {"age": rng.standard_cauchy(500) * 1e3, "sex": rng.choice(["F", "M", "", "q"], 500)}
+    held = Declarations({name: DECLARED[name] for name in wild})
+    assert np.linalg.norm(held.encode(wild), axis=1).max() <= held.norm == np.sqrt(2)
+    assert Declarations(declared.to_dict()) == declared
+    own = Declarations({"race": Column(categories=["cauc", "other"], missing="flag")})  # a category of that name
+    assert own.names == ("race=cauc", "race=other", "race=missing")
+    assert own.encode({"race": ["cauc", "other", "new", None]}).argmax(axis=1).tolist() == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("value", ["", "abc", "1e999", "-inf", "NaN", "9" * 400, "\x00", "2020-13-45", "ü", "'", ";"])
+def test_no_value_stops_a_run_or_shows_outside_the_holders_terminal(tmp_path, capsys, value):
+    path = tmp_path / "a.csv"
+    path.write_text(f"age,y,w,who\n{value},{value},{value},{value}\n40,1,2,b\n50,0,1\n60,1,1,b,9,9\n", encoding="utf-8")
+    columns = {"age": Column(range=(0, 120)), "y": Column(categories=[0, 1]), "w": Column(range=(0, 4))}
+    held = table(path, "y", ["age"], columns=columns, weight="w", unit="who")
+    assert len(held) == 4
+    assert not np.isfinite(held.records["features"][0]).any()  # no label: the row contributes nothing, and n is public
+    assert np.isfinite(held.records["features"][1:]).all()
+    assert held.notes
+    assert capsys.readouterr() == ("", "")  # not a terminal: nothing is shown
+    said = repr(held.facts)
+    assert "row" not in said
+    assert "missing (" not in said
+
+
+def test_notes_go_to_a_terminal_only(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    tell_holder(["a.csv, column 'age': 1 of 3 values do not fit (row 1)"])
+    assert "row 1" in screen.getvalue()
+
+
+def numbers(rows, parties=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "lab": np.concatenate([rng.uniform(3.1, 11.0, rows - 3), [1e6, -1e6, 5e5]]),
+        "kind": np.array(["a", "b"] * (rows // 2 - 30) + [f"secret {number}" for number in range(60)]),
+        "y": np.arange(rows) % 4 == 0,
+        "who": np.arange(rows) % parties,
+    }
+
+
+PRIVATE = {"lab": Column(range="private"), "kind": Column(categories="private"), "y": Column(categories=[False, True])}
+
+
+def test_bought_ranges_lists_and_shares_are_right_and_hide_single_rows():
+    held = table(numbers(3000), "y", columns=PRIVATE, party="who", private=sv.NoisyCounts(1.5, seed=1), share="private")
+    assert held.columns["lab"].range == (3.0, 12.0)  # ends are 2^k and 1.5 2^k; three outliers are not shown
+    assert held.columns["kind"].names == ("a", "b")  # each secret has one row
+    assert held.share == pytest.approx(0.25, abs=0.02)
+    assert sum("bought" in word for word in held.facts.words) == 3
+
+
+def test_what_was_bought_is_charged_with_the_run():
+    counter = sv.NoisyCounts(0.6, delta=1e-6, seed=0)
+    parts = table(numbers(3000), "y", columns=PRIVATE, party="who", private=counter).parts()
+    facts = parts[0].facts
+    assert len(facts.laplace) == 2
+    assert 0.55 < sum(facts.laplace) <= 0.6
+    assert facts.delta == 1e-6
+    quiet = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(clip=1.0, noise=1e6), sampling=sv.Full())
+    how = {"steps": 2, "network": sv.networks.ring(3), "adjacency": "zero-out"}
+    alone = sv.account(quiet, parts, delta=1e-5, **how).epsilon
+    assert alone == pytest.approx(sum(facts.laplace), rel=0.02)  # the run's own releases cost next to nothing
+    assert sv.account(quiet, parts, delta=1e-5, **{**how, "adjacency": "replace-one"}).epsilon > 1.8 * alone
+    with pytest.raises(sv.privacy.BudgetExceeded):
+        sv.run(
+            sv.Minimize(lambda x, r: (x - r["label"]) ** 2, 0.0), parts, quiet, budget=sv.Budget(0.5, 1e-5, "zero-out"),
+            delta=1e-5, **how,
+        )  # fmt: skip
+
+
+def test_a_unit_is_counted_once():
+    many = {"lab": np.r_[np.full(4000, 5e5), np.linspace(2.0, 2.9, 1000)], "y": np.arange(5000) % 2,
+            "who": np.r_[np.zeros(4000, int), np.arange(1, 1001)]}  # fmt: skip
+    columns = {"lab": Column(range="private"), "y": Column(categories=[0, 1])}
+    assert table(many, "y", columns=columns, private=sv.NoisyCounts(1.0, seed=0)).columns["lab"].range[1] > 4e5
+    held = table(many, "y", columns=columns, private=sv.NoisyCounts(1.0, seed=0), unit="who")
+    assert held.columns["lab"].range == (2.0, 3.0)
+    assert sv.Population.of(held.parts()).unit == "who"
+
+
+def test_noise_of_bought_counts_has_the_scale_that_is_charged():
+    counter = sv.NoisyCounts(0.5, seed=0)
+    drawn = np.concatenate([counter.noised(np.zeros(2000, int), 2, (number,)) for number in range(10)])
+    scale = 1 / counter.cost(2)[0]  # discrete Laplace: E|z| is about the scale
+    assert np.abs(drawn).mean() == pytest.approx(scale, rel=0.05)
+    assert sum(counter.cost(2)) <= 0.5
+
+
+def test_parties_keep_their_names_and_rows_without_one_are_kept_together():
+    rows = {"a": np.arange(6.0), "y": [0, 1] * 3, "clinic": ["n", "s", "n", None, "s", ""]}
+    columns = {"a": Column(range=(0, 9)), "y": Column(categories=[0, 1])}
+    parts = table(rows, "y", columns=columns, party="clinic").parts()
+    assert {part.name: part.rows.tolist() for part in parts} == {"n": [0, 2], "s": [1, 4], "other": [3, 5]}
+    closed = table(rows, "y", columns={**columns, "clinic": Column(categories=["s"])}, party="clinic").parts()
+    assert {part.name: len(part) for part in closed} == {"s": 2, "other": 4}
+
+
+def test_held_out_rows_do_not_depend_on_values_and_units_stay_whole():
+    rng = np.random.default_rng(0)
+    columns = {"a": Column(range=(0, 1)), "y": Column(categories=[0, 1])}
+    who = np.arange(100) // 4
+
+    def tested(values):
+        held = table({"a": values, "y": rng.integers(0, 2, 100), "who": who}, "y", columns=columns, unit="who")
+        train, test = held.hold_out(0.2, seed=3)
+        assert not set(train.unit) & set(test.unit)
+        return test.unit.tolist()
+
+    assert tested(rng.uniform(size=100)) == tested(np.zeros(100))
+
+
+def test_weights_are_scaled_to_their_bound_and_labels_to_their_range():
+    rows = {"a": [1, 2, 3], "pay": [0, 50, 200], "w": [5, 10, 99]}
+    columns = {"a": Column(range=(0, 9)), "pay": Column(range=(0, 100)), "w": Column(range=(0, 10))}
+    held = table(rows, "pay", columns=columns, weight="w")
+    assert held.records["label"].tolist() == [-1, 0, 1]
+    assert held.records["weight"].tolist() == [0.5, 1, 1]
+    assert held.classes == ()
+
+
+def test_a_header_is_all_that_is_read_of_a_text_file_that_is_not_public(tmp_path):
+    from sottovoce.experiments.template import template
+
+    texts = []
+    for rows in ("1,2,x\n", "a,,\n" * 50 + "3,4\n"):
+        (tmp_path / "t.csv").write_text("age,sick,city\n" + rows)
+        texts.append(template(tmp_path / "t.csv", "sick"))
+    assert texts[0] == texts[1]
+    assert as_frame(tmp_path / "t.csv").names == ("age", "sick", "city")
+    (tmp_path / "p.csv").write_text("age,sick\n" + "".join(f"{20 + k},{k % 2}\n" for k in range(40)))
+    assert "age = {range = [20, 59]}" in template(tmp_path / "p.csv", "sick", sample=True)

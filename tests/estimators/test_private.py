@@ -1,0 +1,138 @@
+"""Private estimators: parties, weights, sparse rows, pipelines, ledgers and choices."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import sklearn
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+import sottovoce as sv
+from sottovoce.data.synthetic import logistic
+from sottovoce.estimators import trials
+
+ROWS = logistic(3000, 4)
+X, Y = ROWS["features"].astype(np.float64), ROWS["label"]
+PARTIES = np.repeat(["north", "south", "pier"], [1500, 1000, 500])
+
+
+@pytest.fixture(scope="module")
+def fitted() -> sv.PrivateLogisticRegression:
+    model = sv.PrivateLogisticRegression(epsilon=2.0, random_state=0, ledger=sv.Ledger())
+    return model.fit(X, Y, parties=PARTIES)
+
+
+def test_parties_spend_the_whole_budget_and_keep_their_names(fitted) -> None:
+    assert fitted.privacy_.parties == ("north", "pier", "south")
+    assert all(1.99 < epsilon <= 2.0 for epsilon in fitted.privacy_.per_agent)
+    assert fitted.score(X, Y) > 0.8
+    said = str(fitted.privacy_)
+    assert "per what one party holds" in said
+    assert "must not be released" in said  # a given state is a simulation
+    assert "network: complete, 3 parties, by default" in said
+    assert len(fitted.plan_.why) == 3
+
+
+def test_one_table_draws_exact_noise_and_sparse_rows_and_weights_are_used() -> None:
+    wrong = np.arange(len(Y)) % 2 == 0
+    labels = np.where(wrong, 1 - Y, Y)  # half of the labels are turned round, and have next to no weight
+    weights = np.where(wrong, 0.01, 2.0)
+    model = sv.PrivateLogisticRegression(epsilon=4.0, weight_bound=2.0, ledger=sv.Ledger())
+    model.fit(sp.csr_array(X), labels, sample_weight=weights)
+    assert model.score(X, Y) > 0.75
+    assert model.privacy_.drawn == "exact"
+    assert model.privacy_.epsilon <= 4.0
+
+
+def test_ledger_adds_up_fits_and_a_budget_refuses() -> None:
+    model = sv.PrivateRidge(1.0, label_range=(0, 1), ledger=sv.Ledger(), budget=sv.Budget(1.2, 1e-5, "zero-out"))
+    model.fit(X, Y)
+    with pytest.raises(sv.privacy.BudgetExceeded):
+        model.fit(X, Y)
+
+
+def test_ridge_predicts_within_its_range(fitted) -> None:
+    label = 40.0 + 20.0 * X[:, 0] + np.random.default_rng(0).normal(size=len(X))
+    model = sv.PrivateRidge(epsilon=2.0, label_range=(0, 100), ledger=sv.Ledger()).fit(X, label)
+    assert model.score(X, label) > 0.9 * (1 - 1 / np.var(label))
+    assert "range was read" not in str(model.privacy_)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["worst-party", "worst-class", "auc"])
+def test_min_max_objectives_learn(objective) -> None:
+    model = sv.PrivateLogisticRegression(epsilon=4.0, objective=objective, random_state=0, ledger=sv.Ledger())
+    model.fit(X, Y, parties=PARTIES)
+    assert model.score(X, Y) > 0.75
+
+
+@pytest.mark.slow
+def test_parties_and_weights_are_routed_through_a_pipeline_and_a_grid_search() -> None:
+    frame = {f"x{k}": X[:, k] for k in range(4)}
+    columns = {name: {"range": (-2, 2)} for name in frame}
+    pandas = pytest.importorskip("pandas")
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = sv.PrivateLogisticRegression(epsilon=1.0, random_state=0, ledger=sv.Ledger())
+        model.set_fit_request(parties=True, sample_weight=True).set_score_request(sample_weight=False)
+        pipeline = make_pipeline(sv.DeclaredScaler(columns), model)
+        search = GridSearchCV(pipeline, {"privatelogisticregression__epsilon": [1.0, 4.0]}, cv=2, refit=False)
+        search.fit(pandas.DataFrame(frame), Y, parties=PARTIES, sample_weight=np.ones(len(Y)))
+    assert search.cv_results_["mean_test_score"].max() > 0.75
+    assert model.ledger.epsilon("pier", 1e-5, "zero-out") > 5.0  # four fits, added up
+
+
+def test_select_prefers_the_better_model_and_charges_the_choice() -> None:
+    models = {
+        "useful": sv.PrivateLogisticRegression(random_state=0, ledger=sv.Ledger()),
+        "blind": sv.PrivateLogisticRegression(norm=1e-3, random_state=0, ledger=sv.Ledger()),
+    }
+    candidates, score = trials(models, X, Y, seed=0)
+    assert score(candidates["useful"](2.0), 5.0) > 0.75
+    cheap = {"good": lambda mu: 1.0, "bad": lambda mu: 0.0}
+    ledger = sv.Ledger()
+    found = sv.select(cheap, lambda value, mu: value, epsilon=2.0, trials=20, seed=0, ledger=ledger)
+    assert found.name == "good"
+    assert 1.99 < found.epsilon <= 2.0
+    assert float(ledger.epsilon("all", 1e-5, "zero-out")) >= found.epsilon
+    with pytest.raises(sv.privacy.BudgetExceeded):
+        sv.select(cheap, lambda value, mu: value, epsilon=2.0, budget=sv.Budget(1.0, 1e-5), ledger=ledger)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (sv.PrivateLogisticRegression(classes=[0, 2]), "does not list"),
+        (sv.PrivateLogisticRegression(epsilon="1"), "epsilon is '1': give a positive number"),
+        (sv.PrivateLogisticRegression(delta=0.5), "at most 1/n"),
+        (sv.PrivateLogisticRegression(objective="worst"), "choose 'mean'"),
+        (sv.PrivateLogisticRegression(objective="worst-party"), "needs several parties"),
+        (sv.PrivateRidge(label_range=(1, 0)), "lowest and the highest"),
+    ],
+)
+def test_mistakes_say_what_to_do(model, words) -> None:
+    with pytest.raises(ValueError, match=words):
+        clone(model).set_params(ledger=sv.Ledger()).fit(X, Y)
+
+
+def test_warnings_name_unscaled_rows_a_tiny_party_and_a_hopeless_budget() -> None:
+    model = sv.PrivateLogisticRegression(epsilon=0.01, random_state=0, ledger=sv.Ledger())
+    few = np.repeat(["north", "pier"], [len(Y) - 12, 12])
+    with pytest.warns(UserWarning, match="guessing") as caught:
+        model.fit(1000.0 * X, Y, parties=few)
+    said = " ".join(str(one.message) for one in caught)
+    for words in ("scale the features by declared ranges", "party pier holds 12", "no better than guessing"):
+        assert words in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model", [sv.DeclaredScaler(), sv.PrivateRidge(), sv.PrivateLogisticRegression()], ids=lambda m: type(m).__name__
+)
+def test_scikit_learn_accepts_it(model) -> None:
+    """Weights are the exception: a row of weight 0 is still counted, because the number of rows is public."""
+    results = check_estimator(model, on_skip=None, on_fail=None)
+    failed = {result["check_name"] for result in results if result["status"] == "failed"}
+    assert all(name.startswith("check_sample_weight_equivalence") for name in failed)
+    assert sum(result["status"] == "passed" for result in results) > 40
