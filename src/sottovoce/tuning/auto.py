@@ -38,6 +38,7 @@ _LOUD, _QUIET = 4e-3, 1.5e-3  # noise of a whitened gradient over the signal: wh
 _FEW, _MANY = 8, 32  # steps
 _LOST = 2.0  # noise of the moments over an average eigenvalue, above which they say too little
 _SHARE = 0.25  # of the budget, for the moments
+_HOPELESS = 0.1  # noise of all gradients together over the longest possible gradient
 _UNRULY = 1.0  # a spread of scores that changes odds by a factor of e
 
 
@@ -128,11 +129,13 @@ def auto(
             **parts,
         )
     noted = advice_before(population, delta if epsilon is not None else 0.0, shared_noise=False)
-    if chosen.spread is not None and epsilon is not None and chosen.spread > _UNRULY:
+    count = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.x0))
+    if math.sqrt(facts.parties * count) / (facts.mu * facts.rows) > _HOPELESS or (chosen.spread or 0.0) > _UNRULY:
+        expected = "" if chosen.spread is None else f" (a typical record's score by {chosen.spread:.2g})"
         noted = (
             *noted,
-            f"noise is expected to move a typical record's score by {chosen.spread:.2g}: the model may be no better "
-            "than guessing, and differ much from run to run. Use fewer columns, more rows, or a larger epsilon",
+            f"noise is expected to move the model much{expected}: it may be no better than guessing, and differ from "
+            "run to run. Use fewer columns, more rows, or a larger epsilon",
         )
     return Plan(method, chosen.steps, network, delta, adjacency, chosen.why, chosen.spread, noted)
 
