@@ -303,7 +303,12 @@ def _deployed(
                 charging.require(budget, step)
 
         place = ThreadPlace.deployed(
-            account.trace, problem, layout, performance.chunk, lambda agent, t: charging.charge_own(agent, t, t + 1)
+            account.trace,
+            problem,
+            layout,
+            performance.chunk,
+            lambda agent, t: charging.charge_own(agent, t, t + 1),
+            folder.name,
         )
         identity = _identity(account, layout, folder, every, noise="discrete")
         return Job(place, _as_drawn(account), identity, lambda start, stop: None, starting)  # agents pay by themselves
