@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -346,6 +347,14 @@ def _run_all(runfile: RunFile, rows: Sequence[Planned], out: Path, resume: bool,
             except (ValueError, TimeoutError):  # these settings do not fit what is there: leave it as it was
                 comparison.restore_plan(out, before)
                 raise
+
+
+def take_part(runfile: RunFile, out: str | Path, resume: bool = False) -> None:
+    """Run everything a run file asks for as one of several processes that does not lead: it writes no report."""
+    for row in plan(runfile):
+        for seed in row.setup.case.run.seeds:
+            with suppress(FloatingPointError):
+                row.setup.run(seed, Path(out) / row.folder(seed), resume)
 
 
 def report(folder: str | Path, path: str | Path | None = None) -> Path:

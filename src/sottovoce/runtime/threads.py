@@ -30,11 +30,11 @@ from sottovoce.runtime.array import ArrayAnswers, Spec
 from sottovoce.runtime.interpreter import Answer, Segment, contains, play, walk
 from sottovoce.runtime.keys import secret_key, step_key
 from sottovoce.runtime.layout import Layout, alone
-from sottovoce.runtime.place import NEVER, RowsPlace, public
+from sottovoce.runtime.place import NEVER, WholePlace, public
 from sottovoce.runtime.transport import Message, MessageId, QueueTransport, Standing, Stopped, Transport
 
 NoiseSource = Literal["simulated", "discrete"]
-Turns = tuple[tuple[int, int], ...]  # the loops that a moment is in: (number of the loop, turn)
+Turns = tuple[tuple[JaxprEqn, Any], ...]  # the loops that a moment is in, and their turns
 STOPS = {
     "simulated": frozenset({equations.mix_p}),
     "discrete": equations.OURS - {equations.key_p, equations.loop_p},
@@ -66,22 +66,22 @@ class Programs:
 
     def __init__(self, trace: Trace, chunk: int) -> None:
         self.spec, self.shown = Spec(trace, chunk), public(trace)
-        self._made: dict[tuple[Segment, str, tuple[int, ...]], Callable[..., list[Any]]] = {}
+        self._made: dict[tuple[Segment, str], Callable[..., list[Any]]] = {}
         self._alone: dict[int, Segment] = {}
         self._edges: dict[tuple[str, bool], Edges] = {}
         self.settle, self.finish = jax.jit(_settled), jax.jit(self._finish)
         told = contains([*trace.init.jaxpr.eqns, *trace.step.jaxpr.eqns], frozenset({equations.tell_p}))
         self.standing: Standing = "disclosure" if told else "release"  # of all messages
 
-    def between(self, segment: Segment, phase: str, loops: tuple[int, ...]) -> Callable[..., list[Any]]:
-        """Return the program of a segment, in the turns of some loops."""
+    def between(self, segment: Segment, phase: str, loops: Sequence[JaxprEqn]) -> Callable[..., list[Any]]:
+        """Return the program of a segment, inside the loops that it always is in."""
 
         def computed(root: Any, index: Any, t: Any, turns: Sequence[Any], records: Any, values: Any) -> list[Any]:
             now = moment(self.spec, root, index, phase, t, tuple(zip(loops, turns)), records)
             return segment(*_settled(values), answer=ArrayAnswers(self.spec, now))
 
-        made = self._made.get((segment, phase, loops))  # to make one costs more than to run it
-        return made or self._made.setdefault((segment, phase, loops), jax.jit(computed))
+        made = self._made.get((segment, phase))  # to make one costs more than to run it
+        return made or self._made.setdefault((segment, phase), jax.jit(computed))
 
     def edges(self, over: str, others_only: bool) -> "Edges":
         """Return who talks to whom at an exchange."""
@@ -103,14 +103,12 @@ class Programs:
         return leaves, jnp.where(fine, broken, jnp.minimum(broken, t))
 
 
-def moment(
-    spec: Spec, root: Any, index: Any, phase: str, t: Any, turns: Sequence[tuple[Any, Any]], records: Any
-) -> Moment:
+def moment(spec: Spec, root: Any, index: Any, phase: str, t: Any, turns: Turns, records: Any) -> Moment:
     """Return one agent's moment inside some loops' turns."""
-    key = step_key(root, index, phase, t)
-    for number, turn in turns:
-        key = jax.random.fold_in(jax.random.fold_in(key, number), turn)
-    return Moment(spec.trace.known, index, t, key, records, spec.chunk)
+    now = Moment(spec.trace.known, index, t, step_key(root, index, phase, t), records, spec.chunk)
+    for loop, turn in turns:
+        now = now.inside(loop, turn)
+    return now
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ class ThreadAnswers:
 
     def compute(self, segment: Segment, values: list[Any]) -> list[Any]:
         """Run what lies between two stops."""
-        loops, turns = tuple(number for number, _ in self.turns), [np.int32(turn) for _, turn in self.turns]
+        loops, turns = [loop for loop, _ in self.turns], [np.int32(turn) for _, turn in self.turns]
         here = (self.root, np.int32(self.me), np.int32(self.t), turns)
         records = self.records if self.noise == "simulated" else {}
         return self.programs.between(segment, self.phase, loops)(*here, dict(records), values)
@@ -205,7 +203,7 @@ class ThreadAnswers:
 
     def inside(self, loop: JaxprEqn, turn: Any) -> "ThreadAnswers":
         """Return the answers inside one turn of a loop."""
-        return replace(self, turns=(*self.turns, (loop.params["number"], turn)))
+        return replace(self, turns=(*self.turns, (loop, turn)))
 
     def repeat(self, times: int, turn: Callable[[Any, Any], Any], carry: Any) -> Any:
         """Return the carry after all turns."""
@@ -235,7 +233,7 @@ def _edges(network: Network, over: str, others_only: bool) -> Edges:
     return Edges(hearers, senders, [weights[used] for weights, used in zip(lists.weights, kept)])
 
 
-class ThreadPlace(RowsPlace):
+class ThreadPlace(WholePlace):
     """One thread per agent.
 
     `pay(agent, t)` is called by each agent before `init` (with step 0) and before each of its steps, so that a deployed

@@ -4,7 +4,7 @@ A transport knows nothing of methods or records. What it carries is what `mix` s
 `Standing`. Example: agent 2 sends `Message(MessageId("run", 7, 2, "mix 4"), ...)` to agent 3; agent 3 asks for exactly
 this id, so a message that comes twice, late or out of turn does no harm.
 
-A driver implements five methods: `_put`, `_take`, `leave`, `stop` and `check`. `QueueTransport`, between threads, is the first.
+A driver implements `_put`, `_take`, `leave`, `stop` and `check`. `QueueTransport`, between threads, is the first.
 """
 
 import json
