@@ -2,8 +2,8 @@
 
 For trusted networks only: neither the hello nor JAX's collectives are encrypted.
 
-Example, one process of two: ``join("10.0.0.5:7000", processes=2, rank=1, facts=facts("mine.toml"))``. From then on every
-`sottovoce.run` in this process is a run over both; all processes must make the same calls.
+Example, one process of two: ``join("10.0.0.5:7000", processes=2, rank=1, facts=facts("mine.toml"))``. From then on
+every `sottovoce.run` in this process is a run over both; all processes must make the same calls.
 """
 
 import hashlib
@@ -67,7 +67,11 @@ def check_rank(rank: int, processes: int) -> None:
 
 def join(coordinator: str, processes: int, rank: int, facts: Mapping[str, str], wait: float = WAIT) -> Joined:
     """Become one of the processes; ValueError says what does not fit, before any work."""
+    from jax._src import xla_bridge
+
     check_rank(rank, processes)
+    if xla_bridge.backends_are_initialized():
+        raise ValueError("this process has used JAX already: join the cluster before anything else")
     link = Link(_reach(parse_address(coordinator), wait))
     link.say(rank=rank, processes=processes, facts=dict(facts), host=socket.gethostname())
     said = link.hear()
@@ -114,11 +118,9 @@ def _connect(service: str, processes: int, rank: int) -> Any:
 
     `jax.distributed.initialize` would run it in process 0, whose end would then end all others at once.
     """
-    from jax._src import distributed, xla_bridge
+    from jax._src import distributed
     from jax._src.lib import _jax
 
-    if xla_bridge.backends_are_initialized():
-        raise ValueError("this process has used JAX already: join the cluster before anything else")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     state = distributed.global_state
     state.process_id, state.num_processes, state.coordinator_address = rank, processes, service

@@ -5,6 +5,7 @@ when all its files are there; older ones are removed after that. So a kill betwe
 """
 
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,16 +42,20 @@ def any_in(folder: Path) -> bool:
 
 
 def latest(folder: Path, company: Peers) -> int | None:
-    """Return the newest step that every process can read its part of; None if nothing is stored."""
+    """Return the newest step that every process can read its part of; None if there is none.
+
+    The run then starts from the beginning. It draws the same noise as before, so nothing is spent twice.
+    """
     here = _readable(folder, company)
     everywhere = company.gather(sorted(here))
     common = set.intersection(*map(set, everywhere))
     if common:
         return max(common)
-    if any(everywhere):
-        raise ValueError(
-            f"no step of the run in {folder} is stored for all agents: the processes hold the steps {everywhere}. "
-            "Resume with the same number of processes in the same places, or put their files into one folder"
+    if any(everywhere) and company.leads:
+        warnings.warn(
+            f"no step of the run in {folder} is stored for all agents (the processes have the steps {everywhere}), so "
+            "it starts from the beginning. If the files lie on several machines, put them into one folder first",
+            stacklevel=2,
         )
     return None
 

@@ -6,6 +6,7 @@ keeper on each; the one with rank 0 listens at ``--coordinator``.
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -117,7 +118,13 @@ class Meeting:
         """Let all begin, and watch them."""
         for guest in self.guests.values():
             guest.link.say(service=service)
-            threading.Thread(target=self._watch, args=(guest,), daemon=True).start()
+            threading.Thread(target=self._watch, args=(guest,), daemon=True, name=f"watch {guest.rank}").start()
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        self.listener.close()
+        for guest in self.guests.values():
+            guest.link.close()
 
     def _watch(self, guest: Guest) -> None:
         """Tell the others when a line is cut before its process is done."""
@@ -150,20 +157,25 @@ def keep(
     children = {rank: _start(command(rank, address)) for rank in ranks}
     relays = [_relay(rank, child) for rank, child in children.items()]
     try:
-        service: Any = None
+        service = None  # it runs as long as it is held
         if meeting is not None:
-            if meeting.welcome(wait, lambda: all(child.poll() is None for child in children.values())):
+            if meeting.welcome(wait, lambda: all(one.poll() is None for one in children.values())):
                 service, where = _service(meeting)
                 meeting.start(where)
-        return _wait(children)
+            else:  # one of them could not even start: there is nothing that the others could store
+                _end(children)
+        code = _wait(children)
+        del service
+        return code
     except BaseException as error:
         if not isinstance(error, KeyboardInterrupt):
-            for child in children.values():
-                child.kill()
+            _end(children)
         raise
     finally:
         for child in children.values():
             child.wait()
+        if meeting is not None:
+            meeting.close()
         for relay in relays:
             relay.join(5.0)
 
@@ -175,17 +187,21 @@ def _wait(children: dict[int, subprocess.Popen[str]]) -> int:
         codes = [child.poll() for child in children.values()]
         failed = [code for code in codes if code]
         if None not in codes:
-            named = [code for code in failed if code != LOST]
-            return abs((named or failed or [0])[0])
+            named = [code for code in failed if code not in (LOST, -signal.SIGKILL)]
+            return abs(named[0]) if named else LOST if failed else 0
         if failed and deadline is None:
             deadline = time.monotonic() + _GRACE
         if deadline is not None and time.monotonic() > deadline:
-            for child in children.values():
-                child.kill()
+            _end(children)
         try:
             time.sleep(0.1)
         except KeyboardInterrupt:  # the children got it too
             deadline = time.monotonic() + _GRACE
+
+
+def _end(children: dict[int, subprocess.Popen[str]]) -> None:
+    for child in children.values():
+        child.kill()
 
 
 def _service(meeting: Meeting) -> tuple[Any, str]:

@@ -72,7 +72,7 @@ class MeshPlace(RowsPlace):
         super().__init__(trace, problem)
         check_devices(devices)
         self.grid = Grid(devices)
-        spread = self.grid.spread(layout.population.parties)
+        self.spread = spread = self.grid.spread(layout.population.parties)
         self.spec, here = Spec(trace, chunk, spread), self.grid.local
         mine = spread.slots[here.start : here.stop].reshape(-1)
         self._real, first = mine >= 0, self.holds.start
@@ -119,14 +119,14 @@ class MeshPlace(RowsPlace):
 
     def measure(self, state: list[Any], step: int, evaluate: Metrics | None) -> Mapping[str, Any]:
         """Return the consensus error and the user's metrics; each device evaluates its own agents."""
-        common, each = _measuring(self.spec.spread, self.grid, evaluate)(self._live, self.variables(state))
-        real = self.spec.spread.slots.reshape(-1) >= 0
+        common, each = _measuring(self.spread, self.grid, evaluate)(self._live, self.variables(state))
+        real = self.spread.slots.reshape(-1) >= 0
         told_apart = {f"{name}/agents": np.asarray(value)[real] for name, value in each.items()}
         return {**{name: np.asarray(value) for name, value in common.items()}, **told_apart}
 
     def average(self, state: list[Any]) -> tuple[Any, ...]:
         """Return the means over all devices."""
-        return _averaging(self.spec.spread, self.grid)(self._live, self.variables(state))
+        return _averaging(self.spread, self.grid)(self._live, self.variables(state))
 
 
 def check_devices(devices: int) -> None:
@@ -214,5 +214,5 @@ def _measuring(spread: Spread, grid: Grid, evaluate: Metrics | None) -> Callable
                 each = {name: jax.lax.all_gather(value, AXIS, tiled=True) for name, value in own.items()}
         return common, each
 
-    specs = {"in_specs": (SPREAD, SPREAD), "out_specs": EVERYWHERE}
-    return jax.jit(jax.shard_map(figures, mesh=grid.mesh, check_vma=False, **specs))
+    sharded = jax.shard_map(figures, mesh=grid.mesh, in_specs=(SPREAD, SPREAD), out_specs=EVERYWHERE, check_vma=False)
+    return jax.jit(sharded)

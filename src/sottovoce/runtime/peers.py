@@ -14,7 +14,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import jax
@@ -91,10 +91,8 @@ class Link:
 
     def say(self, **word: Any) -> None:
         """Send one object; a keeper that is gone does not hear it."""
-        try:
+        with suppress(OSError):
             self._connection.sendall((json.dumps(word) + "\n").encode())
-        except OSError:
-            pass
 
     def hear(self) -> dict[str, Any] | None:
         """Wait for one object; None if the line is cut."""
@@ -103,6 +101,12 @@ class Link:
             return json.loads(line) if line else None
         except (OSError, ValueError):
             return None
+
+    def close(self) -> None:
+        """Hang up."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
 
 
 class Joined(Peers):

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -212,7 +213,7 @@ def drive(
                 now = after.noted(place.measure(leaves, after.step, evaluate))
                 bar.show(now.step, now.latest())
                 due = time.monotonic() - saved > _SAVE_SECONDS or now.step == steps
-                if path is not None and company.lead(lambda due=due: due):
+                if path is not None and company.lead(partial(bool, due)):
                     now.save(path, job.identity, place, company)
                     generations.tidy(path, now.step, company)
                     saved = time.monotonic()

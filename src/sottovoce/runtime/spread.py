@@ -81,7 +81,7 @@ class _Plan:
     places: list[dict[int, int]]  # per device: agent to row
 
 
-def _plan(heard: np.ndarray, spread: Spread) -> _Plan:
+def _plan(heard: list[np.ndarray], spread: Spread) -> _Plan:
     """Plan the exchange; ``heard[i]`` lists whom agent i hears."""
     device_of = {int(agent): d for d, row in enumerate(spread.slots) for agent in row if agent >= 0}
     slot_of = {int(agent): k for row in spread.slots for k, agent in enumerate(row) if agent >= 0}
