@@ -109,15 +109,15 @@ def run(
     """Run a file; the help that users see is `_run_help`."""
     from sottovoce.experiments.runfile import RunFile
 
-    folder = out or Path("runs") / file.stem
+    folder, runfile = out or Path("runs") / file.stem, RunFile.load(file, set_ or (), quick)
     if processes is None:
         if coordinator is not None or rank is not None:
             raise ValueError("--coordinator and --rank are for several processes: give --processes N too")
-        return _execute(RunFile.load(file, set_ or (), quick), folder, resume)
+        return _execute(runfile, folder, resume)
     if worker:
         assert coordinator is not None
         assert rank is not None
-        return _work(RunFile.load(file, set_ or (), quick), folder, resume, coordinator, processes, rank)
+        return _work(runfile, folder, resume, coordinator, processes, rank)
     same = [str(file), *(f"--set={one}" for one in set_ or ()), f"--out={folder}"]
     same += ["--resume"] * resume + ["--quick"] * quick
     raise typer.Exit(_keep(same, processes, coordinator, rank))

@@ -23,14 +23,15 @@ def come(meeting, rank, processes=2, facts=FACTS):
 def test_whoever_does_not_fit_is_told_why_and_the_others_begin():
     meeting = Meeting.at("127.0.0.1", 0, 2)
     guests = [
-        come(meeting, 0),
+        come(meeting, 1, facts={**FACTS, "jax": "2.0"}),  # before process 0, which all are compared to
         come(meeting, 1, processes=3),
         come(meeting, 0),
-        come(meeting, 1, facts={**FACTS, "jax": "2.0"}),
+        come(meeting, 0),
         come(meeting, 1, facts={**FACTS, "run file": "xyz"}),
         come(meeting, 1),
     ]
     assert meeting.welcome(10.0, lambda: True)
+    guests = [guests[2], guests[1], guests[3], guests[0], *guests[4:]]
     for guest, reason in zip(guests[1:5], ("--processes 3", "rank 0 is taken", "has jax 2.0", "has run file xyz")):
         assert reason in guest.hear()["refused"]
     meeting.start("somewhere:1")

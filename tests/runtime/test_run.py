@@ -125,7 +125,7 @@ def test_a_unit_in_both_levels_pays_for_both():
         ({"problem": sv.Minimize(lambda x, r: x - r, jnp.zeros(2))}, "must return one scalar per record"),
         ({"problem": sv.Minimize(lambda x, r: x["w"] @ r, jnp.zeros(2))}, "loss could not be evaluated"),
         ({"parts": [Levels(d, d) for d in DATA]}, "Levels"),
-        ({"performance": sv.Performance(devices=3)}, "do not spread evenly"),
+        ({"performance": sv.Performance(devices=3)}, "3 devices were asked for"),
         ({"parts": {"a": DATA[0]}}, "parts is one record set: give a list"),
         ({"network": np.eye(4)}, "network is a ndarray: make one"),
         ({"steps": 2.5}, "steps is 2.5: it must be a whole number"),

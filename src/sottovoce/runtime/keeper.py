@@ -41,6 +41,7 @@ class Meeting:
     listener: socket.socket
     processes: int
     guests: dict[int, Guest] = field(default_factory=dict)
+    early: list[Guest] = field(default_factory=list)  # those who came before process 0, to which all are compared
     lock: Any = field(default_factory=threading.Lock)
 
     @classmethod
@@ -93,26 +94,32 @@ class Meeting:
         except (AssertionError, KeyError, TypeError, ValueError):
             return link.say(refused="this is no hello of sottovoce")  # somebody else's connection
         connection.settimeout(None)
-        if (why := self._refusal(guest, processes)) is not None:
-            return link.say(refused=why)
-        self.guests[guest.rank] = guest
-
-    def _refusal(self, guest: Guest, processes: int) -> str | None:
         if processes != self.processes:
-            return f"process {guest.rank} was started with --processes {processes}, the keeper with {self.processes}"
+            return link.say(
+                refused=f"process {guest.rank} was started with --processes {processes}, process 0 with {self.processes}"
+            )
         if not 0 <= guest.rank < processes:
-            return f"rank {guest.rank} does not exist: ranks go from 0 to {processes - 1}"
-        if guest.rank in self.guests:
-            taken = self.guests[guest.rank].host
-            return f"rank {guest.rank} is taken by a process on {taken}: give each process a rank of its own"
-        for other in self.guests.values():
-            for name, value in guest.facts.items():
-                if other.facts.get(name) != value:
-                    return (
-                        f"process {guest.rank} has {name} {value}, process {other.rank} has {other.facts.get(name)}: "
-                        "all processes need the same versions and the same run file"
-                    )
-        return None
+            return link.say(refused=f"rank {guest.rank} does not exist: ranks go from 0 to {processes - 1}")
+        self.early.append(guest)
+        if guest.rank == 0 or 0 in self.guests:
+            for one in sorted(self.early, key=lambda early: early.rank):
+                self._admit(one)
+            self.early.clear()
+
+    def _admit(self, guest: Guest) -> None:
+        """Take a process in, unless its rank is taken or it brings something else than process 0."""
+        if (taken := self.guests.get(guest.rank)) is not None:
+            return guest.link.say(
+                refused=f"rank {guest.rank} is taken by a process on {taken.host}: give each process a rank of its own"
+            )
+        self.guests[guest.rank] = guest
+        for name, theirs in self.guests[0].facts.items():
+            if (mine := guest.facts.get(name)) != theirs:
+                del self.guests[guest.rank]
+                return guest.link.say(
+                    refused=f"process {guest.rank} has {name} {mine}, process 0 has {theirs}: all processes need the "
+                    "same versions and the same run file"
+                )
 
     def start(self, service: str) -> None:
         """Let all begin, and watch them."""
