@@ -1,7 +1,7 @@
 """A run over 1, 2 and 4 processes of this machine: rounds per second, the bare exchange, and memory per process.
 
-A round is a step of DP-SGD on a graph: two records per agent, clipped, noised, averaged with the neighbours. `bare` is one
-`ppermute` of one agent's numbers between neighbouring processes, nothing else. With fewer cores than processes the
+A round is a step of DP-SGD on a graph: two records per agent, clipped, noised, averaged with the neighbours. `bare` is
+one `ppermute` of one agent's numbers between neighbouring processes, nothing else. With fewer cores than processes the
 processes share them: what is shown then is the cost of spreading, not its gain.
 
 ``python -m benchmarks.cluster`` prints all; ``python -m benchmarks.cluster 20 10000`` one number of agents and floats.
@@ -60,7 +60,7 @@ def rounds(agents: int, floats: int, network: Any) -> float:
     count = 1
     state, _ = made.advance(state, 0, count)
     began = time.perf_counter()
-    state, broken = made.advance(state, 0, count)
+    state, _ = made.advance(state, 0, count)
     once = time.perf_counter() - began
     count = peers.current().lead(lambda: int(min(200, max(2, SECONDS / once))))
     state, _ = made.advance(state, 0, count)
@@ -145,7 +145,8 @@ def main() -> None:
         print(f"{'bare':>6} {floats:9} {'ppermute':12}{'-':>22}{speeds}")
     agents, floats, records = MEMORY
     size = agents * floats * records * 4 / 2**20
-    print(f"Memory for {size:.0f} MB of records ({agents} agents x {records} x {floats}), above that of the program alone:")
+    shape = f"{agents} agents x {records} x {floats}"
+    print(f"Memory for {size:.0f} MB of records ({shape}), above that of the program alone:")
     for count in PROCESSES:
         print(f"  {count} processes: " + ", ".join(f"{one:.0f} MB" for one in found[count]["memory"]))
 

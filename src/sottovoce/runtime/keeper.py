@@ -72,9 +72,10 @@ class Meeting:
             if not alive():
                 return False
             if time.monotonic() > deadline:
-                missing = [rank for rank in range(self.processes) if rank not in self.guests]
+                came = {*self.guests, *(guest.rank for guest in self.early)}
+                missing = [rank for rank in range(self.processes) if rank not in came]
                 raise ValueError(
-                    f"{len(self.guests)} of {self.processes} processes came within {wait:g} seconds; missing: rank "
+                    f"{len(came)} of {self.processes} processes came within {wait:g} seconds; missing: rank "
                     f"{', '.join(map(str, missing))}. Start them with the same --coordinator and --processes"
                 )
             try:
@@ -95,9 +96,8 @@ class Meeting:
             return link.say(refused="this is no hello of sottovoce")  # somebody else's connection
         connection.settimeout(None)
         if processes != self.processes:
-            return link.say(
-                refused=f"process {guest.rank} was started with --processes {processes}, process 0 with {self.processes}"
-            )
+            said = f"--processes {processes}, process 0 with {self.processes}"
+            return link.say(refused=f"process {guest.rank} was started with {said}")
         if not 0 <= guest.rank < processes:
             return link.say(refused=f"rank {guest.rank} does not exist: ranks go from 0 to {processes - 1}")
         self.early.append(guest)
