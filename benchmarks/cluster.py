@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec
 
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
+from sottovoce.data.held import elsewhere
 from sottovoce.runtime import cluster, keeper, peers
 from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.keys import root_key
@@ -37,10 +38,10 @@ MEMORY = (20, 10_000, 300)  # agents, floats and records of the memory table
 
 
 def parts(agents: int, floats: int, records: int) -> list[Any]:
-    """This process's parties' records; of the others, their shapes."""
+    """This process's parties' records; of the others, zeros that nobody touches."""
     shape, own = jax.ShapeDtypeStruct((records, floats), np.dtype(np.float32)), Grid(1).held(agents)
     rng = np.random.default_rng(peers.current().rank)
-    return [rng.random((records, floats), np.float32) if i in own else shape for i in range(agents)]
+    return [rng.random((records, floats), np.float32) if i in own else elsewhere(shape) for i in range(agents)]
 
 
 def place(agents: int, floats: int, network: Any, records: int = 2) -> Any:

@@ -1,4 +1,4 @@
-"""Keep only some parties' records in memory: of the others, shapes and sizes stay.
+"""Keep only some parties' records in memory: of the others, sizes and shapes stay.
 
 A process of a cluster holds its own agents' records alone. Example: with ``held(parts, range(0, 2))`` the records of
 the parties 0 and 1 are copied out of the set that all share, so that this set can be freed.
@@ -16,14 +16,14 @@ from sottovoce.data.population import Population, as_part
 
 
 def held(parts: Sequence[Any], parties: range) -> list[Any]:
-    """Return the parts with the records of `parties` copied, and only the shapes of all others.
+    """Return the parts with the records of `parties` copied, and sets of the same shapes in place of all others'.
 
     ValueError if a unit has records both here and elsewhere: what it pays could no longer be seen.
 
     >>> pool = np.arange(6.0)
     >>> first, second = held([Part(pool, np.array([4, 0])), Part(pool, np.array([1, 2, 5]))], range(0, 1))
-    >>> first.gather().tolist(), len(second), second.records
-    ([4.0, 0.0], 3, ShapeDtypeStruct(shape=(6,), dtype=float64))
+    >>> first.gather().tolist(), len(second), second.gather().tolist()
+    ([4.0, 0.0], 3, [0.0, 0.0, 0.0])
     """
     flat = [_parts_of(part) for part in parts]
     own = _Copies([part for number in parties for part in flat[number]])
@@ -40,6 +40,17 @@ def held(parts: Sequence[Any], parties: range) -> list[Any]:
     return kept
 
 
+def elsewhere(records: Any) -> Any:
+    """Return zeros of the same shapes, for records that another process holds.
+
+    They take no memory as long as nobody touches them: the operating system gives pages when they are used.
+
+    >>> elsewhere({"a": np.ones((2, 3), np.float32)})["a"].tolist()
+    [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), records)
+
+
 class _Copies:
     """Copies of shared sets that hold the rows of some parts alone; parts of one set stay parts of one set."""
 
@@ -52,11 +63,12 @@ class _Copies:
         self._units: dict[int, Any] = {}
 
     def of(self, part: Part) -> Part:
-        """Return a part as a view of the copy; of nobody's rows, of a set of shapes."""
+        """Return a part as a view of the copy, or of a set without content where no row was copied."""
         source, rows = id(part.records), self._rows.get(id(part.records))
         if rows is None:
-            shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), part.records)
-            return replace(part, records=self._sets.setdefault(source, shapes))
+            if source not in self._sets:
+                self._sets[source] = elsewhere(part.records)
+            return replace(part, records=self._sets[source])
         if source not in self._sets:
             self._sets[source] = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], part.records)
         unit = part.unit
@@ -70,4 +82,4 @@ def _parts_of(part: Any) -> list[Part]:
 
 
 def _rebuilt(part: Any, made: list[Part]) -> Any:
-    return Levels(*made) if isinstance(part, Levels) else made[0]
+    return replace(part, upper=made[0], lower=made[1]) if isinstance(part, Levels) else made[0]

@@ -120,9 +120,13 @@ class RunFolder:
         path = Path(out)
         if path.exists() and not path.is_dir():
             raise ValueError(f"{path} is a file: give a folder for the run")
-        begun = generations.any_in(path) or (path / "result.json").exists() or any(
-            ledger.stat().st_size
-            for ledger in path.glob("ledger*.jsonl")  # killed before its first checkpoint
+        begun = (
+            generations.any_in(path)
+            or (path / "result.json").exists()
+            or any(
+                ledger.stat().st_size
+                for ledger in path.glob("ledger*.jsonl")  # killed before its first checkpoint
+            )
         )
         if begun and not resume:
             raise ValueError(f"{path} holds a run already: choose another folder, or go on with resume=True (--resume)")
