@@ -67,4 +67,5 @@ def test_a_killed_process_costs_nothing_but_time(together, tmp_path, monkeypatch
         found = together("long", 3, other)["x"] if number % 2 else worker.long(other).x
         np.testing.assert_allclose(found, whole["x"], rtol=1e-5, atol=1e-5)
         assert ledger(other) == spent
-    assert met, "every run was done before it could be killed"
+    print(f"{met} of {KILLS} runs were killed before they were done")
+    assert met >= KILLS / 2, "runs were done before they could be killed"
