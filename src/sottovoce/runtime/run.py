@@ -5,6 +5,7 @@ exact noise, and a table split by columns are resumed, measured, stopped and che
 """
 
 import math
+import re
 import sys
 import time
 import warnings
@@ -267,7 +268,7 @@ def _simulated(
     spread = company.count * devices > 1
     layout = lay_out(data, Grid(devices).held(account.population.parties) if spread else None)
     checks.finite(layout)
-    program = f"{account.trace.fingerprint}|{account.method!r}|{_network_digest(account.network)}"
+    program = f"{account.trace.fingerprint}|{_described(account.method)}|{_network_digest(account.network)}"
     said = f"{SIMULATED if seed is not None else SECRET} (noise='discrete' is exact)"
     report = account.statement
     if report.private:
@@ -358,7 +359,7 @@ def _columns(
         account.charge(table.labels, run=_name_of_noise(folder, root, steps))
         place = ColumnsPlace(account, table, root)
         columns = table.columns
-        identity = {"method": repr(method), "steps": steps, "every": every, "seed": seed}
+        identity = {"method": _described(method), "steps": steps, "every": every, "seed": seed}
         if folder.path is not None:
             identity["program"] = fingerprint(account.trace.programs)
             identity["columns"] = folder.seal([columns.blocks, columns.upper, columns.lower])
@@ -383,7 +384,7 @@ def _identity(account: Account, digests: Sequence[bytes], folder: RunFolder, eve
     network = account.network
     sealed = peers.current().gather([folder.seal([np.frombuffer(own, np.uint8)]) for own in digests])
     return {
-        "method": repr(account.method),
+        "method": _described(account.method),
         "steps": account.steps,
         "every": every,
         "network": f"{network.name}/{_network_digest(network)}",
@@ -414,6 +415,14 @@ def _seed_of_table(seed: int | None) -> int:
     if seed is None:
         raise ValueError("seed is None: batches and directions of a Table are public, so give their seed")
     return seed
+
+
+def _described(method: Method) -> str:
+    """Return a method in words that are the same in every process.
+
+    An optax transformation shows where its functions lie in memory; what they compute is in the traced program.
+    """
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(method))
 
 
 def _network_digest(network: Network) -> str:
