@@ -1,5 +1,6 @@
 """How records are laid out: each agent finds its own, whatever they are views of."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_alone_an_agent_holds_nobody_elses(unit):
 def test_on_two_devices_every_agent_finds_its_own_rows(unit):
     layout = lay_out(parts(unit))
     sizes = layout.population.counts["records"]
-    spread = shard(layout.sealed["records"], sizes, Spread(len(sizes), devices=2), range(2))
+    spread = jax.tree.map(jnp.asarray, shard(layout.sealed["records"], sizes, Spread(len(sizes), devices=2), range(2)))
     for agent, size in enumerate(sizes):
         device, place = divmod(agent, 2)
         mine = type(spread)(
