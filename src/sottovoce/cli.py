@@ -42,6 +42,8 @@ Examples:
     sottovoce run mine.toml
     sottovoce run mine.toml --set run.steps=100 --out runs/short
     sottovoce run mine.toml --resume
+    sottovoce run mine.toml --processes 4                                             on this machine
+    sottovoce run mine.toml --processes 2 --coordinator 10.0.0.5:7000 --rank 1        one of two machines
 
 A whole file (only data, task, method and run are required):
 
@@ -91,11 +93,67 @@ def demo(
 
 
 @app.command("run", help=_run_help())
-def run(file: RunFilePath, set_: Set = None, out: Out = None, resume: Resume = False, quick: Quick = False) -> None:
+def run(
+    file: RunFilePath,
+    set_: Set = None,
+    out: Out = None,
+    resume: Resume = False,
+    quick: Quick = False,
+    processes: Annotated[int | None, typer.Option("--processes", metavar="N", help="spread over N processes")] = None,
+    coordinator: Annotated[
+        str | None, typer.Option("--coordinator", metavar="HOST:PORT", help="several machines: where rank 0 listens")
+    ] = None,
+    rank: Annotated[int | None, typer.Option("--rank", metavar="K", help="several machines: which process")] = None,
+    worker: Annotated[bool, typer.Option("--worker", hidden=True)] = False,
+) -> None:
     """Run a file; the help that users see is `_run_help`."""
     from sottovoce.experiments.runfile import RunFile
 
-    _execute(RunFile.load(file, set_ or (), quick), out or Path("runs") / file.stem, resume)
+    folder, runfile = out or Path("runs") / file.stem, RunFile.load(file, set_ or (), quick)
+    if processes is None:
+        if coordinator is not None or rank is not None:
+            raise ValueError("--coordinator and --rank are for several processes: give --processes N too")
+        return _execute(runfile, folder, resume)
+    if worker:
+        assert coordinator is not None
+        assert rank is not None
+        return _work(runfile, folder, resume, coordinator, processes, rank)
+    same = [str(file), *(f"--set={one}" for one in set_ or ()), f"--out={folder}"]
+    same += ["--resume"] * resume + ["--quick"] * quick
+    raise typer.Exit(_keep(same, processes, coordinator, rank))
+
+
+def _keep(same: list[str], processes: int, coordinator: str | None, rank: int | None) -> int:
+    """Start the processes that belong here, and wait for them."""
+    from sottovoce.runtime.cluster import check_rank
+    from sottovoce.runtime.keeper import keep
+
+    if (coordinator is None) != (rank is None):
+        raise ValueError("give --coordinator HOST:PORT and --rank K together; without them all processes are here")
+    check_rank(rank or 0, processes)
+
+    def command(which: int, address: str) -> list[str]:
+        who = [f"--processes={processes}", f"--coordinator={address}", f"--rank={which}", "--worker"]
+        return [sys.executable, "-c", "from sottovoce.cli import main; main()", "run", *same, *who]
+
+    return keep(processes, range(processes) if rank is None else [rank], coordinator, command)
+
+
+def _work(runfile: "RunFile", out: Path, resume: bool, coordinator: str, processes: int, rank: int) -> None:
+    """Take part in a run as one of several processes; the leader writes and shows the report."""
+    from sottovoce.experiments.execute import take_part
+    from sottovoce.runtime import cluster
+
+    joined = cluster.join(coordinator, processes, rank, cluster.facts(runfile.text))
+    try:
+        if joined.leads:
+            _execute(runfile, out, resume)
+        else:
+            take_part(runfile, out, resume)
+    except (ValueError, TypeError, FloatingPointError, OSError) as error:
+        cluster.fail(joined, str(error))
+        raise
+    cluster.finish(joined)
 
 
 @app.command()

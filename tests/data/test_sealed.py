@@ -21,10 +21,9 @@ UNSEAL = {
     "privacy/exact_gate.py: _slopes.slopes",  # the gate as deployed
     "privacy/gate.py: clipped_mean.partial",  # the gate
     "runtime/checks.py: finite",  # a warning on the holder's own machine
-    "runtime/layout.py: own_digests",  # for the keys of noise, in memory only
+    "runtime/layout.py: own_digests",  # for the keys of noise, in memory only; keyed digests go to the run's folder
     "runtime/layout.py: alone",  # hands an agent its own records, sealed again
     "runtime/layout.py: shard",  # the same for a device
-    "runtime/run.py: _identity",  # a keyed digest, kept in the run's own folder
 }
 # Every use of the true labels, all inside their store.
 LABELS = {

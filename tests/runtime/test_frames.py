@@ -47,7 +47,7 @@ def test_at_most_eight_frames_lie_between_an_answer_and_the_records(place, monke
         "threads": lambda: ThreadPlace.simulated(trace, PROBLEM, layout, root_key(0), 64),
         "discrete": lambda: ThreadPlace.deployed(trace, PROBLEM, layout, 64, lambda agent, t: None),
     }[place]()
-    answer = (ArrayAnswers if place == "array" else ThreadAnswers).__call__.__code__
+    answer = (ThreadAnswers if place == "discrete" else ArrayAnswers).__call__.__code__
     seen, honest = [], Sealed.unseal
 
     def unseal(self: Sealed, *given: Any) -> Any:

@@ -1,5 +1,6 @@
 """How records are laid out: each agent finds its own, whatever they are views of."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from sottovoce.data.parts import Levels, Part
 from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import alone, lay_out, shard
+from sottovoce.runtime.spread import Spread
 from sottovoce.runtime.threads import own_records
 
 RING = sv.networks.ring(4)
@@ -64,7 +66,7 @@ def test_alone_an_agent_holds_nobody_elses(unit):
 def test_on_two_devices_every_agent_finds_its_own_rows(unit):
     layout = lay_out(parts(unit))
     sizes = layout.population.counts["records"]
-    spread = shard(layout.sealed["records"], sizes, devices=2)
+    spread = jax.tree.map(jnp.asarray, shard(layout.sealed["records"], sizes, Spread(len(sizes), devices=2), range(2)))
     for agent, size in enumerate(sizes):
         device, place = divmod(agent, 2)
         mine = type(spread)(

@@ -11,6 +11,7 @@ from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.mesh import MeshPlace
+from sottovoce.runtime.spread import AXIS, Spread, along_edges
 
 PROBLEM = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(2))
 METHOD = sv.methods.DpSgd(0.2, sv.Release(1.0, 0.1), sv.Poisson(2))
@@ -54,9 +55,39 @@ def test_a_run_over_devices_is_an_option_of_performance():
     assert one.privacy == two.privacy
 
 
-def test_agents_that_do_not_spread_evenly_and_devices_that_are_not_there_are_refused():
-    with pytest.raises(ValueError, match="6 agents do not spread evenly over 4 devices"):
-        MeshPlace(TRACE, PROBLEM, LAYOUT, root_key(0), 64, devices=4)
+@pytest.mark.parametrize("agents", [1, 5])
+def test_agents_need_not_spread_evenly(agents):
+    """An empty slot is nobody: it is neither heard, nor measured, nor looked at for divergence."""
+    options = {"network": sv.networks.ring(agents), "steps": 3, "evaluate": lambda x: {"size": jnp.sum(x**2)}}
+    one, two = (
+        sv.run(PROBLEM, PARTS[:agents], METHOD, performance=sv.Performance(devices=n), **options) for n in (1, 2)
+    )
+    np.testing.assert_allclose(one.x, two.x, rtol=1e-5, atol=1e-6)
+    assert one.history.keys() == two.history.keys()
+    for name in set(one.history) - {"seconds"}:
+        np.testing.assert_allclose(one.history[name], two.history[name], rtol=1e-5, atol=1e-6)
+    assert len(two.agents.x) == agents
+
+
+@pytest.mark.parametrize("others_only", [False, True])
+@pytest.mark.parametrize(
+    ("network", "devices"),
+    [(sv.networks.ring(7), 3), (sv.networks.exponential(7), 2), (sv.networks.star(70), 2)],
+    ids=["ring", "exponential", "star"],
+)
+def test_what_travels_along_edges_is_the_weighted_sum(network, devices, others_only):
+    """Against the dense matrix; devices are played one after the other, so that three can be had."""
+    spread, wide = Spread(network.size, devices), np.random.default_rng(0).normal(size=(network.size, 2))
+    mix = along_edges(network, "mix", others_only, spread)
+    slots = spread.slots.reshape(-1)
+    said = np.where(slots[:, None] >= 0, wide[slots], np.nan).reshape(devices, -1, 2).astype(np.float32)
+    heard = jax.vmap(jax.vmap(mix, (0, None)), (0, None), axis_name=AXIS)(said, 0)
+    dense = network.matrix("mix").toarray()
+    wanted = (dense - np.diag(np.diag(dense)) if others_only else dense) @ wide
+    np.testing.assert_allclose(heard.reshape(-1, 2)[slots >= 0], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_devices_that_are_not_there_are_refused():
     assert len(jax.devices()) < 6
     with pytest.raises(ValueError, match="6 devices were asked for"):
         MeshPlace(TRACE, PROBLEM, LAYOUT, root_key(0), 64, devices=6)

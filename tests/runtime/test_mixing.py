@@ -25,7 +25,7 @@ def dense(network, others_only):
 
 
 def mixed(network, value, others_only=False):
-    mix = mixing.vectorised(network, "mix", others_only, None)
+    mix = mixing.vectorised(network, "mix", others_only)
     return jax.vmap(mix)(value, jnp.arange(network.size))
 
 
@@ -60,7 +60,7 @@ def test_the_star_is_added_edge_by_edge():
 
 def test_what_everybody_says_alike_is_mixed_too():
     network = NETWORKS["ring"]
-    mix = mixing.vectorised(network, "mix", True, None)
+    mix = mixing.vectorised(network, "mix", True)
     same = jax.vmap(lambda agent: mix(jnp.ones(2), agent))(jnp.arange(6))
     np.testing.assert_allclose(same, np.repeat(dense(network, True).sum(1)[:, None], 2, axis=1), atol=1e-6)
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from sottovoce import accounting
+from sottovoce.data.held import held
 from sottovoce.data.parts import Levels, Part
 from sottovoce.experiments import build, columns
 from sottovoce.experiments.runfile import AUTO, Case, RunFile
@@ -28,7 +30,8 @@ from sottovoce.problems import objectives, tasks
 from sottovoce.problems.tasks.base import Evaluate, Task
 from sottovoce.reports import comparison, write_report
 from sottovoce.reports.comparison import ALONE, TRAIN, Comparison, Kind
-from sottovoce.runtime import model_file
+from sottovoce.runtime import model_file, peers
+from sottovoce.runtime.mesh import Grid
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
@@ -51,6 +54,7 @@ class RowsSetup(Setup):
     method: Method
     shape: tasks.Shape
     why: tuple[str, ...] = ()  # why `auto` chose this, and its warnings
+    sample: Any = None  # training records for metrics, taken before other processes' records are dropped
 
     @cached_property
     def account(self) -> PrivacyReport:
@@ -122,12 +126,24 @@ class RowsSetup(Setup):
         method = _with_batches(self.method.without_privacy(), agents)
         return replace(self, parts=[everything], network=network, method=method)
 
+    def here(self) -> "RowsSetup":
+        """Return the setup with the records of this process's parties alone."""
+        if peers.current().count == 1:
+            return self
+        own = Grid(self._devices).held(len(self.parts))
+        sample = None if self.case.run.train is None else _some(self.parts, self.case.run.train)
+        return replace(self, parts=held(self.parts, own), sample=sample)
+
+    @property
+    def _devices(self) -> int:
+        return self.case.run.devices if len(self.parts) > 1 else 1
+
     def _judge(self) -> Evaluate:
         """Return metrics on test records and, if wanted, on some training records of every party, the loss first."""
         on_test = self.task.metrics(self.test) if self.test is not None else lambda *variables: {}
         if (count := self.case.run.train) is None:
             return on_test
-        on_train = self.task.metrics(_some(self.parts, count))
+        on_train = self.task.metrics(_some(self.parts, count) if self.sample is None else self.sample)
 
         def both(*variables: Tree) -> Mapping[str, jax.Array]:
             own = on_train(*variables)
@@ -158,7 +174,7 @@ class RowsSetup(Setup):
             delta=privacy.delta,
             adjacency=privacy.adjacency,
             budget=self._budget(),
-            performance=Performance(how.chunk, how.devices if len(self.parts) > 1 else 1),
+            performance=Performance(how.chunk, self._devices),
         )
         if out is not None and self.case.data.file is not None and result.predictor is not None:
             assert self.case.task is not None
@@ -292,7 +308,7 @@ def plan(runfile: RunFile) -> list[Planned]:
     twice = {row.name for row, folder in zip(rows, folders) if folders.count(folder) > 1}
     if twice:
         raise ValueError(f"variants {sorted(twice)} would share a folder: give them names that differ in their letters")
-    return rows
+    return [replace(row, setup=row.setup.here()) if isinstance(row.setup, RowsSetup) else row for row in rows]
 
 
 def execute(
@@ -348,6 +364,14 @@ def _run_all(runfile: RunFile, rows: Sequence[Planned], out: Path, resume: bool,
                 raise
 
 
+def take_part(runfile: RunFile, out: str | Path, resume: bool = False) -> None:
+    """Run everything a run file asks for as one of several processes that does not lead: it writes no report."""
+    for row in plan(runfile):
+        for seed in row.setup.case.run.seeds:
+            with suppress(FloatingPointError):
+                row.setup.run(seed, Path(out) / row.folder(seed), resume)
+
+
 def report(folder: str | Path, path: str | Path | None = None) -> Path:
     """Write the report of a finished or stopped experiment, and return its path (default: ``folder/report.html``).
 
@@ -362,9 +386,9 @@ def report(folder: str | Path, path: str | Path | None = None) -> Path:
 def _some(parts: Sequence[Any], count: int) -> Any:
     """Take about `count` training records, the same number from every party."""
     each = math.ceil(count / len(parts))
-    held = [part.lower if isinstance(part, Levels) else part for part in parts]
-    spread = [np.linspace(0, len(part) - 1, min(each, len(part))).astype(int) for part in held]
-    some = [replace(part, rows=part.rows[rows]).gather() for part, rows in zip(held, spread)]
+    lower = [part.lower if isinstance(part, Levels) else part for part in parts]
+    spread = [np.linspace(0, len(part) - 1, min(each, len(part))).astype(int) for part in lower]
+    some = [replace(part, rows=part.rows[rows]).gather() for part, rows in zip(lower, spread)]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *some)
 
 

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
@@ -65,7 +64,7 @@ def release(readings: Sequence[Reading], at: Tree, release: Release, t: int, age
         total += whole_sum(grid, reading, at, chunk) * (common // int(reading.denominator))
     pieces = np.split(grid.noised(total), ends[:-1])
     return jax.tree.unflatten(
-        structure, [jnp.asarray(piece.reshape(leaf.shape), leaf.dtype) for piece, leaf in zip(pieces, leaves)]
+        structure, [piece.reshape(leaf.shape).astype(leaf.dtype) for piece, leaf in zip(pieces, leaves)]
     )
 
 

@@ -6,6 +6,7 @@ phase, the step, the loop turns and the equation's number. No two equations shar
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -66,6 +67,7 @@ class Moment:
         return found, jax.tree.unflatten(asked.structure, leaves)
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["rows"], meta_fields=["sampling", "number"])
 @dataclass(frozen=True)
 class BatchRows:
     """A batch as a place holds it."""

@@ -22,7 +22,8 @@ from sottovoce.runtime.blocks import CACHE, in_blocks
 from sottovoce.runtime.interpreter import play, walk
 from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.layout import Layout
-from sottovoce.runtime.place import NEVER, RowsPlace, public
+from sottovoce.runtime.place import NEVER, WholePlace, public
+from sottovoce.runtime.spread import Spread, along_edges
 from sottovoce.trees import Tree
 
 Array = jax.Array
@@ -35,7 +36,7 @@ class Spec:
 
     trace: Trace  # compared by identity; `trace` returns the same one for equal arguments
     chunk: int
-    mesh_axis: str | None = None  # set where agents are spread over devices
+    spread: Spread | None = None  # set where agents are spread over devices
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,10 @@ class ArrayAnswers:
     def mix(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Return weighted sums along the array."""
         over, others_only = equation.params["over"], equation.params["others_only"]
-        mixed = mixing.vectorised(self.moment.known.network, over, others_only, self.spec.mesh_axis)
-        return mixed(values, self.moment.index)
+        network, spread = self.moment.known.network, self.spec.spread
+        if spread is not None:
+            return along_edges(network, over, others_only, spread)(values, self.moment.index)
+        return mixing.vectorised(network, over, others_only)(values, self.moment.index)
 
     def loop(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Run a loop's turns, compiled once whatever their number."""
@@ -135,9 +138,12 @@ def init(spec: Spec, indices: Array, starts: Mapping[str, Array], records: Seale
 
 def advance(
     spec: Spec, count: int, state: list[Array], first: Array, indices: Array, starts: Mapping[str, Array],
-    records: SealedRecords, roots: Array,
+    records: SealedRecords, roots: Array, live: Array | None = None,
 ) -> tuple[list[Array], Array]:  # fmt: skip
-    """Return the state after `count` steps from step `first`, and when each public leaf was first not finite."""
+    """Return the state after `count` steps from step `first`, and when each public leaf was first not finite.
+
+    `live` says which rows are agents; the others are not looked at.
+    """
     step, shown = spec.trace.step, public(spec.trace)
     shares = _shares(spec, indices, records)
 
@@ -150,18 +156,23 @@ def advance(
             return play(walk(step.jaxpr, step.consts, [index, t, *own], compiled=False), answer)
 
         state = jax.vmap(one)(state, indices, starts, shares, roots)
-        fine = jnp.array([jnp.all(jnp.isfinite(state[leaf])) for leaf in shown], bool)
+        fine = jnp.array([jnp.all(_finite(state[leaf], live)) for leaf in shown], bool)
         return (state, jnp.where(fine, broken, jnp.minimum(broken, t))), None
 
     broken = jnp.full(len(shown), NEVER, jnp.int32)
     return jax.lax.scan(steps, (list(state), broken), first + jnp.arange(count, dtype=jnp.int32))[0]
 
 
+def _finite(leaf: Array, live: Array | None) -> Array:
+    fine = jnp.isfinite(leaf)
+    return fine if live is None else fine | ~live.reshape(-1, *[1] * (leaf.ndim - 1))
+
+
 _init = jax.jit(init, static_argnums=0)
 _advance = jax.jit(advance, static_argnums=(0, 1))
 
 
-class ArrayPlace(RowsPlace):
+class ArrayPlace(WholePlace):
     """One compiled program for all agents."""
 
     def __init__(self, trace: Trace, problem: Any, layout: Layout, root: Array, chunk: int) -> None:

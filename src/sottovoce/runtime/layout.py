@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +16,17 @@ import numpy as np
 from sottovoce.data.parts import Part, ids_of
 from sottovoce.data.population import Population, parts_by_level
 from sottovoce.data.sealed import Sealed
+from sottovoce.runtime.spread import Spread
 from sottovoce.trees import Tree
 
 
 @dataclass(frozen=True)
 class Layout:
-    """All agents' sealed records by level, and who they are."""
+    """Sealed records by level, whose they are, and who takes part."""
 
     sealed: Mapping[str, Sealed]
     population: Population
+    agents: range  # whose records are held here
 
 
 def lay_out(parts: Sequence[Any], agents: range | None = None) -> Layout:
@@ -37,12 +39,17 @@ def lay_out(parts: Sequence[Any], agents: range | None = None) -> Layout:
     {'records': (5, 3)}
     """
     by_level = parts_by_level(parts)
-    kept = list(agents) if agents is not None else list(range(len(parts)))
-    sealed = {level: _seal([group[agent] for agent in kept]) for level, group in by_level.items()}
-    return Layout(sealed, Population.of(parts))
+    kept = range(len(parts)) if agents is None else agents
+    sealed = {level: _seal(group[kept.start : kept.stop], group[0]) for level, group in by_level.items()}
+    return Layout(sealed, Population.of(parts), kept)
 
 
-def _seal(group: list[Part]) -> Sealed:
+def _seal(group: list[Part], like: Part) -> Sealed:
+    if not group:  # nobody's records: one empty record, so that shapes are known
+        nothing = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape[1:]), leaf.dtype), like.records)
+        shape = (1,) if like.unit is None else (1, 1)
+        filled = None if like.unit is None else jnp.zeros(shape, bool)
+        return Sealed(nothing, jnp.zeros(shape, jnp.int32), filled, jnp.zeros(0, jnp.int32))
     pool, rows = _pool(group)
     if group[0].unit is None:
         order, filled = np.concatenate(rows), None
@@ -92,30 +99,37 @@ def _by_unit(ids: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
     return np.split(rows[np.argsort(which, kind="stable")], np.cumsum(np.bincount(which))[:-1])
 
 
-def shard(sealed: Sealed, sizes: np.ndarray, devices: int) -> Sealed:
+def shard(sealed: Sealed, sizes: np.ndarray, spread: Spread, devices: range, width: int = 0) -> Sealed:
     """Return one sealed set per device, of equal shapes (padded), stacked: each holds its own agents' records alone.
 
+    `sealed` holds the agents of `devices`, `sizes` are everyone's; `width` is that of the longest unit anywhere.
+
     >>> whole = lay_out([np.zeros((5, 2)), np.zeros((3, 2))]).sealed["records"]
-    >>> shard(whole, np.array([5, 3]), devices=2).order.shape
+    >>> shard(whole, np.array([5, 3]), Spread(2, devices=2), range(2)).order.shape
     (2, 5)
     """
-    order, per = np.asarray(sealed.order), len(sizes) // devices
-    ends = np.cumsum(sizes)
-    bounds = [(int(ends[d * per - 1]) if d else 0, int(ends[(d + 1) * per - 1])) for d in range(devices)]
+    order, first = np.asarray(sealed.order), spread.of(devices).start
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    bounds = [(int(ends[own.start]), int(ends[own.stop])) for own in map(spread.of_one, range(spread.devices))]
     longest = max(stop - start for start, stop in bounds)
-    rows = [
-        np.pad(order[start:stop], [(0, longest - (stop - start))] + [(0, 0)] * (order.ndim - 1), mode="edge")
-        for start, stop in bounds
-    ]
-    pool = jax.tree.map(lambda leaf: jnp.stack([leaf[r.reshape(-1)] for r in rows]), sealed.unseal())
-    shape = (longest, *order.shape[1:])
-    renumbered = jnp.stack([jnp.arange(np.prod(shape), dtype=jnp.int32).reshape(shape)] * devices)
-    filled = None
-    if sealed.filled is not None:
-        mask = np.asarray(sealed.filled)
-        filled = jnp.stack([jnp.asarray(np.pad(mask[a:b], [(0, longest - (b - a)), (0, 0)])) for a, b in bounds])
-    starts = np.asarray(sealed.starts).reshape(devices, per)
-    return Sealed(pool, renumbered, filled, jnp.asarray(starts - starts[:, :1], jnp.int32), filled is None)
+    shape = (longest, *([max(width, order.shape[1])] if order.ndim > 1 else []))
+
+    def padded(held: np.ndarray, start: int, stop: int, **how: Any) -> np.ndarray:
+        own = held[start - ends[first] : stop - ends[first]] if stop > start else held[:1]
+        return np.pad(own, [(0, room - have) for room, have in zip(shape, own.shape)], **how)
+
+    mine = [bounds[device] for device in devices]
+    rows = [padded(order, *bound, mode="edge").reshape(-1) for bound in mine]
+    pool = jax.tree.map(lambda leaf: np.stack([np.asarray(leaf)[r] for r in rows]), sealed.unseal())
+    renumbered = np.stack([np.arange(np.prod(shape), dtype=np.int32).reshape(shape)] * len(mine))
+    mask = None if sealed.filled is None else np.asarray(sealed.filled)
+    filled = None if mask is None else np.stack([padded(mask, *bound) for bound in mine])
+    starts = np.zeros((len(mine), spread.per), np.int32)
+    for place, device in enumerate(devices):
+        own = spread.of_one(device)
+        starts[place, : len(own)] = ends[own.start : own.stop] - ends[own.start]
+    rest = cast(tuple[Any, Any, Any], (renumbered, filled, starts))  # the caller puts them on devices
+    return Sealed(pool, *rest, filled is None)
 
 
 def alone(sealed: Sealed, agent: int, size: int) -> Sealed:
@@ -134,20 +148,23 @@ def alone(sealed: Sealed, agent: int, size: int) -> Sealed:
 
 
 def own_digests(layout: Layout) -> list[bytes]:
-    """Return a digest of each agent's own records, for keys only: it is never stored.
+    """Return a digest of the own records of each agent that is held here, for keys only: it is never stored.
 
     >>> one, other = own_digests(lay_out([np.zeros((5, 2)), np.ones((5, 2))]))
     >>> one == other
     False
     """
-    found = [hashlib.sha256() for _ in range(layout.population.parties)]
+    found = [hashlib.sha256() for _ in layout.agents]
     for level, sealed in sorted(layout.sealed.items()):
         leaves, order = [np.asarray(leaf) for leaf in jax.tree.leaves(sealed.unseal())], np.asarray(sealed.order)
-        ends = np.cumsum(layout.population.counts[level])
-        for sha, stop, count in zip(found, ends, layout.population.counts[level]):
-            rows = order[stop - count : stop]
-            sha.update(f"{level}{rows.shape}".encode())  # the same rows in other levels or units are other data
-            own = slice(stop - count, stop) if sealed.in_turn else rows.reshape(-1)
+        counts = layout.population.counts[level][layout.agents.start : layout.agents.stop]
+        for sha, stop, count in zip(found, np.cumsum(counts), counts):
+            rows, lengths = order[stop - count : stop], ()
+            if sealed.filled is not None:  # padding depends on who else is held here
+                filled = np.asarray(sealed.filled)[stop - count : stop]
+                rows, lengths = rows[filled], tuple(filled.sum(axis=1).tolist())
+            sha.update(f"{level}{rows.shape}{lengths}".encode())  # the same rows in other levels or units: other data
+            own = slice(stop - count, stop) if sealed.in_turn else rows
             for leaf in leaves:
                 sha.update(np.ascontiguousarray(leaf[own]).reshape(-1).view(np.uint8).data)
     return [sha.digest() for sha in found]

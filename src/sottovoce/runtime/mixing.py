@@ -86,11 +86,8 @@ def _by_edge(network: Network, over: str, others_only: bool, heard: jax.Array, h
     return sums[hearers]
 
 
-def vectorised(network: Network, over: str, others_only: bool, mesh_axis: str | None) -> Callable[..., Tree]:
-    """`mix(tree, agent)` for code that is `vmap`ped over agents: the batch axis is the network.
-
-    With `mesh_axis` the agents are spread over devices, and what they say is gathered from all of them.
-    """
+def vectorised(network: Network, over: str, others_only: bool) -> Callable[..., Tree]:
+    """`mix(tree, agent)` for code that is `vmap`ped over all agents: the batch axis is the network."""
     lists = neighbours(network, over, others_only)
     wasteful = lists.senders.size > 4 * network.matrix(over).nnz + 64
     apply = partial(_by_edge, network, over, others_only) if wasteful else partial(_padded, lists)
@@ -106,9 +103,8 @@ def vectorised(network: Network, over: str, others_only: bool, mesh_axis: str | 
     def over_agents(size: int, batched: list[bool], leaf: jax.Array, agent: jax.Array) -> tuple[jax.Array, bool]:
         if not batched[0]:  # everyone says the same
             leaf = jnp.broadcast_to(leaf, (size, *leaf.shape))
-        heard = leaf if mesh_axis is None else jax.lax.all_gather(leaf, mesh_axis, tiled=True)
-        if small(heard):
-            return _dense(lists, heard, agent), True
-        return apply(heard, agent), True
+        if small(leaf):
+            return _dense(lists, leaf, agent), True
+        return apply(leaf, agent), True
 
     return lambda tree, agent: jax.tree.map(lambda leaf: mix(jnp.asarray(leaf), agent), tree)

@@ -45,6 +45,19 @@ class Place(ABC):
     def measure(self, state: list[Any], step: int, evaluate: Metrics | None) -> Mapping[str, Any]:
         """Return named figures of the state after `step` steps."""
 
+    @property
+    @abstractmethod
+    def holds(self) -> range | None:
+        """The agents whose part of the state is here; None where all of it is."""
+
+    @abstractmethod
+    def stored(self, state: list[Any]) -> list[np.ndarray]:
+        """Return what is here of a state, to be written down."""
+
+    @abstractmethod
+    def restored(self, rows: list[np.ndarray]) -> list[Any]:
+        """Return the state from what was written down of it."""
+
     @abstractmethod
     def result(self, state: list[Any], history: dict[str, np.ndarray], report: PrivacyReport) -> Result:
         """Return what the run gives."""
@@ -74,24 +87,51 @@ class RowsPlace(Place):
         agents = self.trace.known.population.parties
         return [jax.ShapeDtypeStruct((agents, *leaf.shape), leaf.dtype) for leaf in self.trace.shapes]
 
-    def measure(self, state: list[Any], step: int, evaluate: Metrics | None) -> Mapping[str, Any]:
-        """Return the consensus error and the user's metrics."""
-        return measure(self._variables(state), evaluate)
+    @abstractmethod
+    def average(self, state: list[Any]) -> tuple[Any, ...]:
+        """Return the variables' averages over all agents."""
 
     def result(self, state: list[Any], history: dict[str, np.ndarray], report: PrivacyReport) -> Result:
-        """Return the agents' average and all their states.
+        """Return the agents' average, and the states of all agents that are here.
 
         The statement covers them if no variable is private; they may leave if the noise was the deployed one.
         """
-        mean = jax.tree.map(lambda leaf: np.asarray(jnp.mean(leaf, axis=0)), self._variables(state))
+        mean = jax.tree.map(np.asarray, self.average(state))
         covered = report.private and self.trace.covers(self.problem.variables)
         second = mean[1] if len(mean) > 1 else None
-        agents, predict = self.trace.state(state), self.problem.predict
+        agents = self.trace.state(state if self.holds is None else self.stored(state))
+        predict = self.problem.predict
         return Result(mean[0], second, agents, history, report, covered, covered and self.is_deployed, predict)
 
-    def _variables(self, state: list[Any]) -> tuple[Any, ...]:
+    def variables(self, state: list[Any]) -> tuple[Any, ...]:
+        """Return the problem's variables in a state."""
         agents = self.trace.state(state)
         return tuple(getattr(agents, name) for name in self.problem.variables)
+
+
+class WholePlace(RowsPlace):
+    """A place that holds all agents in one array per leaf."""
+
+    @property
+    def holds(self) -> range | None:
+        """Nothing is elsewhere."""
+        return None
+
+    def stored(self, state: list[Any]) -> list[np.ndarray]:
+        """Return the state."""
+        return [np.asarray(leaf) for leaf in state]
+
+    def restored(self, rows: list[np.ndarray]) -> list[Any]:
+        """Return the state."""
+        return [jnp.asarray(leaf) for leaf in rows]
+
+    def measure(self, state: list[Any], step: int, evaluate: Metrics | None) -> Mapping[str, Any]:
+        """Return the consensus error and the user's metrics."""
+        return measure(self.variables(state), evaluate)
+
+    def average(self, state: list[Any]) -> tuple[Any, ...]:
+        """Return the means over the array."""
+        return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), self.variables(state))
 
 
 def public(trace: Trace) -> list[int]:

@@ -16,7 +16,7 @@ from sottovoce.runtime import checkpoint
 from sottovoce.trees import Tree
 
 RESULT = ("the result of a run", 1)  # kind and version of result.json
-_EACH = 64  # agents up to which metrics are computed for each of them
+EACH = 64  # agents up to which metrics are computed for each of them
 
 
 @partial(jax.jit, static_argnums=1)
@@ -32,7 +32,7 @@ def measure(variables: tuple[Tree, ...], evaluate: Callable[..., Mapping[str, An
     metrics: dict[str, jax.Array] = {"consensus": sum(gap[1:], gap[0]) / agents}
     if evaluate is not None:
         metrics.update({name: jnp.asarray(value) for name, value in evaluate(*mean).items()})
-        if 1 < agents <= _EACH:
+        if 1 < agents <= EACH:
             each = jax.lax.map(lambda one: dict(evaluate(*one)), variables)
             metrics.update({f"{name}/agents": jnp.asarray(value) for name, value in each.items()})
     return metrics

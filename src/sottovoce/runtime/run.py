@@ -5,11 +5,13 @@ exact noise, and a table split by columns are resumed, measured, stopped and che
 """
 
 import math
+import re
 import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,17 +35,17 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems import Minimize
 from sottovoce.problems.vertical import Vertical
-from sottovoce.runtime import checks
+from sottovoce.runtime import checks, generations, peers
 from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.columns import ColumnsPlace, table_root
 from sottovoce.runtime.keys import agent_keys, check_seed
-from sottovoce.runtime.layout import Layout, lay_out, own_digests
-from sottovoce.runtime.mesh import MeshPlace, check_devices
+from sottovoce.runtime.layout import lay_out, own_digests
+from sottovoce.runtime.mesh import Grid, MeshPlace, check_devices
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.place import NEVER, Metrics, Place
 from sottovoce.runtime.progress import Progress
 from sottovoce.runtime.result import Result
-from sottovoce.runtime.run_state import CHECKPOINT, RunFolder, RunState, digest, keep_for_one_run
+from sottovoce.runtime.run_state import RunFolder, RunState, digest, keep_for_one_run
 from sottovoce.runtime.threads import ThreadPlace
 from sottovoce.schedules import same_for_all
 
@@ -125,6 +127,7 @@ def run(
     if noise not in ("simulated", "discrete"):
         raise ValueError(f"noise is {noise!r}: choose 'simulated' or 'discrete'")
     if isinstance(data, Table):
+        _one_process("a table split by columns")
         _refuse_for_tables(network=network, adjacency=adjacency, budget=budget, ledger=ledger)
         if noise == "discrete":
             raise ValueError("noise='discrete' is for records; memoised labels of a Table are exact without it")
@@ -143,15 +146,20 @@ def run(
             job_for = _deployed(problem, data, account, budget, ledger, every, performance)
         else:
             job_for = _simulated(problem, data, account, budget, ledger, seed, every, performance)
-    with keep_for_one_run(out):
-        folder = RunFolder.open(out, resume)
+    company = peers.current()
+    with keep_for_one_run(out if company.leads else None):
+        folder = RunFolder.shared(out, resume, company)
         job = job_for(folder)
         if evaluate is not None and not isinstance(data, Table):
             job = replace(job, report=replace(job.report, caveats=(*job.report.caveats, EVALUATED)))
-        last = drive(job, folder, resume, steps, evaluate, every, f"{type(method).__name__}", performance.progress)
-        result = job.place.result(last.leaves, last.stacked(), job.report)
+        progress = performance.progress if company.leads else False
+        try:
+            last = drive(job, folder, resume, steps, evaluate, every, f"{type(method).__name__}", progress)
+            result = job.place.result(last.leaves, last.stacked(), job.report)
+        except jax.errors.JaxRuntimeError as error:
+            company.lost(error)
         _advise(problem, result)
-        if folder.path is not None:
+        if folder.path is not None and company.leads:
             result.save(folder.path)
     return result
 
@@ -174,9 +182,11 @@ def drive(
     What a stretch will spend is charged before it runs. After each stretch the state is measured and, if it is time,
     stored. An interrupt stores the last complete stretch.
     """
-    place = job.place
-    if resume and folder.path is not None and (folder.path / CHECKPOINT).exists():
-        now = RunState.restore(folder.path, job.identity, like=place.shapes)
+    place, company, path = job.place, peers.current(), folder.path
+    stored = generations.latest(path, company) if resume and path is not None else None
+    if stored is not None:
+        assert path is not None
+        now = RunState.restore(path, stored, job.identity, place, company)
         job.starting(now.step)
     else:
         job.starting(0)
@@ -184,7 +194,15 @@ def drive(
         now = RunState(place.begin())
         now = now.noted(place.measure(now.leaves, 0, evaluate))
     saved = time.monotonic()
-    with Progress(title, steps, now.step, progress) as bar:
+
+    def keep() -> str:
+        """Store the last complete stretch."""
+        if path is None:
+            return "Nothing is stored, because the run has no folder"
+        now.save(path, job.identity, place, company)
+        return f"Stored at step {now.step}; resume=True (--resume) goes on from the last step that all have stored"
+
+    with Progress(title, steps, now.step, progress) as bar, company.guard(keep):
         try:
             while now.step < steps:
                 count = min(every - now.step % every, steps - now.step)
@@ -195,12 +213,14 @@ def drive(
                 after = now.moved(leaves, count, time.perf_counter() - began)
                 now = after.noted(place.measure(leaves, after.step, evaluate))
                 bar.show(now.step, now.latest())
-                if folder.path is not None and (time.monotonic() - saved > _SAVE_SECONDS or now.step == steps):
-                    now.save(folder.path, job.identity)
+                due = time.monotonic() - saved > _SAVE_SECONDS or now.step == steps
+                if path is not None and company.lead(partial(bool, due)):
+                    now.save(path, job.identity, place, company)
+                    generations.tidy(path, now.step, company)
                     saved = time.monotonic()
         except KeyboardInterrupt:
-            if folder.path is not None:
-                now.save(folder.path, job.identity)
+            if path is not None:
+                now.save(path, job.identity, place, company)
                 print(f"stopped at step {now.step}; resume=True (--resume) goes on from there", file=sys.stderr)
             raise
     return now
@@ -242,33 +262,42 @@ def _simulated(
     problem: Any, data: Any, account: Account, budget: Budget | None, ledger: Any, seed: int | None, every: int,
     performance: Performance,
 ) -> Callable[[RunFolder], Job]:  # fmt: skip
-    """Return how to make the job of a simulation: all agents as one array, on one device or several."""
-    layout = lay_out(data)
+    """Return how to make the job of a simulation: all agents as one array, or spread over devices and processes."""
+    company, devices = peers.current(), performance.devices
+    check_devices(devices)
+    spread = company.count * devices > 1
+    layout = lay_out(data, Grid(devices).held(account.population.parties) if spread else None)
     checks.finite(layout)
-    devices = performance.devices
-    check_devices(account.population.parties, devices)
-    program = f"{account.trace.fingerprint}|{account.method!r}|{_network_digest(account.network)}"
+    program = f"{account.trace.fingerprint}|{_described(account.method)}|{_network_digest(account.network)}"
     said = f"{SIMULATED if seed is not None else SECRET} (noise='discrete' is exact)"
     report = account.statement
     if report.private:
         report = replace(report, caveats=(*report.caveats, said), drawn="simulated" if seed is not None else "secret")
 
+    _require_same("program", program, company)
+
     def job(folder: RunFolder) -> Job:
         begin_with = folder.secret.hex() if seed is None else seed
-        given = (
-            account.trace,
-            problem,
-            layout,
-            agent_keys(begin_with, program, own_digests(layout)),
-            performance.chunk,
+        digests = own_digests(layout)
+        given = (account.trace, problem, layout, agent_keys(begin_with, program, digests), performance.chunk)
+        place: Place = MeshPlace(*given, devices) if spread else ArrayPlace(*given)
+        charging = list[Charging]()  # one ledger per run: the leader's
+
+        def open_ledger() -> None:
+            kept = ledger if ledger is not None else Ledger(folder.path / "ledger.jsonl" if folder.path else None)
+            charging.append(Charging(kept, folder.name, account))
+            if budget is not None:
+                charging[0].require(budget)
+
+        company.lead(open_ledger)
+        identity = _identity(account, digests, folder, every, seed=seed)
+        return Job(
+            place,
+            report,
+            identity,
+            lambda start, stop: company.lead(lambda: charging[0].charge(start, stop)),
+            lambda step: company.lead(lambda: charging[0].ensure(step, every)),
         )
-        place: Place = MeshPlace(*given, devices) if devices > 1 else ArrayPlace(*given)
-        kept = ledger if ledger is not None else Ledger(folder.path / "ledger.jsonl" if folder.path else None)
-        charging = Charging(kept, folder.name, account)
-        if budget is not None:
-            charging.require(budget)
-        identity = _identity(account, layout, folder, every, seed=seed)
-        return Job(place, report, identity, charging.charge, lambda step: charging.ensure(step, every))
 
     return job
 
@@ -277,6 +306,7 @@ def _deployed(
     problem: Any, data: Any, account: Account, budget: Budget | None, ledger: Any, every: int, performance: Performance
 ) -> Callable[[RunFolder], Job]:
     """Return how to make the job of a run with exact noise: a thread and a ledger per agent."""
+    _one_process("noise='discrete'")
     if isinstance(ledger, Ledger):
         raise ValueError("deployed agents keep a ledger each: give a list, ledger=[sv.Ledger(path), ...]")
     if performance.devices > 1:
@@ -303,9 +333,14 @@ def _deployed(
                 charging.require(budget, step)
 
         place = ThreadPlace.deployed(
-            account.trace, problem, layout, performance.chunk, lambda agent, t: charging.charge_own(agent, t, t + 1)
+            account.trace,
+            problem,
+            layout,
+            performance.chunk,
+            lambda agent, t: charging.charge_own(agent, t, t + 1),
+            folder.name,
         )
-        identity = _identity(account, layout, folder, every, noise="discrete")
+        identity = _identity(account, own_digests(layout), folder, every, noise="discrete")
         return Job(place, _as_drawn(account), identity, lambda start, stop: None, starting)  # agents pay by themselves
 
     return job
@@ -324,7 +359,7 @@ def _columns(
         account.charge(table.labels, run=_name_of_noise(folder, root, steps))
         place = ColumnsPlace(account, table, root)
         columns = table.columns
-        identity = {"method": repr(method), "steps": steps, "every": every, "seed": seed}
+        identity = {"method": _described(method), "steps": steps, "every": every, "seed": seed}
         if folder.path is not None:
             identity["program"] = fingerprint(account.trace.programs)
             identity["columns"] = folder.seal([columns.blocks, columns.upper, columns.lower])
@@ -339,21 +374,40 @@ def _name_of_noise(folder: RunFolder, root: Any, steps: int) -> str | None:
     return None if folder.path is None else folder.seal([jax.random.key_data(root), steps])
 
 
-def _identity(account: Account, layout: Layout, folder: RunFolder, every: int, **how: Any) -> dict[str, Any]:
-    """Return what must agree for a run to be continued; nothing where there is no folder to continue from."""
+def _identity(account: Account, digests: Sequence[bytes], folder: RunFolder, every: int, **how: Any) -> dict[str, Any]:
+    """Return what must agree for a run to be continued; nothing where there is no folder to continue from.
+
+    Each agent's records are sealed by themselves, so that it does not matter which process holds them.
+    """
     if folder.path is None:
         return {}
     network = account.network
-    held = [[sealed.unseal(), sealed.order] for _, sealed in sorted(layout.sealed.items())]
+    sealed = peers.current().gather([folder.seal([np.frombuffer(own, np.uint8)]) for own in digests])
     return {
-        "method": repr(account.method),
+        "method": _described(account.method),
         "steps": account.steps,
         "every": every,
         "network": f"{network.name}/{_network_digest(network)}",
         "program": account.trace.fingerprint,
-        "records": folder.seal(held),
+        "records": folder.seal([np.frombuffer("".join(one for own in sealed for one in own).encode(), np.uint8)]),
         **how,
     }
+
+
+def _require_same(what: str, mine: str, company: peers.Peers) -> None:
+    """Refuse to start where processes would run different things."""
+    said = company.gather(mine)
+    others = [rank for rank, theirs in enumerate(said) if theirs != said[0]]
+    if others:
+        raise ValueError(
+            f"process {others[0]} would run another {what} than process 0: all processes need the same code, run file "
+            "and settings"
+        )
+
+
+def _one_process(what: str) -> None:
+    if (count := peers.current().count) > 1:
+        raise ValueError(f"{what} runs in one process, and there are {count}: leave out --processes")
 
 
 def _seed_of_table(seed: int | None) -> int:
@@ -361,6 +415,14 @@ def _seed_of_table(seed: int | None) -> int:
     if seed is None:
         raise ValueError("seed is None: batches and directions of a Table are public, so give their seed")
     return seed
+
+
+def _described(method: Method) -> str:
+    """Return a method in words that are the same in every process.
+
+    An optax transformation shows where its functions lie in memory; what they compute is in the traced program.
+    """
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(method))
 
 
 def _network_digest(network: Network) -> str:

@@ -18,9 +18,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce.files import read_facts, reserved, sweep, write_facts
-from sottovoce.runtime import checkpoint
+from sottovoce.runtime import checkpoint, generations
+from sottovoce.runtime.peers import Peers
+from sottovoce.runtime.place import Place
 
-CHECKPOINT = "checkpoint.npz"
 VERSION = 1  # of run.json
 _RUN, _KIND = "run.json", "the name of a run"
 _UNKNOWN = "without it this run cannot be recognised; restore it from a copy, or choose another folder"
@@ -55,22 +56,29 @@ class RunState:
         """Return the history as arrays."""
         return {name: np.stack(values) for name, values in self.history.items()}
 
-    def save(self, folder: Path, identity: Mapping[str, Any]) -> None:
-        """Write the checkpoint; `identity` is what must agree for the run to be continued."""
+    def save(self, folder: Path, identity: Mapping[str, Any], place: Place, company: Peers) -> None:
+        """Write this process's checkpoint; `identity` is what must agree for the run to be continued."""
         history = {name: values.tolist() for name, values in self.stacked().items()}
         facts = {"identity": dict(identity), "step": self.step, "seconds": self.seconds, "history": history}
-        checkpoint.save(folder / CHECKPOINT, self.leaves, facts)
+        if place.holds is not None:
+            facts["agents"] = [place.holds.start, place.holds.stop]
+        file = generations.path(folder, self.step, company.rank, company.count)
+        checkpoint.save(file, place.stored(self.leaves), facts)
 
     @classmethod
-    def restore(cls, folder: Path, identity: Mapping[str, Any], like: Any) -> "RunState":
-        """Read the checkpoint of this very run; `like` gives the shapes of its leaves."""
-        path = folder / CHECKPOINT
-        stored = checkpoint.read_meta(path).get("identity", {})
-        differing = [key for key in identity if stored.get(key) != identity[key]]
-        if differing:
-            said = "; ".join(f"{key} was {stored.get(key)!s:.120} and is {identity[key]!s:.120}" for key in differing)
-            raise ValueError(f"{path} belongs to another run: {said}. Run into another folder, or undo the change.")
-        leaves, facts = checkpoint.load(path, like=like)
+    def restore(cls, folder: Path, step: int, identity: Mapping[str, Any], place: Place, company: Peers) -> "RunState":
+        """Read a step of this very run, whatever number of processes stored it."""
+        paths = generations.files(folder, step, company)
+        for path in paths:
+            stored = checkpoint.read_meta(path).get("identity", {})
+            differing = [key for key in identity if stored.get(key) != identity[key]]
+            if differing:
+                said = "; ".join(
+                    f"{key} was {stored.get(key)!s:.120} and is {identity[key]!s:.120}" for key in differing
+                )
+                raise ValueError(f"{path} belongs to another run: {said}. Run into another folder, or undo the change.")
+        leaves = place.restored(generations.rows(paths, place.shapes, place.holds))
+        facts = checkpoint.read_meta(paths[0])
         history = {name: tuple(np.asarray(v) for v in values) for name, values in facts["history"].items()}
         return cls(leaves, facts["step"], facts["seconds"], history)
 
@@ -112,9 +120,13 @@ class RunFolder:
         path = Path(out)
         if path.exists() and not path.is_dir():
             raise ValueError(f"{path} is a file: give a folder for the run")
-        begun = any((path / name).exists() for name in (CHECKPOINT, "result.json")) or any(
-            ledger.stat().st_size
-            for ledger in path.glob("ledger*.jsonl")  # killed before its first checkpoint
+        begun = (
+            generations.any_in(path)
+            or (path / "result.json").exists()
+            or any(
+                ledger.stat().st_size
+                for ledger in path.glob("ledger*.jsonl")  # killed before its first checkpoint
+            )
         )
         if begun and not resume:
             raise ValueError(f"{path} holds a run already: choose another folder, or go on with resume=True (--resume)")
@@ -127,6 +139,20 @@ class RunFolder:
             raise ValueError(f"{known} is missing, so this run cannot be recognised: choose another folder")
         write_facts(known, _KIND, VERSION, {"name": fresh.name, "secret": fresh.secret.hex()}, private=True)
         return cls(path, fresh.name, fresh.secret)
+
+    @classmethod
+    def shared(cls, out: str | Path | None, resume: bool, company: Peers) -> "RunFolder":
+        """Open the folder in the leader, and let all processes know the run by its name and secret."""
+
+        def opened() -> list[str]:
+            made = cls.open(out, resume)
+            return [made.name, made.secret.hex()]
+
+        name, secret = company.lead(opened)
+        path = None if out is None else Path(out)
+        if path is not None:
+            path.mkdir(parents=True, exist_ok=True)  # on another machine it may not be there
+        return cls(path, name, bytes.fromhex(secret))
 
     def seal(self, tree: Any) -> str:
         """Return a keyed digest of private arrays."""

@@ -1,177 +1,209 @@
-"""Each agent on a thread of its own, holding its own records only; messages travel through queues.
+"""Each agent on a thread of its own, holding its own records only; messages travel by a transport.
 
-This is the shape of a deployment. Example: the step of DP-SGD is three compiled pieces (up to the release, up to the
-exchange, after it); at the exchange the thread sends its value to its neighbours and waits for theirs. With
-``noise="discrete"`` batches and noise come from the operating system and are exact (`sottovoce.privacy.exact_gate`).
+This is the shape of a deployment. What an agent computes between two exchanges is one compiled program, with the sum of
+what it heard and its random keys inside. Example: the step of DP-SGD is one program up to the exchange and one after
+it. With ``noise="discrete"`` batches and noise come from the operating system and are exact
+(`sottovoce.privacy.exact_gate`), so drawing a batch and releasing are stops too.
 """
 
-import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
+from jax.extend.core import Literal as Constant
 
 from sottovoce.accounting.trace import Trace
 from sottovoce.data.sealed import Sealed
 from sottovoce.methods import equations
-from sottovoce.methods.agent import Known
+from sottovoce.networks import Network
 from sottovoce.privacy import exact_gate
-from sottovoce.runtime import answers, mixing
+from sottovoce.privacy.gate import Reading
+from sottovoce.runtime import mixing
 from sottovoce.runtime.answers import BatchRows, Moment
-from sottovoce.runtime.interpreter import Answer, play, walk
+from sottovoce.runtime.array import ArrayAnswers, Spec
+from sottovoce.runtime.interpreter import Answer, Segment, contains, play, walk
 from sottovoce.runtime.keys import secret_key, step_key
 from sottovoce.runtime.layout import Layout, alone
-from sottovoce.runtime.place import NEVER, RowsPlace, public
+from sottovoce.runtime.place import NEVER, WholePlace, public
+from sottovoce.runtime.transport import Message, MessageId, QueueTransport, Standing, Stopped, Transport
 
 NoiseSource = Literal["simulated", "discrete"]
-_GONE = object()  # what an agent that failed leaves in the others' inboxes
+Turns = tuple[tuple[JaxprEqn, Any], ...]  # the loops that a moment is in, and their turns
+STOPS = {
+    "simulated": frozenset({equations.mix_p}),
+    "discrete": equations.OURS - {equations.key_p, equations.loop_p},
+}
 
 
-class Stopped(Exception):
-    """The run was interrupted: a thread ends without a result."""
+@partial(jax.tree_util.register_dataclass, data_fields=["said", "weights"], meta_fields=[])
+@dataclass(frozen=True)
+class Heard:
+    """What was heard at an exchange, in the order of the senders' numbers: summed up inside the next program."""
+
+    said: Sequence[Any]
+    weights: Any
+
+    def total(self) -> jax.Array:
+        """Return the weighted sum."""
+        total = jnp.zeros_like(self.said[0])
+        for number, value in enumerate(self.said):
+            total = total + self.weights[number] * value
+        return total
 
 
-@dataclass
-class Post:
-    """The queues between agents for one stretch of steps: ``inboxes[hearer][sender]``."""
-
-    inboxes: list[dict[int, "queue.SimpleQueue[Any]"]]
-    stopping: threading.Event = field(default_factory=threading.Event)
-
-    @classmethod
-    def between(cls, agents: int) -> "Post":
-        """Return empty queues between all pairs."""
-        return cls([{sender: queue.SimpleQueue() for sender in range(agents)} for _ in range(agents)])
-
-    def send(self, sender: int, hearer: int, value: Any) -> None:
-        """Put a message into an inbox."""
-        self.inboxes[hearer][sender].put(value)
-
-    def receive(self, hearer: int, sender: int) -> Any:
-        """Wait for the next message of a sender."""
-        said = self.inboxes[hearer][sender].get()
-        if said is _GONE:
-            raise Stopped(f"agent {sender} is gone")
-        return said
-
-    def leave(self, agent: int) -> None:
-        """Tell everybody that this agent says nothing more."""
-        for inbox in self.inboxes:
-            inbox[agent].put(_GONE)
-
-    def stop(self) -> None:
-        """End all threads at their next exchange or step."""
-        self.stopping.set()
-        for agent in range(len(self.inboxes)):
-            self.leave(agent)
+def _settled(values: Sequence[Any]) -> list[Any]:
+    return [value.total() if isinstance(value, Heard) else value for value in values]
 
 
 class Programs:
-    """The compiled program of each equation that reads records, shared by all agents and steps."""
+    """The compiled programs of a trace, shared by all agents and steps."""
 
-    def __init__(self, known: Known, chunk: int) -> None:
-        self.known, self.chunk = known, chunk
-        self._made: dict[int, Callable[..., Any]] = {}
+    def __init__(self, trace: Trace, chunk: int) -> None:
+        self.spec, self.shown = Spec(trace, chunk), public(trace)
+        self._made: dict[tuple[Segment, str], Callable[..., list[Any]]] = {}
+        self._alone: dict[int, Segment] = {}
+        self._edges: dict[tuple[str, bool], Edges] = {}
+        self.settle, self.finish = jax.jit(_settled), jax.jit(self._finish)
+        told = contains([*trace.init.jaxpr.eqns, *trace.step.jaxpr.eqns], frozenset({equations.tell_p}))
+        self.standing: Standing = "disclosure" if told else "release"  # of all messages
 
-    def draw(self, equation: JaxprEqn, moment: Moment) -> BatchRows:
-        """Draw a batch by the simulation's coins."""
+    def between(self, segment: Segment, phase: str, loops: Sequence[JaxprEqn]) -> Callable[..., list[Any]]:
+        """Return the program of a segment, inside the loops that it always is in."""
 
-        def drawn(index: Any, t: Any, key: Any) -> Any:
-            return answers.draw(Moment(self.known, index, t, key, {}, self.chunk), equation).rows
+        def computed(root: Any, index: Any, t: Any, turns: Sequence[Any], records: Any, values: Any) -> list[Any]:
+            now = moment(self.spec, root, index, phase, t, tuple(zip(loops, turns)), records)
+            return segment(*_settled(values), answer=ArrayAnswers(self.spec, now))
 
-        program = self._made.setdefault(id(equation), jax.jit(drawn))
-        return BatchRows(program(moment.index, moment.t, moment.key), equation.params["sampling"])
+        made = self._made.get((segment, phase))  # to make one costs more than to run it
+        return made or self._made.setdefault((segment, phase), jax.jit(computed))
 
-    def read(self, equation: JaxprEqn, moment: Moment, values: list[Any]) -> list[Any]:
-        """Compute a simulated `release` or `mean`."""
-        sampling = values[0].sampling
+    def edges(self, over: str, others_only: bool) -> "Edges":
+        """Return who talks to whom at an exchange."""
+        found = self._edges.get((over, others_only))
+        return found or self._edges.setdefault(
+            (over, others_only), _edges(self.spec.trace.known.network, over, others_only)
+        )
 
-        def computed(records: Any, rows: Any, operands: Any, index: Any, t: Any, key: Any) -> list[Any]:
-            now = Moment(self.known, index, t, key, records, self.chunk)
-            mean = answers.mean(now, equation, [BatchRows(rows, sampling), *operands])
-            noisy = equation.primitive is equations.release_p
-            return jax.tree.leaves(answers.noised(now, equation, mean) if noisy else mean)
+    def alone(self, equation: JaxprEqn) -> Segment:
+        """Return the segment that is one equation, for whoever wants to see each answer."""
+        inputs = dict.fromkeys(var for var in equation.invars if not isinstance(var, Constant))
+        made = Segment((equation,), tuple(inputs), tuple(equation.outvars))
+        return self._alone.setdefault(id(equation), made)
 
-        program = self._made.setdefault(id(equation), jax.jit(computed))
-        return program(dict(moment.records), values[0].rows, values[1:], moment.index, moment.t, moment.key)
+    def _finish(self, state: Sequence[Any], broken: Any, t: Any) -> tuple[list[Any], Any]:
+        """Return the state, and when each public leaf was first not finite."""
+        leaves = _settled(state)
+        fine = jnp.array([jnp.all(jnp.isfinite(leaves[leaf])) for leaf in self.shown], bool)
+        return leaves, jnp.where(fine, broken, jnp.minimum(broken, t))
+
+
+def moment(spec: Spec, root: Any, index: Any, phase: str, t: Any, turns: Turns, records: Any) -> Moment:
+    """Return one agent's moment inside some loops' turns."""
+    now = Moment(spec.trace.known, index, t, step_key(root, index, phase, t), records, spec.chunk)
+    for loop, turn in turns:
+        now = now.inside(loop, turn)
+    return now
 
 
 @dataclass(frozen=True)
 class ThreadAnswers:
-    """Answers of one agent on its thread."""
+    """Answers of one agent on its thread, at one step."""
 
     me: int
-    moment: Moment
+    phase: str
+    t: int
+    root: Any
+    records: Mapping[str, Sealed]
     programs: Programs
-    post: Post
+    transport: Transport
     noise: NoiseSource
+    run: str
+    turns: Turns = ()
     compiled: ClassVar[bool] = True  # each piece between two stops is a program of its own
+
+    @property
+    def moment(self) -> Moment:
+        """The agent's moment, for observers."""
+        here = (self.root, jnp.int32(self.me), self.phase, jnp.int32(self.t), self.turns)
+        return moment(self.programs.spec, *here, self.records)
 
     def __call__(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Return an equation's results."""
-        if self.post.stopping.is_set():
-            raise Stopped("the run was interrupted")
-        kind, moment = equation.primitive, self.moment
+        kind = equation.primitive
+        if any(isinstance(value, Heard) for value in values):
+            values = self.programs.settle(values)
         if kind is equations.mix_p:
             return self.mix(equation, values)
         if kind is equations.loop_p:
             return self.loop(equation, values)
-        if kind is equations.key_p:
-            return [moment.named(equation)]
-        if self.noise == "discrete":
+        if kind in STOPS[self.noise]:
             return self.exact(equation, values)
-        if kind is equations.sample_p:
-            return [self.programs.draw(equation, moment)]
-        if kind is equations.tell_p:
-            return answers.noised(moment, equation, values)
-        return self.programs.read(equation, moment, values)
+        given = {var: value for var, value in zip(equation.invars, values) if not isinstance(var, Constant)}
+        return self.compute(self.programs.alone(equation), list(given.values()))
+
+    def compute(self, segment: Segment, values: list[Any]) -> list[Any]:
+        """Run what lies between two stops."""
+        loops, turns = [loop for loop, _ in self.turns], [np.int32(turn) for _, turn in self.turns]
+        here = (self.root, np.int32(self.me), np.int32(self.t), turns)
+        records = self.records if self.noise == "simulated" else {}
+        return self.programs.between(segment, self.phase, loops)(*here, dict(records), values)
 
     def exact(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Answer as deployed: secret coins, whole-number sums, exact noise."""
-        t = int(self.moment.t)
+        spec = self.programs.spec
+        counts = {level: int(n[self.me]) for level, n in sorted(spec.trace.known.population.counts.items())}
         if equation.primitive is equations.sample_p:
-            sampling, counts = equation.params["sampling"], self.moment.known.population.counts
-            rows = {level: exact_gate.draw(sampling, int(n[self.me]), t) for level, n in sorted(counts.items())}
-            return [BatchRows(rows, sampling)]
+            sampling = equation.params["sampling"]
+            return [BatchRows({level: exact_gate.draw(sampling, n, self.t) for level, n in counts.items()}, sampling)]
         release = equation.params["release"]
         if equation.primitive is not equations.release_p:
             raise ValueError(exact_gate.PRINTED.format(release.name))
-        readings, at = self.moment.readings(equation.params["asked"], values, values[0].sampling)
-        return jax.tree.leaves(exact_gate.release(readings, at, release, t, self.me, self.moment.chunk))
+        asked = equation.params["asked"]
+        batch, leaves, closed_over = asked.split(values)
+        readings = []
+        for function, given in zip(asked.functions, closed_over):  # no comprehension: few frames up to the records
+            whole = batch.sampling.denominator(counts[function.level], self.t)
+            readings.append(Reading(self.records[function.level], function, given, batch.rows[function.level], whole))
+        at = jax.tree.unflatten(asked.structure, leaves)
+        return jax.tree.leaves(exact_gate.release(readings, at, release, self.t, self.me, spec.chunk))
 
     def mix(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
-        """Send to those who hear, wait for those who are heard, add in the order of their numbers."""
-        network, over = self.moment.known.network, equation.params["over"]
-        column = network.matrix(over).tocsc()[:, [self.me]].tocoo()
-        for hearer, weight in zip(column.row, column.data):
-            if hearer != self.me and weight != 0:
-                self.post.send(self.me, int(hearer), values)
-        lists = mixing.neighbours(network, over, equation.params["others_only"])
-        total = [jnp.zeros_like(value) for value in values]
-        for sender, weight in zip(lists.senders[self.me], lists.weights[self.me]):
-            if weight != 0:
-                said = values if sender == self.me else self.post.receive(self.me, int(sender))
-                total = [mine + weight * other for mine, other in zip(total, said)]
-        return total
+        """Send to those who hear, wait for those who are heard; the sum is part of the next program."""
+        over, others_only = equation.params["over"], equation.params["others_only"]
+        edges = self.programs.edges(over, others_only)
+        turns = "".join(f", turn {turn}" for _, turn in self.turns)
+        tag = f"{self.phase}: {over} {equation.params['number']}{turns}"
+        mine = Message(MessageId(self.run, self.t, self.me, tag), tuple(values), self.programs.standing)
+        for hearer in edges.hearers[self.me]:
+            self.transport.send(hearer, mine)
+        said = [
+            values if sender == self.me else self.transport.receive(self.me, replace(mine.id, sender=sender))
+            for sender in edges.senders[self.me]
+        ]
+        if not said:
+            return [jnp.zeros_like(value) for value in values]
+        return [Heard(list(heard), edges.weights[self.me]) for heard in zip(*said)]
 
     def loop(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Run the turns one by one: messages inside must really be sent."""
         body, consts = equation.params["body"], equation.params["consts"]
 
         def turn(k: Any, carry: list[Any]) -> list[Any]:
-            return play(walk(body, (), [*values[:consts], *carry], compiled=True), self.inside(equation, k))
+            inside = self.inside(equation, k)
+            given = [*values[:consts], *carry]
+            return play(walk(body, (), given, True, STOPS[self.noise], inside.compute), inside)
 
         return self.repeat(equation.params["times"], turn, list(values[consts:]))
 
     def inside(self, loop: JaxprEqn, turn: Any) -> "ThreadAnswers":
         """Return the answers inside one turn of a loop."""
-        return ThreadAnswers(self.me, self.moment.inside(loop, turn), self.programs, self.post, self.noise)
+        return replace(self, turns=(*self.turns, (loop, turn)))
 
     def repeat(self, times: int, turn: Callable[[Any, Any], Any], carry: Any) -> Any:
         """Return the carry after all turns."""
@@ -180,12 +212,33 @@ class ThreadAnswers:
         return carry
 
 
-class ThreadPlace(RowsPlace):
+@dataclass(frozen=True)
+class Edges:
+    """Per agent: who hears it (itself apart), whom it hears, in the order of their numbers, and with which weights."""
+
+    hearers: list[list[int]]
+    senders: list[list[int]]
+    weights: list[np.ndarray]
+
+
+def _edges(network: Network, over: str, others_only: bool) -> Edges:
+    lists = mixing.neighbours(network, over, others_only)
+    kept = [weights != 0 for weights in lists.weights]
+    senders = [row[used].tolist() for row, used in zip(lists.senders, kept)]
+    hearers: list[list[int]] = [[] for _ in senders]
+    for hearer, heard in enumerate(senders):
+        for sender in heard:
+            if sender != hearer:
+                hearers[sender].append(hearer)
+    return Edges(hearers, senders, [weights[used] for weights, used in zip(lists.weights, kept)])
+
+
+class ThreadPlace(WholePlace):
     """One thread per agent.
 
     `pay(agent, t)` is called by each agent before `init` (with step 0) and before each of its steps, so that a deployed
     agent charges its own ledger before it releases anything; to pay twice for a step is to pay once. `observe` may wrap
-    an agent's answers, for an audit.
+    an agent's answers, for an audit. Messages carry the name `run`.
     """
 
     def __init__(
@@ -198,10 +251,11 @@ class ThreadPlace(RowsPlace):
         noise: NoiseSource = "simulated",
         pay: Callable[[int, int], None] = lambda agent, t: None,
         observe: Callable[[ThreadAnswers], Answer] = lambda answers: answers,
+        run: str = "",
     ) -> None:
         super().__init__(trace, problem, deployed=noise == "discrete")
         self.records, self.roots, self.noise, self.pay, self.observe = records, roots, noise, pay, observe
-        self.programs = _programs(trace, chunk)
+        self.programs, self.run = _programs(trace, chunk), run
 
     @classmethod
     def simulated(cls, trace: Trace, problem: Any, layout: Layout, root: jax.Array, chunk: int) -> "ThreadPlace":
@@ -212,58 +266,62 @@ class ThreadPlace(RowsPlace):
 
     @classmethod
     def deployed(
-        cls, trace: Trace, problem: Any, layout: Layout, chunk: int, pay: Callable[[int, int], None]
+        cls, trace: Trace, problem: Any, layout: Layout, chunk: int, pay: Callable[[int, int], None], run: str = ""
     ) -> "ThreadPlace":
         """Return the place with exact noise and coins from the operating system; keys for own choices are secret."""
         agents = range(layout.population.parties)
         records, roots = [own_records(layout, me) for me in agents], [secret_key() for _ in agents]
-        return cls(trace, problem, records, roots, chunk, "discrete", pay)
+        return cls(trace, problem, records, roots, chunk, "discrete", pay, run=run)
 
     def begin(self) -> list[Any]:
         """Return the first state."""
-        return self._together(lambda me, post: self._init(me, post))[0]
+        return self._together(self._init)[0]
 
     def advance(self, state: list[Any], first: int, count: int) -> tuple[list[Any], np.ndarray]:
         """Run `count` steps of every agent."""
-        own = [[leaf[me] for leaf in state] for me in range(len(self.records))]
-        return self._together(lambda me, post: self._steps(me, post, own[me], first, count))
+        held = [np.asarray(leaf) if jnp.issubdtype(leaf.dtype, np.number) else leaf for leaf in state]
+        own = [[leaf[me] for leaf in held] for me in range(len(self.records))]
+        return self._together(lambda me, transport: self._steps(me, transport, own[me], first, count))
 
-    def _init(self, me: int, post: Post) -> tuple[list[Any], np.ndarray]:
-        first = self.trace.init
+    def _init(self, me: int, transport: Transport) -> tuple[list[Any], Any]:
         self.pay(me, 0)  # what `init` releases is charged with step 0
-        index = jnp.int32(me)
-        answer = self._answers(me, "init", 0, post)
-        return play(walk(first.jaxpr, first.consts, [index], compiled=True), answer), np.empty(0, np.int32)
+        state = self._live(me, "init", 0, transport, [np.int32(me)])
+        return self.programs.finish(state, self._fine, np.int32(0))[0], self._fine
 
-    def _steps(self, me: int, post: Post, state: list[Any], first: int, count: int) -> tuple[list[Any], np.ndarray]:
-        step, shown = self.trace.step, public(self.trace)
-        broken = np.full(len(shown), NEVER, np.int32)
+    def _steps(self, me: int, transport: Transport, state: list[Any], first: int, count: int) -> tuple[list[Any], Any]:
+        broken = self._fine
         for t in range(first, first + count):
             self.pay(me, t)  # step 0 again: where a run goes on from its first state, `init` has not paid for it
-            answer = self._answers(me, "step", t, post)
-            arguments = [jnp.int32(me), jnp.int32(t), *state]
-            state = play(walk(step.jaxpr, step.consts, arguments, compiled=True), answer)
-            fine = np.array([bool(jnp.isfinite(state[leaf]).all()) for leaf in shown], bool)
-            broken = np.where(fine, broken, np.minimum(broken, t)).astype(np.int32)
+            state = self._live(me, "step", t, transport, [np.int32(me), np.int32(t), *state])
+            state, broken = self.programs.finish(state, broken, np.int32(t))
         return state, broken
 
-    def _answers(self, me: int, phase: str, t: int, post: Post) -> Answer:
-        index, now = jnp.int32(me), jnp.int32(t)
-        key = step_key(self.roots[me], index, phase, now)
-        moment = Moment(self.trace.known, index, now, key, self.records[me], self.programs.chunk)
-        return self.observe(ThreadAnswers(me, moment, self.programs, post, self.noise))
+    @property
+    def _fine(self) -> np.ndarray:
+        return np.full(len(self.programs.shown), NEVER, np.int32)
 
-    def _together(self, life: Callable[[int, Post], tuple[list[Any], np.ndarray]]) -> tuple[list[Any], np.ndarray]:
+    def _live(self, me: int, phase: str, t: int, transport: Transport, arguments: list[Any]) -> list[Any]:
+        """Return one agent's state after `init` or after a step."""
+        transport.check()
+        closed = self.trace.init if phase == "init" else self.trace.step
+        own = ThreadAnswers(
+            me, phase, t, self.roots[me], self.records[me], self.programs, transport, self.noise, self.run
+        )
+        answer = self.observe(own)
+        stops = STOPS[self.noise] if answer is own else equations.OURS  # an observer wants to see each answer
+        return play(walk(closed.jaxpr, closed.consts, arguments, True, stops, own.compute), answer)
+
+    def _together(self, life: Callable[[int, Transport], tuple[list[Any], Any]]) -> tuple[list[Any], np.ndarray]:
         """Run all agents' lives, each on a thread; return their states, stacked, and the first broken steps."""
         agents = len(self.records)
-        post, ends, failures = Post.between(agents), [None] * agents, list[BaseException]()
+        transport, ends, failures = QueueTransport(), [None] * agents, list[BaseException]()
 
         def one(me: int) -> None:
             try:
-                ends[me] = life(me, post)  # type: ignore[call-overload]
+                ends[me] = life(me, transport)  # type: ignore[call-overload]
             except BaseException as failure:
                 failures.append(failure)
-                post.leave(me)
+                transport.leave(me)
 
         threads = [threading.Thread(target=one, args=(me,), daemon=True) for me in range(agents)]
         try:
@@ -272,7 +330,7 @@ class ThreadPlace(RowsPlace):
             for thread in threads:
                 thread.join()
         except BaseException:
-            post.stop()
+            transport.stop()
             for thread in threads:
                 if thread.ident is not None:
                     thread.join()
@@ -287,7 +345,7 @@ class ThreadPlace(RowsPlace):
 @lru_cache(maxsize=16)
 def _programs(trace: Trace, chunk: int) -> Programs:
     """Return the programs of a trace: another run of it finds them compiled."""
-    return Programs(trace.known, chunk)
+    return Programs(trace, chunk)
 
 
 def own_records(layout: Layout, me: int) -> dict[str, Sealed]:

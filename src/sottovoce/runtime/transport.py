@@ -1,0 +1,229 @@
+"""How agents' messages travel: send and receive per edge, with deadlines and retries.
+
+A transport knows nothing of methods or records. What it carries is what `mix` says, which an agent may let go of: see
+`Standing`. Example: agent 2 sends `Message(MessageId("run", 7, 2, "mix 4"), ...)` to agent 3; agent 3 asks for exactly
+this id, so a message that comes twice, late or out of turn does no harm.
+
+A driver implements `_put`, `_take`, `leave`, `stop` and `check`. `QueueTransport`, between threads, is the first.
+"""
+
+import json
+import math
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, final
+
+import jax
+import numpy as np
+
+Standing = Literal["release", "disclosure"]
+"""Why a message may leave: it follows from releases that the ledger holds (or from nothing private), or it discloses
+private state with noise, as printed designs do."""
+
+
+class Stopped(Exception):
+    """The run was interrupted: an agent ends without a result."""
+
+
+class PeerGone(Stopped):
+    """A peer left the run, so nothing more will come from it."""
+
+
+class Silence(TimeoutError):
+    """A peer said nothing, or could not be reached, within the deadline."""
+
+
+@dataclass(frozen=True)
+class MessageId:
+    """Which message: the run, the round (step), who says it, and at which question of the step (`tag`)."""
+
+    run: str
+    round: int
+    sender: int
+    tag: str
+
+    def __str__(self) -> str:
+        return f"{self.tag} of agent {self.sender} in round {self.round}"
+
+
+@dataclass(frozen=True)
+class Message:
+    """Arrays under an id.
+
+    >>> said = Message(MessageId("r", 3, 0, "mix 1"), (np.arange(3.0),), "release")
+    >>> back = Message.from_bytes(said.to_bytes())
+    >>> str(back.id), back.values[0].tolist(), back.standing
+    ('mix 1 of agent 0 in round 3', [0.0, 1.0, 2.0], 'release')
+    """
+
+    id: MessageId
+    values: Sequence[Any]
+    standing: Standing
+
+    def to_bytes(self) -> bytes:
+        """Return one line of JSON that describes the message, and the arrays' bytes."""
+        held = [np.asarray(value) for value in self.values]
+        arrays = [(str(value.dtype), value.shape) for value in held]
+        head = json.dumps({"id": asdict(self.id), "standing": self.standing, "arrays": arrays})
+        return b"\n".join([head.encode(), b"".join(np.ascontiguousarray(value).tobytes() for value in held)])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Message":
+        """Read what `to_bytes` wrote; ValueError if the bytes are no message."""
+        try:
+            head, _, body = data.partition(b"\n")
+            facts, values, start = json.loads(head), [], 0
+            for name, shape in facts["arrays"]:
+                kind, count = jax.numpy.dtype(name), math.prod(shape)
+                values.append(np.frombuffer(body, kind, count, start).reshape(shape))
+                start += kind.itemsize * count
+            if start != len(body):
+                raise ValueError(f"{len(body) - start} bytes too many")
+            if facts["standing"] not in ("release", "disclosure"):
+                raise ValueError(f"standing {facts['standing']!r}")
+            return cls(MessageId(**facts["id"]), tuple(values), facts["standing"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"these bytes are no message ({type(error).__name__}: {error!s:.100})") from error
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a message is waited for (None: as long as its sender is there), and how often sending is tried again.
+
+    >>> Patience(seconds=5.0).retries
+    3
+    """
+
+    seconds: float | None = None
+    retries: int = 3
+    pause: float = 0.2  # before the first retry; doubled before each further one
+
+
+class Transport(ABC):
+    """Messages along edges. One agent is one sender and one hearer; each calls from its own thread only."""
+
+    def __init__(self, patience: Patience) -> None:
+        self.patience = patience
+        self._early: dict[tuple[int, MessageId], Message] = {}
+
+    @abstractmethod
+    def _put(self, hearer: int, message: Message) -> None:
+        """Hand a message over; OSError if that failed and may be tried again. It may arrive twice."""
+
+    @abstractmethod
+    def _take(self, hearer: int, sender: int, seconds: float | None) -> Message | None:
+        """Return the next message of a sender, or None if nothing comes in time; `PeerGone` if nothing ever will."""
+
+    @abstractmethod
+    def leave(self, agent: int) -> None:
+        """Tell everybody that this agent says nothing more."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Make every agent end at its next exchange."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `Stopped` if the run was interrupted."""
+
+    @final
+    def send(self, hearer: int, message: Message) -> None:
+        """Send a message; try again where handing it over fails."""
+        pause = self.patience.pause
+        for attempt in range(self.patience.retries + 1):
+            try:
+                return self._put(hearer, message)
+            except OSError as error:
+                if attempt == self.patience.retries:
+                    raise Silence(
+                        f"{message.id} did not reach agent {hearer} in {attempt + 1} attempts ({error}): is its "
+                        "process running, and the network between the two up?"
+                    ) from error
+                time.sleep(pause)
+                pause *= 2
+
+    @final
+    def receive(self, hearer: int, wanted: MessageId) -> Sequence[Any]:
+        """Wait for one message and return its arrays; keep those that come before their turn, drop repeated ones."""
+        if (early := self._early.pop((hearer, wanted), None)) is not None:
+            return early.values
+        seconds = self.patience.seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            message = self._take(hearer, wanted.sender, left)
+            if message is None:
+                raise Silence(
+                    f"agent {hearer} waited {seconds:g} seconds for {wanted}, and it did not come: is the sender's "
+                    "process running, and the network between the two up?"
+                )
+            if message.id == wanted:
+                return message.values
+            if (
+                message.id.run == wanted.run and message.id.round >= wanted.round
+            ):  # what is over, or of another run, goes
+                self._early[hearer, message.id] = message
+
+
+class QueueTransport(Transport):
+    """Queues between threads of one process.
+
+    >>> between = QueueTransport()
+    >>> between.send(1, Message(MessageId("r", 0, 0, "mix 1"), (np.float32(2),), "release"))
+    >>> between.receive(1, MessageId("r", 0, 0, "mix 1"))
+    (np.float32(2.0),)
+    """
+
+    def __init__(self, patience: Patience = Patience()) -> None:  # noqa: B008  (a frozen value)
+        super().__init__(patience)
+        self._inboxes: dict[tuple[int, int], queue.SimpleQueue[Message | None]] = {}
+        self._gone: set[int] = set()
+        self._lock = threading.Lock()
+        self._stopping = False
+
+    def _put(self, hearer: int, message: Message) -> None:
+        self.check()
+        self._inbox(hearer, message.id.sender).put(message)
+
+    def _take(self, hearer: int, sender: int, seconds: float | None) -> Message | None:
+        try:
+            message = self._inbox(hearer, sender).get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if message is None:
+            self.check()
+            raise PeerGone(f"agent {sender} is gone")
+        return message
+
+    def check(self) -> None:
+        """Look at the flag that `stop` sets."""
+        if self._stopping:
+            raise Stopped("the run was interrupted")
+
+    def leave(self, agent: int) -> None:
+        """Leave a last word in all inboxes, those that are opened later too."""
+        with self._lock:
+            self._gone.add(agent)
+            for (_, sender), inbox in self._inboxes.items():
+                if sender == agent:
+                    inbox.put(None)
+
+    def stop(self) -> None:
+        """Wake everybody."""
+        with self._lock:
+            self._stopping = True
+            for inbox in self._inboxes.values():
+                inbox.put(None)
+
+    def _inbox(self, hearer: int, sender: int) -> "queue.SimpleQueue[Message | None]":
+        found = self._inboxes.get((hearer, sender))
+        if found is None:
+            with self._lock:
+                found = self._inboxes.setdefault((hearer, sender), queue.SimpleQueue())
+                if self._stopping or sender in self._gone:
+                    found.put(None)
+        return found
