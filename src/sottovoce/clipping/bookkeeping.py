@@ -34,6 +34,8 @@ from sottovoce.trees import Tree
 SAFETY = 1e-5  # records are clipped to C (1 - SAFETY), which leaves room for the rounding of the sum itself
 _SLACK = 4e-6  # norms are raised by this relative amount, which leaves room for the rounding of their own sums
 _EXPLICIT_ELEMENTS = 2**24  # per-record gradients held at once, unless `chunk` says otherwise
+_CACHED_ELEMENTS = 2**20  # on a CPU: numbers kept at once, so that they stay in its cache
+_FEWEST = 32  # records at once, however many numbers each keeps: fewer would not fill the products of matrices
 
 
 def clipped_sum(
@@ -94,8 +96,7 @@ def clipped_sum(
             f"weights have shape {weights.shape} and there are {count} records: give one weight per record"
         )
 
-    def part(total: list[Array], batch: tuple[Tree, Array]) -> tuple[list[Array], None]:
-        records, weights = batch
+    def clipped(total: list[Array], records: Tree, weights: Array) -> list[Array]:
         book = plan.keep(records)
         finite = jnp.isfinite(book.sizes)
         kept = finite & (weights != 0)
@@ -106,7 +107,14 @@ def clipped_sum(
         parts = jax.lax.cond(
             largest(~jnp.all(finite)), lambda: plan.add_up(book, kept, scale), lambda: plan.add_up(book, None, scale)
         )
-        return [a + b for a, b in zip(total, parts)], None
+        return [a + b for a, b in zip(total, parts)]
+
+    def part(total: list[Array], batch: tuple[Tree, Array]) -> tuple[list[Array], None]:
+        if len(batch[1]) == count:
+            return clipped(total, *batch), None
+        # a batch that is drawn at random has room for many more records than it mostly holds
+        filled = largest(jnp.any(batch[1] != 0))
+        return jax.lax.cond(filled, clipped, lambda total, *_: total, total, *batch), None
 
     nothing = [plan.zeros(leaf) for leaf in plan.leaves]
     return jax.tree.unflatten(plan.treedef, _in_chunks(part, nothing, records, weights, plan.chunk(count, chunk))[0])
@@ -142,7 +150,7 @@ class _Book:
 
     factors: list[list[Array]]
     cotangents: list[Array]
-    explicit: dict[int, Array]  # gradients of the leaves that are not kept in factors
+    explicit: dict[int, list[Array]]  # gradients of the leaves that are not kept in factors, per block or whole
     sizes: Array
 
 
@@ -158,6 +166,7 @@ class _Plan:
     results: list[jax.ShapeDtypeStruct]
     direct: list[int]  # leaves with a tap of their own
     blocks: dict[int, list[Block]]  # leaves kept in factors
+    written: dict[int, list[Block]]  # leaves whose gradients are written out, each block in the order of its products
     axes: tuple[str, ...]  # inside shard_map: the mesh axes over which records or parameters vary
 
     def zeros(self, like: Any) -> Array:
@@ -168,7 +177,12 @@ class _Plan:
             raise ValueError(f"chunk is {chunk}: give the number of records to treat at once, or None")
         explicit = {*self.direct, *(use.leaf for use in self.uses if use.leaf not in self.blocks)}
         elements = sum(self.leaves[i].size for i in explicit)
-        return min(count, chunk or max(1, _EXPLICIT_ELEMENTS // max(1, elements)))
+        at_once = max(1, _EXPLICIT_ELEMENTS // max(1, elements))
+        if jax.default_backend() == "cpu":
+            kept = elements + sum(use.positions * sum(use.where.shape[1:]) for use in self.uses)
+            at_once = min(at_once, max(_FEWEST, _CACHED_ELEMENTS // max(1, kept)))
+        chunks = -(-count // at_once)
+        return min(count, chunk or -(-count // chunks))
 
     def keep(self, records: Tree) -> _Book:
         """Run one backward pass to the taps, and compute the norms from the cotangents that arrive there."""
@@ -180,13 +194,15 @@ class _Plan:
 
         zeros = [self.zeros(r) for r in self.results], {i: self.zeros(self.leaves[i]) for i in self.direct}
         rows = jax.tree.leaves(records)
-        (cotangents, explicit), factors = jax.vmap(jax.grad(tapped, has_aux=True), (None, 0))(zeros, rows)
+        (cotangents, own), factors = jax.vmap(jax.grad(tapped, has_aux=True), (None, 0))(zeros, rows)
         for use, a, d in zip(self.uses, factors, cotangents):
-            if use.leaf not in self.blocks:
-                one = jax.tree.map(lambda x: x[:, None], (a, d))  # one record at a time
-                gradient = jax.vmap(lambda a, d, use=use: use.gradient(a, d, self.leaves[use.leaf]))(*one)
-                explicit[use.leaf] = explicit[use.leaf] + gradient if use.leaf in explicit else gradient
-        parts = [norms.length(wide(g.reshape(len(g), -1)), self.norm) for g in explicit.values()]
+            if use.leaf not in self.blocks and use.leaf not in self.written:
+                leaf = self.leaves[use.leaf]
+                gradient = jax.vmap(use.unlay, (0, None))(use.gradients(a, d), leaf)
+                own[use.leaf] = own[use.leaf] + gradient if use.leaf in own else gradient
+        explicit = {i: [gradient] for i, gradient in own.items()}
+        explicit |= {i: [block.gradients(factors, cotangents) for block in of] for i, of in self.written.items()}
+        parts = [norms.length(wide(g.reshape(len(g), -1)), self.norm) for of in explicit.values() for g in of]
         for block in (b for blocks in self.blocks.values() for b in blocks):
             parts.append(jax.vmap(block.size, (0, 0, None))(factors, cotangents, self.norm))
         sizes = norms.together(parts, self.norm) * (1 + _SLACK) if parts else jnp.zeros(len(rows[0]))
@@ -201,11 +217,15 @@ class _Plan:
             return scaled if kept is None else jnp.where(kept.reshape(shape), scaled, jnp.zeros((), scaled.dtype))
 
         total = [self.zeros(leaf) for leaf in self.leaves]
-        for i, gradient in book.explicit.items():
-            total[i] = jnp.sum(mask(gradient, scale), 0)
+        for i, gradients in book.explicit.items():
+            sums = [jnp.tensordot(scale, mask(wide(g)), 1, precision=jax.lax.Precision.HIGHEST) for g in gradients]
+            if i in self.written:
+                sums = [block.unlay(laid, self.leaves[i]) for block, laid in zip(self.written[i], sums)]
+            total[i] = sum(sums[1:], sums[0]).astype(total[i].dtype)
         for use, a, d in zip(self.uses, book.factors, book.cotangents):
             if use.leaf in self.blocks:
-                total[use.leaf] += use.gradient(jax.tree.map(mask, a), mask(d, scale), self.leaves[use.leaf])
+                laid = use.gradient(jax.tree.map(mask, a), mask(d, scale))
+                total[use.leaf] += use.unlay(laid, self.leaves[use.leaf])
         return total
 
 
@@ -232,14 +252,14 @@ def _plan(fn: Callable[[Tree, Tree], Array], at: Tree, records: Tree, norm: str)
         leaves,
         jax.tree.leaves(record),
     )
-    blocks = {}
+    blocks, written = {}, {}
     for i, leaf in enumerate(leaves):
-        found = (
-            None if i in taps.direct else blocks_of(leaf.size, [(k, u) for k, u in enumerate(taps.uses) if u.leaf == i])
-        )
-        if found is not None and all(is_cheaper_in_factors(block, norm) for block in found):
-            blocks[i] = found
-    return _Plan(closed, treedef, leaves, norm, taps.uses, taps.results, sorted(taps.direct), blocks, axes)
+        uses = [(k, use) for k, use in enumerate(taps.uses) if use.leaf == i]
+        found = None if i in taps.direct or not uses else blocks_of(leaf.size, uses)
+        if found is not None:
+            cheap = all(is_cheaper_in_factors(block, norm) for block in found)
+            (blocks if cheap else written)[i] = found
+    return _Plan(closed, treedef, leaves, norm, taps.uses, taps.results, sorted(taps.direct), blocks, written, axes)
 
 
 def _varying(x: Array) -> frozenset[str]:

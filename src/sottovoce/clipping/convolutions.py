@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -45,18 +46,19 @@ def _convolution(images: Any, kernel: Any, **params: Any) -> Callable[[Array, Ar
         if groups == 1:
             x, w, geometry = _folded(x, w, *full)
         channels, features = w.shape[-2:]
-        slices = _slices(x, jnp.zeros((), x.dtype), *geometry)
-        batch, *space = slices[0].shape[:-1]
+        patches = _patches(x, *geometry)
+        batch, *space = patches.shape[:-1]
         if groups == 1:
-            patches, w = jnp.concatenate(slices, -1), w.reshape(-1, features)
+            w = w.reshape(-1, features)
             out = lax.dot_general(patches, w, (((patches.ndim - 1,), (0,)), ((), ())), **precision)
         else:
             # the group comes first in the batch or among the channels, and first among the features
-            split = [s.reshape(by_batch, batch // by_batch, *space, by_feature, channels) for s in slices]
-            patches = jnp.concatenate(split, -1)
+            places = math.prod(window)
+            split = patches.reshape(by_batch, batch // by_batch, *space, places, by_feature, channels)
+            split = jnp.moveaxis(split, -2, -3).reshape(*split.shape[:-3], by_feature, places * channels)
             w = w.reshape(-1, groups, features // groups)
-            group_axis = 0 if by_batch > 1 else patches.ndim - 2
-            out = lax.dot_general(patches, w, (((patches.ndim - 1,), (0,)), ((group_axis,), (1,))), **precision)
+            group_axis = 0 if by_batch > 1 else split.ndim - 2
+            out = lax.dot_general(split, w, (((split.ndim - 1,), (0,)), ((group_axis,), (1,))), **precision)
             out = jnp.moveaxis(out, 0, -2).reshape(batch // by_batch, *space, features)
         # out is batch, space, features: bring each to its place
         order = np.argsort([out_spec[0], *out_spec[2:], out_spec[1]])
@@ -105,10 +107,7 @@ def _largest(x: Any, **params: Any) -> Callable[[Array], Array] | None:
         return None
 
     def pool(x: Array) -> Array:
-        best, *others = _slices(x[None, ..., None], jnp.array(-jnp.inf, x.dtype), *geometry)
-        for other in others:
-            best = lax.select(_stays(best, other), best, other)
-        return best[0, ..., 0]
+        return _fold(x, jnp.array(-jnp.inf, x.dtype), _larger, *geometry)
 
     return pool if jnp.issubdtype(x.dtype, jnp.floating) else None
 
@@ -120,12 +119,12 @@ def _tangent_of_largest(tangent: Any, x: Any, **params: Any) -> Callable[[Array,
         return None
 
     def pool(tangent: Array, x: Array) -> Array:
-        best, *others = _slices(x[None, ..., None], jnp.array(-jnp.inf, x.dtype), *geometry)
-        there, *theirs = _slices(tangent[None, ..., None], jnp.zeros((), tangent.dtype), *geometry)
-        for other, its in zip(others, theirs):
-            stays = _stays(best, other)
-            best, there = lax.select(stays, best, other), lax.select(stays, there, its)
-        return there[0, ..., 0]
+        def larger(best: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+            stays = _stays(best[0], other[0])
+            return lax.select(stays, best[0], other[0]), lax.select(stays, best[1], other[1])
+
+        fill = jnp.array(-jnp.inf, x.dtype), jnp.zeros((), tangent.dtype)
+        return _fold((x, tangent), fill, larger, *geometry)[1]
 
     return pool
 
@@ -134,9 +133,20 @@ def _sum(x: Any, **params: Any) -> Callable[[Array], Array] | None:
     geometry = _geometry(params)
 
     def pool(x: Array) -> Array:
-        return reduce(lax.add, _slices(x[None, ..., None], jnp.zeros((), x.dtype), *geometry))[0, ..., 0]
+        return _fold(x, jnp.zeros((), x.dtype), lax.add, *geometry)
 
     return None if _is_too_large(geometry[0]) else pool
+
+
+@jax.custom_jvp
+def _larger(best: Array, other: Array) -> Array:
+    """Return the larger value. A maximum is cheap enough to be computed wherever it is needed, a selection is not."""
+    return lax.max(best, other)
+
+
+@_larger.defjvp
+def _tangent_of_larger(values: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    return _larger(*values), lax.select(_stays(*values), *tangents)
 
 
 def _stays(best: Array, other: Array) -> Array:
@@ -152,31 +162,58 @@ def _is_too_large(window: Sequence[int]) -> bool:
     return math.prod(window) > _MOST_SLICES
 
 
-def _slices(
+def _patches(
     x: Array,
-    fill: Array,
     window: Sequence[int],
     strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
     base_dilation: Sequence[int],
     window_dilation: Sequence[int],
-) -> list[Array]:
-    """Return one array per place in the window: what that place meets as the window moves over x.
+) -> Array:
+    """Put what the window meets at each of its positions side by side in the channels; x is (batch, space, channels).
 
-    x has the axes (batch, space, channels).
+    One dimension after the other, so a 3 x 3 window takes three slices twice instead of nine, and those of the second
+    turn are three times longer in memory.
     """
-    edges = [(low, high, gap - 1) for (low, high), gap in zip(padding, base_dilation)]
-    x = lax.pad(x, fill, [(0, 0, 0), *edges, (0, 0, 0)])
-    moves = [
-        (n - (size - 1) * gap - 1) // stride + 1
-        for n, size, gap, stride in zip(x.shape[1:-1], window, window_dilation, strides)
+    x = _padded(x, jnp.zeros((), x.dtype), ((0, 0), *padding, (0, 0)), (1, *base_dilation, 1))
+    for axis in reversed(range(len(window))):
+        moves = window[axis], strides[axis], window_dilation[axis]
+        x = jnp.concatenate(_slices(x, 1 + axis, *moves), -1)
+    return x
+
+
+def _fold(
+    x: Any,
+    fill: Any,
+    join: Callable[[Any, Any], Any],
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    base_dilation: Sequence[int],
+    window_dilation: Sequence[int],
+) -> Any:
+    """Join what the window meets, one dimension after the other; the first dimension comes last.
+
+    Where `join` keeps the first of equals, the result is then the first of equals in the order of the window.
+    """
+    x = jax.tree.map(lambda x, fill: _padded(x, fill, padding, base_dilation), x, fill)
+    for axis in reversed(range(len(window))):
+        moves = window[axis], strides[axis], window_dilation[axis]
+        slices = jax.tree.map(lambda x, axis=axis, moves=moves: _slices(x, axis, *moves), x)
+        x = reduce(join, zip(*slices) if isinstance(x, tuple) else slices)
+    return x
+
+
+def _padded(x: Array, fill: Array, padding: Sequence[tuple[int, int]], dilation: Sequence[int]) -> Array:
+    return lax.pad(x, fill, [(low, high, gap - 1) for (low, high), gap in zip(padding, dilation)])
+
+
+def _slices(x: Array, axis: int, size: int, stride: int, gap: int) -> list[Array]:
+    """Return one array per place in a window along one axis: what that place meets as the window moves over x."""
+    count = (x.shape[axis] - (size - 1) * gap - 1) // stride + 1
+    return [
+        lax.slice_in_dim(x, i * gap, i * gap + (count - 1) * stride + 1, stride, axis) for i in range(size)
     ]
-    out = []
-    for place in np.ndindex(*window):
-        begin = [i * gap for i, gap in zip(place, window_dilation)]
-        end = [i + (count - 1) * stride + 1 for i, count, stride in zip(begin, moves, strides)]
-        out.append(lax.slice(x, (0, *begin, 0), (x.shape[0], *end, x.shape[-1]), (1, *strides, 1)))
-    return out
 
 
 IN_SLICES: dict[Any, Callable[..., Callable[..., Array] | None]] = {

@@ -68,23 +68,38 @@ class Use:
     lay: Callable[[Array], Array]  # an array of the leaf's shape, laid out like `where`
     factors: Factors
 
-    def gradient(self, factor: list[Array], d: Array, leaf: Array) -> Array:
-        """Return the gradient through this use from its factors, summed over a leading axis of records.
+    def gradient(self, factor: list[Array], d: Array) -> Array:
+        """Return the gradient through this use, laid out like `where`, from its factors with a leading axis of records.
 
-        It is computed in at least float32 from the same factors that were measured, whatever precision the loss used.
+        It is the sum over the records, computed in at least float32 from the same factors that were measured, whatever
+        precision the loss used.
         """
         a, d = jax.vmap(self.factors)(factor, d)
-        _, p, q = self.where.shape
         if self.kind == "rows":
-            rows = jnp.zeros((p, q), wide(d).dtype).at[a.reshape(-1)].add(wide(d).reshape(-1, q))
-            summed = rows[None]
-        else:
-            # The larger factor comes second, because the first one is transposed, which takes a copy.
-            order = "bgtp,bgtq->gpq" if p < q else "bgtq,bgtp->gqp"
-            pair = (wide(a), wide(d)) if p < q else (wide(d), wide(a))
-            summed = jnp.einsum(order, *pair, precision=jax.lax.Precision.HIGHEST)
-            summed = summed if p < q else jnp.swapaxes(summed, 1, 2)
-        return jax.linear_transpose(self.lay, leaf)(summed.astype(leaf.dtype))[0]
+            return self._rows(a, wide(d))
+        if self.turned:
+            return jnp.swapaxes(_product("bgtq,bgtp->gqp", d, a), 1, 2)
+        return _product("bgtp,bgtq->gpq", a, d)
+
+    def gradients(self, factor: list[Array], d: Array, turned: bool = False) -> Array:
+        """Return the gradient of each record through this use: the summands of `gradient`, if `turned` as (q, p)."""
+        a, d = jax.vmap(self.factors)(factor, d)
+        if self.kind == "rows":
+            return jax.vmap(self._rows)(a[:, None], wide(d)[:, None])
+        return _product("bgtq,bgtp->bgqp", d, a) if turned else _product("bgtp,bgtq->bgpq", a, d)
+
+    @property
+    def turned(self) -> bool:
+        """Whether gradients are best computed as (q, p): a product copies its first factor, which should be smaller."""
+        return self.kind == "dot" and self.where.shape[1] >= self.where.shape[2]
+
+    def unlay(self, laid: Array, leaf: Array) -> Array:
+        """Bring an array that is laid out like `where` to the shape of the leaf, with zeros elsewhere."""
+        return jax.linear_transpose(self.lay, leaf)(laid.astype(leaf.dtype))[0]
+
+    def _rows(self, numbers: Array, d: Array) -> Array:
+        _, p, q = self.where.shape
+        return jnp.zeros((1, p, q), d.dtype).at[0, numbers.reshape(-1)].add(d.reshape(-1, q))
 
 
 @dataclass(frozen=True)
@@ -100,6 +115,17 @@ class Block:
         pairs = [use.factors(factors[k], cotangents[k])[:: -1 if swap else 1] for k, use, swap in self.uses]
         a, d = (jnp.concatenate(side, 1) for side in zip(*pairs))
         return norms.row_sum(a[0], wide(d[0]), norm) if self.kind == "rows" else norms.outer_sum(wide(a), wide(d), norm)
+
+    def gradients(self, factors: list[list[Array]], cotangents: list[Array]) -> Array:
+        """Return each record's gradient in these elements, laid out like `where`, or turned like the first use."""
+        turned = self.uses[0][1].turned
+        parts = [use.gradients(factors[k], cotangents[k], turned != swap) for k, use, swap in self.uses]
+        return sum(parts[1:], parts[0])
+
+    def unlay(self, laid: Array, leaf: Array) -> Array:
+        """Bring a sum of `gradients` to the shape of the leaf, with zeros elsewhere."""
+        first = self.uses[0][1]
+        return first.unlay(jnp.swapaxes(laid, -1, -2) if first.turned else laid, leaf)
 
 
 def blocks_of(elements: int, uses: Sequence[tuple[int, Use]]) -> list[Block] | None:
@@ -158,6 +184,10 @@ def wide(x: Array) -> Array:
     (dtype('float32'), dtype('float32'))
     """
     return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
+
+
+def _product(indices: str, a: Array, b: Array) -> Array:
+    return jnp.einsum(indices, wide(a), wide(b), precision=jax.lax.Precision.HIGHEST)
 
 
 def shape_of(atom: Any) -> tuple[int, ...]:
