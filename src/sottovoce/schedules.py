@@ -192,9 +192,9 @@ def charged(value: Schedule, times: np.ndarray, agent: int) -> np.ndarray:
     ([0.5, 0.5, 0.5], [0.0, 0.0])
     """
     exact = np.broadcast_to(np.asarray(value(times, agent), dtype=np.float64), times.shape)
-    step, who = jnp.asarray(times, jnp.int32), jnp.asarray(agent, jnp.int32)
+    step, who = jax.device_put(np.asarray(times, np.int32)), jax.device_put(np.int32(agent))
     with np.errstate(over="ignore"):
-        drawn = np.asarray(jnp.asarray(value(step, who), jnp.float32), np.float64)
+        drawn = np.asarray(value(step, who)).astype(np.float32).astype(np.float64)
     drawn = np.broadcast_to(drawn, times.shape)
     if not np.isfinite(drawn).all() and np.isfinite(exact).all():
         at = int(times[np.argmin(np.isfinite(drawn))])

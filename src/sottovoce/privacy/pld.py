@@ -157,11 +157,26 @@ def curves(pieces: Iterable[tuple[Piece, int]], tail: float) -> list[tuple[np.nd
 
 
 def _curve(losses: Losses, h: float, rounding: float) -> tuple[np.ndarray, np.ndarray]:
-    from scipy.signal import lfilter
-
     above = np.cumsum(losses.mass[::-1])[::-1]
-    discounted = lfilter([1.0], [1.0, -math.exp(-h)], losses.mass[::-1])[::-1]
-    return losses.at(h), np.minimum(above - discounted + losses.infinite + rounding, 1.0)
+    return losses.at(h), np.minimum(above - _discounted(losses.mass, h) + losses.infinite + rounding, 1.0)
+
+
+def _discounted(mass: np.ndarray, h: float) -> np.ndarray:
+    """Return the sum of mass[j] e^(-(j - i) h) over j >= i, for every i.
+
+    Every term is positive, so no digit is lost. Stretch by stretch, because e^(-j h) would underflow.
+
+    >>> _discounted(np.array([0.0, 0.0, 1.0]), math.log(2)).round(6).tolist()
+    [0.25, 0.5, 1.0]
+    """
+    stretch = max(1, int(200.0 / h))
+    out, beyond = np.empty_like(mass), 0.0
+    for start in range((len(mass) - 1) // stretch * stretch, -1, -stretch):
+        own = mass[start : start + stretch]
+        fade = np.exp(-h * np.arange(len(own)))
+        out[start : start + stretch] = (np.cumsum((own * fade)[::-1])[::-1] + beyond * fade[-1] * math.exp(-h)) / fade
+        beyond = out[start]
+    return out
 
 
 def _epsilon_on_grid(pieces: list[tuple[Piece, int]], delta: float, h: float, total: int) -> float:

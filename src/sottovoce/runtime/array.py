@@ -178,7 +178,7 @@ class ArrayPlace(WholePlace):
     def __init__(self, trace: Trace, problem: Any, layout: Layout, root: Array, chunk: int) -> None:
         super().__init__(trace, problem)
         self.spec = Spec(trace, chunk)
-        self.indices = jnp.arange(layout.population.parties, dtype=jnp.int32)
+        self.indices = jax.device_put(np.arange(layout.population.parties, dtype=np.int32))
         self.records, self.roots = dict(layout.sealed), jnp.broadcast_to(root, self.indices.shape)
         self.starts = {level: sealed.starts for level, sealed in self.records.items()}
 
@@ -188,6 +188,6 @@ class ArrayPlace(WholePlace):
 
     def advance(self, state: list[Array], first: int, count: int) -> tuple[list[Array], np.ndarray]:
         """Run `count` steps."""
-        given = (jnp.int32(first), self.indices, self.starts, self.records, self.roots)
+        given = (np.int32(first), self.indices, self.starts, self.records, self.roots)
         moved, broken = _advance(self.spec, count, list(state), *given)
         return moved, np.asarray(broken)

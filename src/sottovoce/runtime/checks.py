@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sottovoce.data.population import Population
 from sottovoce.methods.base import Method
@@ -66,9 +67,10 @@ def finite(layout: Layout) -> None:
         return
     for level, sealed in layout.sealed.items():
         leaves = jax.tree.leaves(sealed.unseal())
-        floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
-        bad = [~jnp.isfinite(leaf.reshape(leaf.shape[0], -1)).all(axis=1) for leaf in floats]
-        count = int(jnp.sum(jnp.stack(bad).any(axis=0))) if bad else 0
+        floats = [np.asarray(leaf) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        # by NumPy: each of these lines would be compiled for each shape, which takes longer than the first step itself
+        bad = [~np.isfinite(leaf.reshape(leaf.shape[0], -1)).all(axis=1) for leaf in floats]
+        count = int(np.sum(np.any(bad, axis=0))) if bad else 0
         if count:
             where = "" if level == "records" else f" of the {level} level"
             warnings.warn(

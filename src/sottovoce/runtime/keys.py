@@ -51,7 +51,7 @@ def agent_keys(seed: int | str, program: str, records: Sequence[bytes]) -> jax.A
     False
     """
     words = [hashlib.sha256(f"{seed}|{program}|".encode() + own).digest()[:8] for own in records]
-    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(b"".join(words), np.uint32).reshape(-1, 2)))
+    return jax.random.wrap_key_data(jax.device_put(np.frombuffer(b"".join(words), np.uint32).reshape(-1, 2)))
 
 
 def secret_key() -> jax.Array:
@@ -60,7 +60,7 @@ def secret_key() -> jax.Array:
     >>> bool(secret_key() == secret_key())
     False
     """
-    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32)))
+    return jax.random.wrap_key_data(jax.device_put(np.frombuffer(secrets.token_bytes(8), np.uint32)))
 
 
 def step_key(root: jax.Array, agent: Any, phase: str, t: Any) -> jax.Array:

@@ -62,7 +62,7 @@ def _seal(group: list[Part], like: Part) -> Sealed:
         filled = jnp.asarray(np.arange(width) < np.asarray([len(unit) for unit in units])[:, None])
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     in_turn = filled is None and np.array_equal(order, np.arange(len(jax.tree.leaves(pool)[0])))
-    return Sealed(pool, jnp.asarray(order, jnp.int32), filled, jnp.asarray(starts, jnp.int32), in_turn)
+    return Sealed(pool, jax.device_put(order.astype(np.int32)), filled, jax.device_put(starts.astype(np.int32)), in_turn)
 
 
 def _pool(group: list[Part]) -> tuple[Tree, list[np.ndarray]]:
@@ -72,7 +72,7 @@ def _pool(group: list[Part]) -> tuple[Tree, list[np.ndarray]]:
     """
     shared = group[0].records
     if all(part.records is shared for part in group) and sum(map(len, group)) == len(jax.tree.leaves(shared)[0]):
-        return jax.tree.map(jnp.asarray, shared), [np.asarray(part.rows) for part in group]
+        return jax.tree.map(jax.device_put, shared), [np.asarray(part.rows) for part in group]
     own = [part.records if _is_whole(part) else part.gather() for part in group]
     pool = jax.tree.map(lambda *leaves: jax.device_put(_joined([np.asarray(leaf) for leaf in leaves])), *own)
     return pool, np.split(np.arange(sum(map(len, group))), np.cumsum([len(part) for part in group])[:-1])
