@@ -125,6 +125,27 @@ def test_chunks_do_not_matter(name):
         np.testing.assert_allclose(seen, norms, rtol=1e-6)
 
 
+def test_records_without_weight_are_skipped_chunk_by_chunk():
+    """Chunks that hold no record are not computed, also where agents are vectorised, and the sum is that of the others.
+
+    What is skipped is counted by a callback in the loss; a chunk is skipped only if no agent needs it.
+    """
+    seen = []
+
+    def fn(w, r):
+        jax.debug.callback(lambda _: seen.append(1), r[0])
+        return jnp.tanh(r @ w).sum()
+
+    at, records = jnp.ones((3, 2)), jnp.arange(36.0).reshape(12, 3) / 36
+    weights = (jnp.arange(12) < jnp.array([[2], [5]])).astype(float)
+    both = jax.jit(jax.vmap(lambda weights: clipped_sum(fn, at, records, weights, 0.1, chunk=4)))(weights)
+    jax.effects_barrier()
+    assert len(seen) == 2 * 4  # of three chunks, the last is empty for both agents; records are shared by the agents
+    for total, taken in zip(both, (2, 5)):
+        alone = clipped_sum(lambda w, r: jnp.tanh(r @ w).sum(), at, records[:taken], jnp.ones(taken), 0.1)
+        np.testing.assert_allclose(total, alone, rtol=1e-5)
+
+
 def test_explicit_gradients_are_chunked_by_themselves():
     """A leaf inside scan of 3 million elements: no more than a few gradients of it may exist at once."""
     fn = lambda w, r: lax.fori_loop(0, 2, lambda _, h: jnp.tanh(w @ h), r).sum()  # noqa: E731

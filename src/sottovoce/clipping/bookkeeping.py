@@ -252,7 +252,8 @@ def _plan(fn: Callable[[Tree, Tree], Array], at: Tree, records: Tree, norm: str)
         leaves,
         jax.tree.leaves(record),
     )
-    blocks, written = {}, {}
+    blocks: dict[int, list[Block]] = {}
+    written: dict[int, list[Block]] = {}
     for i, leaf in enumerate(leaves):
         uses = [(k, use) for k, use in enumerate(taps.uses) if use.leaf == i]
         found = None if i in taps.direct or not uses else blocks_of(leaf.size, uses)

@@ -211,9 +211,7 @@ def _padded(x: Array, fill: Array, padding: Sequence[tuple[int, int]], dilation:
 def _slices(x: Array, axis: int, size: int, stride: int, gap: int) -> list[Array]:
     """Return one array per place in a window along one axis: what that place meets as the window moves over x."""
     count = (x.shape[axis] - (size - 1) * gap - 1) // stride + 1
-    return [
-        lax.slice_in_dim(x, i * gap, i * gap + (count - 1) * stride + 1, stride, axis) for i in range(size)
-    ]
+    return [lax.slice_in_dim(x, i * gap, i * gap + (count - 1) * stride + 1, stride, axis) for i in range(size)]
 
 
 IN_SLICES: dict[Any, Callable[..., Callable[..., Array] | None]] = {

@@ -14,7 +14,6 @@ from numbers import Integral
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.privacy.threefry import fold

@@ -60,9 +60,9 @@ def _seal(group: list[Part], like: Part) -> Sealed:
         width = max(len(unit) for unit in units)
         order = np.stack([np.pad(unit, (0, width - len(unit)), mode="edge") for unit in units])
         filled = jnp.asarray(np.arange(width) < np.asarray([len(unit) for unit in units])[:, None])
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
     in_turn = filled is None and np.array_equal(order, np.arange(len(jax.tree.leaves(pool)[0])))
-    return Sealed(pool, jax.device_put(order.astype(np.int32)), filled, jax.device_put(starts.astype(np.int32)), in_turn)
+    return Sealed(pool, jax.device_put(order.astype(np.int32)), filled, jax.device_put(starts), in_turn)
 
 
 def _pool(group: list[Part]) -> tuple[Tree, list[np.ndarray]]:
