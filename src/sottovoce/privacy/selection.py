@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from sottovoce.privacy.gdp import gdp_delta
 
 Curve = Callable[[float], float]
-ORDERS = 1 + np.geomspace(0.05, 2000, 120)  # of Renyi divergences, which are tried
+ORDERS = (1 + np.geomspace(0.05, 2000, 120)).tolist()  # of Renyi divergences, which are tried
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def epsilon_of(mu: float, trials: Trials, delta: float) -> float:
         slack = math.log((order - 1) / order) - (math.log(delta) + math.log(order)) / (order - 1)
         return trials.renyi(order, rdp, approximate) + slack
 
-    return max(0.0, min(bound(float(order)) for order in ORDERS))
+    return max(0.0, min(bound(order) for order in ORDERS))
 
 
 def mu_for(epsilon: float, trials: Trials, delta: float) -> float:
