@@ -94,7 +94,8 @@ class PrivacyReport:
 
         From the composed privacy loss where it is known (`sottovoce.privacy.attacker`), else from epsilon and delta.
 
-        >>> PrivacyReport.from_dict({"epsilon": 1.0, "delta": 0.0, "attack": [], **_ANY}, Path("result.json")).power()[0]
+        >>> told = {"epsilon": 1.0, "delta": 0.0, "attack": [], **_ANY}
+        >>> PrivacyReport.from_dict(told, Path("result.json")).power()[0]
         (0.001, 0.00271...)
         """
         return self.attack or tuple(zip(RATES, power_of(self.epsilon, self.delta, RATES)))
