@@ -16,11 +16,12 @@ import numpy as np
 from sottovoce import accounting
 from sottovoce.data.held import held
 from sottovoce.data.parts import Levels, Part
-from sottovoce.experiments import build, columns
+from sottovoce.experiments import build, choice, columns
 from sottovoce.experiments.runfile import AUTO, Case, RunFile
 from sottovoce.experiments.setup import Setup
 from sottovoce.files import reserved
 from sottovoce.methods import Method
+from sottovoce.naming import unknown
 from sottovoce.networks import Network, isolated
 from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.mechanisms import check_adjacency
@@ -55,11 +56,20 @@ class RowsSetup(Setup):
     shape: tasks.Shape
     why: tuple[str, ...] = ()  # why `auto` chose this, and its warnings
     sample: Any = None  # training records for metrics, taken before other processes' records are dropped
+    judges: choice.Judges | None = None  # with [select]: what a trial is scored on
 
     @cached_property
     def account(self) -> PrivacyReport:
         """The privacy statement, computed without running."""
+        return self._stated(self.one_run)
+
+    @cached_property
+    def one_run(self) -> PrivacyReport:
+        """The statement of one run; with [select] several runs are made, and `account` covers the best of them."""
         return accounting.account(self.method, self.parts, delta=self.delta, **self._setting)
+
+    def _stated(self, own: PrivacyReport) -> PrivacyReport:
+        return own if self.judges is None else choice.stated(own, self.case, self.judges)
 
     @property
     def data(self) -> list[Any]:
@@ -155,7 +165,12 @@ class RowsSetup(Setup):
     def check_metric(self) -> None:
         """Refuse a metric that the task does not have, before anything is run."""
         if (wanted := self.case.run.metric) is not None:
-            build.check_metric(wanted, jax.eval_shape(self._judge(), *objectives.start(self.task.problem)))
+            build.check_metric(wanted, self._metrics())
+        if self.case.select is not None and self.case.select.metric not in self._metrics():
+            raise ValueError("select.metric: " + unknown("metric", self.case.select.metric, self._metrics()))
+
+    def _metrics(self) -> list[str]:
+        return list(jax.eval_shape(self._judge(), *objectives.start(self.task.problem)))
 
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""
@@ -176,11 +191,21 @@ class RowsSetup(Setup):
             budget=self._budget(),
             performance=Performance(how.chunk, self._devices),
         )
-        if out is not None and self.case.data.file is not None and result.predictor is not None:
+        result = replace(result, privacy=self._stated(result.privacy))
+        if out is not None:
+            self._save_model(result, out)
+        return result
+
+    def save(self, result: Result, out: Path) -> None:
+        """Store the result of a run that had no folder."""
+        result.save(out)
+        self._save_model(result, out)
+
+    def _save_model(self, result: Result, out: Path) -> None:
+        if self.case.data.file is not None and result.predictor is not None:
             assert self.case.task is not None
             task = model_file.NamedTask(self.case.task.name, self.case.task.options, self.shape)
             model_file.save(result, out / model_file.NAME, table=build.own(self.case.data)[0], task=task)
-        return result
 
     def _budget(self) -> Budget | None:
         """Return the run file's budget, under the adjacency in which its epsilon is stated."""
@@ -202,6 +227,9 @@ def setup(case: Case) -> Setup:
     >>> round(setup(case).account.epsilon, 2)
     3.0
     """
+    if case.select is not None:
+        choice.check(case)
+        case = case.model_copy(update={"privacy": choice.of_a_trial(case)})
     if case.columns is not None:
         return columns.setup(case)
     if case.method.name == "Bambi":
@@ -216,6 +244,9 @@ def setup(case: Case) -> Setup:
     if case.data.file is None:
         build.network(case.network, case.data.agents)  # before records are loaded, which may take long
     parts, test, shape = build.records(case.data)
+    judges = None
+    if case.select is not None:
+        parts, judges = choice.apart(case, parts)
     network = build.network(case.network, len(parts))
     asked = build.task_table(case.task, shape)
     case = case.model_copy(update={"task": asked})
@@ -242,8 +273,10 @@ def setup(case: Case) -> Setup:
         )
     if case.data.upper is not None and set(task.problem.losses) != {"upper", "lower"}:
         raise ValueError(f"data.upper makes two levels, but the task {asked.name!r} has one: leave data.upper out")
-    made = RowsSetup(case, task, ready, test, network, method, shape, why)
+    made = RowsSetup(case, task, ready, test, network, method, shape, why, judges=judges)
     made.check_metric()
+    if case.select is not None:
+        choice.check_trial(made.one_run)
     if not wanted.enabled:
         return replace(made, method=method.without_privacy())
     made = made if chosen else made.calibrated()
@@ -258,7 +291,11 @@ def setup(case: Case) -> Setup:
 def setups(runfile: RunFile) -> dict[str, Setup]:
     """Build every case of a run file; an error names the file and the case."""
     made: dict[str, Setup] = {}
-    for name, case in runfile.cases.items():
+    try:
+        cases = choice.complete(runfile.cases)
+    except ValueError as error:
+        raise ValueError(f"{runfile.source}: {error}") from None
+    for name, case in cases.items():
         try:
             made[name] = setup(case)
         except (ValueError, TypeError, OverflowError) as error:
@@ -329,7 +366,10 @@ def execute(
             say(f"{row.name}: {line}")
     with reserved(out / "comparison.json"):
         _refuse_over_another(out, resume)  # another process may have begun meanwhile
-        _run_all(runfile, rows, out, resume, say)
+        if next(iter(runfile.cases.values())).select is None:
+            _run_all(runfile, rows, out, resume, say)
+        else:
+            _choose(runfile, rows, out, say)
     return comparison.load(out)
 
 
@@ -370,6 +410,21 @@ def take_part(runfile: RunFile, out: str | Path, resume: bool = False) -> None:
         for seed in row.setup.case.run.seeds:
             with suppress(FloatingPointError):
                 row.setup.run(seed, Path(out) / row.folder(seed), resume)
+
+
+def _choose(runfile: RunFile, rows: Sequence[Planned], out: Path, say: Callable[[str], None]) -> None:
+    """Store one variant, chosen by a private score. Begun again it starts anew: the same seed makes the same choice."""
+    first = next(iter(runfile.cases.values()))
+    variants = {row.name: row.setup for row in rows if isinstance(row.setup, RowsSetup)}
+    assert first.privacy.epsilon is not None
+    found = choice.choose(variants, first.privacy.epsilon, say)
+    best = next(row for row in rows if row.name == found.name)
+    folder = best.folder(first.run.seeds[0])
+    variants[found.name].save(found.output, out / folder)
+    entry = {"name": best.name, "kind": best.kind, "metric": first.run.metric, "runs": [folder]}
+    words = f"{found.name}, chosen among {', '.join(variants)}: {found.statement}"
+    comparison.save_plan(out, runfile.title, runfile.text, runfile.printed, [entry], words)
+    say(words)
 
 
 def report(folder: str | Path, path: str | Path | None = None) -> Path:

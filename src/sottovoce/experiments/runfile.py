@@ -79,6 +79,11 @@
     bank = ["income"]
     clinic = ["age", "sex"]
 
+    [select]                # choose one variant by a private score; then
+    metric = "accuracy"     # privacy.epsilon pays for that too. Or auroc
+    validation = 0.2        # share of the private rows for scores
+    trials = 6              # on average; default: twice the variants
+
     [[variant]]             # any number; each changes some of the above
     name = "epsilon 4"
     privacy.epsilon = 4.0
@@ -226,6 +231,14 @@ class Compare(_Closed):
     pooled: Yes = False
 
 
+class SelectTable(_Closed):
+    """How one variant is chosen by a private score."""
+
+    metric: Literal["accuracy", "auroc"] = "accuracy"
+    validation: Annotated[Number, Field(gt=0, lt=1)] = 0.2
+    trials: Annotated[Number, Field(ge=1, le=10**6)] | None = None
+
+
 class Case(_Closed):
     """One complete configuration."""
 
@@ -237,6 +250,7 @@ class Case(_Closed):
     run: Run = Run()
     privacy: Privacy = Privacy()
     compare: Compare = Compare()
+    select: SelectTable | None = None
 
     @field_validator("method", mode="before")
     @classmethod

@@ -120,6 +120,7 @@ class Comparison:
     rows: tuple[Row, ...]
     printed: tuple[PaperFigure, ...] = ()
     text: str = ""
+    chosen: str = ""  # with [select]: what was chosen, among what, and what that cost
 
     @property
     def metric(self) -> str | None:
@@ -194,11 +195,16 @@ def _load_comparison(folder: Path) -> Comparison:
         text = path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): {_AGAIN}") from error
-    return Comparison(facts["title"], tuple(rows), printed, text)
+    return Comparison(facts["title"], tuple(rows), printed, text, facts["chosen"])
 
 
 def save_plan(
-    folder: Path, title: str, text: str, printed: Sequence[PaperFigure], rows: Sequence[dict[str, Any]]
+    folder: Path,
+    title: str,
+    text: str,
+    printed: Sequence[PaperFigure],
+    rows: Sequence[dict[str, Any]],
+    chosen: str = "",
 ) -> None:
     """Write down what is going to be run, so that a stopped experiment can be shown too.
 
@@ -209,6 +215,7 @@ def save_plan(
     ['comparison.json', 'run.toml']
     """
     facts = {"title": title, "printed": [entry.model_dump() for entry in printed], "rows": list(rows)}
+    facts["chosen"] = chosen
     write_atomically(folder / "run.toml", text.encode())
     write_facts(folder / "comparison.json", *_EXPERIMENT, facts)
 

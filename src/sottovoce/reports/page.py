@@ -14,6 +14,10 @@ from sottovoce.privacy.report import LISTED
 from sottovoce.reports import pictures
 from sottovoce.reports.comparison import TRAIN, Comparison, Row, figure, upward
 
+_NOT_CHARGED = (
+    "; choosing among variants by metrics of private records would cost privacy that is not counted here: the table "
+    "<code>[select]</code> of a run file, or <code>sv.select</code>, chooses by a private score, and pays for it"
+)
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2530; --page: #fdfdfc; --faint: #66707d; --line: #dcdfe3; --wash: #f3f4f3;
   --accent: #2a6f97 }
@@ -190,8 +194,8 @@ def _releasable(made: Comparison) -> str:
             if any(metric.startswith(TRAIN) for metric in made.metrics)
             else "",
             '<p class="faint">Never release the seed (whoever knows it can subtract the noise) and the checkpoints. '
-            "Metrics, unless they are called train, are computed on test records, which are taken as public; choosing "
-            "among variants by metrics of private records would cost privacy that is not counted here: <code>sv.select"
-            "</code> chooses by a private score, and pays for it.</p>",
+            "Metrics, unless they are called train, are computed on test records, which are taken as public"
+            f"{'' if made.chosen else _NOT_CHARGED}.</p>",
+            f"<p>Chosen by a private score: {escape(made.chosen)}.</p>" if made.chosen else "",
         ]
     )
