@@ -12,6 +12,7 @@ from .audit import audit as audit
 from .data.columns import Columns as Columns
 from .data.population import Population as Population
 from .estimators import DeclaredScaler as DeclaredScaler
+from .estimators import PrivateColumnsClassifier as PrivateColumnsClassifier
 from .estimators import PrivateLogisticRegression as PrivateLogisticRegression
 from .estimators import PrivateRidge as PrivateRidge
 from .estimators import TunedLogisticRegression as TunedLogisticRegression

@@ -83,7 +83,9 @@ def check(file: RunFilePath, set_: Set = None, quick: Quick = False) -> None:
             console.print(paid)
         console.print("")
     seeds = sum(len(case.run.seeds) for case in runfile.cases.values())
-    console.print(f"Fine: {len(runfile.cases)} variants, {seeds} runs. Nothing was run.", highlight=False)
+    chosen = any(case.select is not None for case in runfile.cases.values())
+    runs = "one is chosen after a random number of runs" if chosen else f"{seeds} runs"
+    console.print(f"Fine: {len(runfile.cases)} variants, {runs}. Nothing was run.", highlight=False)
 
 
 def _built(setup: "Setup") -> list[tuple[str, str]]:

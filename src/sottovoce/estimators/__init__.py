@@ -6,9 +6,17 @@
 """
 
 from sottovoce.estimators.choosing import trials
+from sottovoce.estimators.columns import PrivateColumnsClassifier
 from sottovoce.estimators.logistic import PrivateLogisticRegression
 from sottovoce.estimators.ridge import PrivateRidge
 from sottovoce.estimators.scaler import DeclaredScaler
 from sottovoce.estimators.tuned import TunedLogisticRegression
 
-__all__ = ["DeclaredScaler", "PrivateLogisticRegression", "PrivateRidge", "TunedLogisticRegression", "trials"]
+__all__ = [
+    "DeclaredScaler",
+    "PrivateColumnsClassifier",
+    "PrivateLogisticRegression",
+    "PrivateRidge",
+    "TunedLogisticRegression",
+    "trials",
+]

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 from sottovoce.data.parts import Part
@@ -29,7 +30,7 @@ from sottovoce.runtime.run import run
 from sottovoce.tuning.auto import Plan, auto
 
 FEWEST = 10  # rows: below this a guarantee for one of them leaves nothing to learn
-_FITTED_BEFORE = (
+FITTED_BEFORE = (
     "not covered: whatever was fitted on these rows before (a scaler, a feature selection), other fits without a "
     "ledger, and a choice among several fits by their scores on private rows"
 )
@@ -106,7 +107,7 @@ class PrivateLinear(BaseEstimator):
     def _stated(self, report: PrivacyReport, *read: str) -> PrivacyReport:
         """Return the statement with what the estimator adds to it."""
         network = () if len(report.per_agent) == 1 else (f"network: {self._network_name(len(report.per_agent))}",)
-        return replace(report, caveats=(*report.caveats, *network, _FITTED_BEFORE, *read))
+        return replace(report, caveats=(*report.caveats, *network, FITTED_BEFORE, *read))
 
     def _network_name(self, parties: int) -> str:
         return f"complete, {parties} parties, by default" if self.network is None else self.network.name
@@ -123,6 +124,23 @@ class PrivateLinear(BaseEstimator):
         tags.non_deterministic = True
         tags.input_tags.sparse = True
         return tags
+
+
+def numbered(y: np.ndarray, classes: Sequence[Any] | None) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Return the class list, classes as numbers, and what was read off the labels.
+
+    >>> numbered(np.array(["b", "a"]), None)[1].tolist()
+    [1, 0]
+    """
+    check_classification_targets(y)
+    listed = np.unique(y) if classes is None else np.unique(np.asarray(classes))
+    foreign = np.setdiff1d(y, listed)
+    if foreign.size:
+        raise ValueError(f"y holds {foreign.tolist()}, which `classes` does not list: add them, or drop these rows")
+    if len(listed) < 2:
+        raise ValueError(f"y has one class only ({listed.tolist()}): a classifier needs at least two")
+    read = () if classes is not None else ("the class list was read from the labels: taken as public",)
+    return listed, np.searchsorted(listed, y).astype(np.int32), read
 
 
 def _check_budget(epsilon: Any, delta: Any, rows: int) -> None:

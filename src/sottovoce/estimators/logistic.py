@@ -9,10 +9,9 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sottovoce.estimators.base import PrivateLinear
+from sottovoce.estimators.base import PrivateLinear, numbered
 from sottovoce.naming import check_choice
 from sottovoce.networks import Network
 from sottovoce.privacy.ledger import Budget, Ledger
@@ -125,15 +124,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
 
     def _labels(self, y: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
         """Return classes as numbers, and what was read off the labels."""
-        check_classification_targets(y)
-        self.classes_ = np.unique(y) if self.classes is None else np.unique(np.asarray(self.classes))
-        foreign = np.setdiff1d(y, self.classes_)
-        if foreign.size:
-            raise ValueError(f"y holds {foreign.tolist()}, which `classes` does not list: add them, or drop these rows")
-        if len(self.classes_) < 2:
-            raise ValueError(f"y has one class only ({self.classes_.tolist()}): a classifier needs at least two")
-        read = () if self.classes is not None else ("the class list was read from the labels: taken as public",)
-        return np.searchsorted(self.classes_, y).astype(np.int32), read
+        self.classes_, label, read = numbered(y, self.classes)
+        return label, read
 
     def _task(self, shape: Any, label: np.ndarray) -> tuple[Task, tuple[str, ...]]:
         """Return what is optimised, and what was read off the labels for it."""

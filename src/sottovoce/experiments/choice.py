@@ -1,14 +1,13 @@
 """Choose among the variants of a run file by a private score, and pay for it: the table [select].
 
-Example: three variants of a method, ``privacy.epsilon = 1.0`` and ``select.metric = "accuracy"``. A share of the private
-rows is kept for scores. `sv.select` trains variants that it draws at random, a random number of times, each with less
-than epsilon 1, and keeps the trial with the best noisy score. Training, scores and the choice together have epsilon 1.
-All other trials stay secret.
+Example: three variants, ``privacy.epsilon = 1.0`` and ``select.metric = "accuracy"``. A share of the rows is
+kept for scores. `sv.select` trains variants that it draws at random, a random number of times, each with less than
+epsilon 1, and keeps the trial with the best noisy score. Training, scores and the choice together have epsilon 1. All
+other trials stay secret.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,13 +24,18 @@ _GAUSSIAN = "exact GDP"  # the accountant of un-sampled Gaussian releases
 
 
 class Trial(Protocol):
-    """What is needed of a variant that may be chosen: it is trained without a folder, and stored if it wins."""
+    """What is needed of a variant that may be chosen."""
 
-    case: Case
-    judges: "Judges | None"
+    @property
+    def case(self) -> Case:
+        """Its configuration, with what one trial may spend."""
 
-    def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result: ...  # noqa: D102
-    def save(self, result: Result, out: Path) -> None: ...  # noqa: D102
+    @property
+    def judges(self) -> "Judges | None":
+        """The rows that score it."""
+
+    def run(self, seed: int) -> Result:
+        """Train it; nothing is stored."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,15 @@ def complete(cases: Mapping[str, Case]) -> dict[str, Case]:
     if first is None:
         return dict(cases)
     if len(cases) < 2:
-        raise ValueError("[select] chooses among variants, but there is one: add [[variant]] tables, or remove [select]")
+        raise ValueError(
+            "[select] chooses among variants, but there is one: add [[variant]] tables, or remove [select]"
+        )
     if any(table != first for table in asked):
         raise ValueError("[select] differs between variants: set it once, outside of [[variant]]")
     if len({(case.privacy, tuple(case.run.seeds)) for case in cases.values()}) > 1:
-        raise ValueError("[privacy] or run.seeds differs between variants: with [select] they share one budget and seed")
+        raise ValueError(
+            "[privacy] or run.seeds differs between variants: with [select] they share one budget and seed"
+        )
     filled = first.model_copy(update={"trials": first.trials or 2.0 * len(cases)})
     return {name: case.model_copy(update={"select": filled}) for name, case in cases.items()}
 
@@ -153,7 +161,9 @@ def stated(trial: PrivacyReport, case: Case, judges: Judges) -> PrivacyReport:
     """Return the statement of the best trial, from that of one trial."""
     assert case.select is not None
     check_trial(trial)
-    allowed = case.privacy.epsilon  # of a trial (`of_a_trial`): scores spend all of it, a calibrated training hardly less
+    allowed = (
+        case.privacy.epsilon
+    )  # of a trial (`of_a_trial`): scores spend all of it, a calibrated training hardly less
     assert allowed is not None
     epsilon = epsilon_of(gdp_mu(max(allowed, trial.epsilon), trial.delta), _law(case), trial.delta)
     words = (

@@ -16,7 +16,7 @@ from sottovoce.data import DeclaredTable
 from sottovoce.data.columns import Columns, split_columns, unit_rows
 from sottovoce.data.parts import Records
 from sottovoce.experiments import build
-from sottovoce.experiments.runfile import AUTO, Case, ColumnsTable, Data, MethodTable, TaskTable
+from sottovoce.experiments.runfile import AUTO, Case, ColumnsTable, Data, TaskTable
 from sottovoce.experiments.setup import Setup
 from sottovoce.methods.bambi import Bambi
 from sottovoce.naming import unknown
@@ -28,11 +28,8 @@ from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.runtime.staged_labels import Staged, run_in_stages
+from sottovoce.tuning.columns import STEPS, TASK, usual, why
 
-_DEFAULT_TASK = "vertical-coefficients"
-_ADAM = {"kind": "adam"}
-_USUAL = {"inner_steps": 20, "directions": 2, "rate_x": _ADAM | {"rate": 0.1}, "rate_y": _ADAM | {"rate": 0.02}}
-_BATCH, _STEPS = 500, 30  # what `auto` takes, with the above
 _OF_ROWS = (
     "party",
     "agents",
@@ -82,7 +79,7 @@ class ColumnsSetup(Setup):
     @property
     def asked_task(self) -> TaskTable:
         """The table [task]; a linear model of all parties by default."""
-        return self.case.task or TaskTable(name=_DEFAULT_TASK)
+        return self.case.task or TaskTable(name=TASK)
 
     @property
     def data(self) -> Table:
@@ -166,10 +163,7 @@ def setup(case: Case) -> ColumnsSetup:
     assert case.columns is not None
     split = case.columns.model_dump_json(exclude={"stages", "models"})
     held = _records(case.data, split)
-    why: tuple[str, ...] = ()
-    if case.method.name == AUTO:
-        case, why = _chosen(case, held)
-    made = ColumnsSetup(case, held, _method(case), why)
+    made = _chosen(case, held) if case.method.name == AUTO else ColumnsSetup(case, held, _method(case, {}))
     if not isinstance(made.task(0).problem, Vertical):
         fitting = ", ".join(name for name in tasks.available if name.startswith("vertical-"))
         raise ValueError(f"the task {made.asked_task.name!r} is not for parties with columns: choose one of {fitting}")
@@ -229,32 +223,27 @@ def _check(case: Case) -> None:
         raise ValueError("heterogeneous makes one data set per party, not a table for [columns]: choose other data")
 
 
-def _chosen(case: Case, held: Held) -> tuple[Case, tuple[str, ...]]:
-    """Return the case with a method and a number of steps from public facts: labels are drawn once, steps are free."""
+def _chosen(case: Case, held: Held) -> ColumnsSetup:
+    """Build the case with a method and a number of steps from public facts: labels are drawn once, steps are free."""
     if case.privacy.enabled and case.privacy.epsilon is None:
         raise ValueError("method auto needs to know what it may spend: set privacy.epsilon, such as 1.0")
-    batch = min(_BATCH, len(held.columns.upper), len(held.columns.lower))
-    options = {**_USUAL, "batch": batch, **case.method.options}
-    steps = case.run.steps or _STEPS
-    why = (
-        "Bambi: parties hold columns, and only head outputs and gradients at them leave a party",
-        f"{steps} steps of {options['inner_steps']} inner ones: each label is drawn once, so that more cost no privacy",
-        f"batches of {batch} rows; one coefficient per party is tuned with {options['directions']} directions",
-    )
-    method, run = MethodTable(name="Bambi", **options), case.run.model_copy(update={"steps": steps})
-    return case.model_copy(update={"method": method, "run": run}), why
+    given = {name: value for name, value in usual(held.columns).items() if name not in case.method.options}
+    steps, method = case.run.steps or STEPS, _method(case, given)
+    case = case.model_copy(update={"run": case.run.model_copy(update={"steps": steps})})
+    return ColumnsSetup(case, held, method, why(method, steps))
 
 
-def _method(case: Case) -> Bambi:
+def _method(case: Case, given: Mapping[str, Any]) -> Bambi:
+    """Build the method; fields that are `given` are not in the table."""
     options, wanted = case.method.options, case.privacy
     if "labels" in options:
         if wanted.epsilon is not None or not wanted.enabled:
             raise ValueError("method.labels and [privacy] both say how labels are hidden: leave one of them out")
-        return build.construct(Bambi, options, "[method]")
+        return build.construct(Bambi, options, "[method]", given)
     if wanted.enabled and wanted.epsilon is None:
         raise ValueError("nothing says how labels are hidden: set privacy.epsilon, or privacy.enabled = false")
     gate = Open() if wanted.epsilon is None or not wanted.enabled else Memoised(wanted.epsilon)
-    return build.construct(Bambi, options, "[method]", {"labels": gate})
+    return build.construct(Bambi, options, "[method]", {**given, "labels": gate})
 
 
 def _records(table: Data, split: str) -> Held:

@@ -37,6 +37,20 @@ class DpGrid(Method):
     there are candidates. The losses of a step are one release of a vector, clipped as a whole: with levels it is
     charged to the validation records alone. A grid of one candidate is DP-SGD with one guess: nothing is selected.
 
+    Guarantee: epsilon holds against everybody who sees all candidates, their messages and their losses, at every step,
+    because all of these are releases and are composed. `sv.select` has another guarantee: only the best trial is seen,
+    so it fits one curator, not parties who see each other's messages. What each candidate's training may spend of
+    epsilon 1 at delta 1e-5, as mu of Gaussian differential privacy: a grid of 2 leaves more than `select` (with twice
+    as many trials as candidates on average), larger ones leave less.
+
+    >>> from sottovoce.privacy.gdp import gdp_mu
+    >>> from sottovoce.privacy.selection import PoissonTrials, mu_for
+    >>> for n in (2, 4, 10):
+    ...     print(n, f"grid {gdp_mu(1.0, 1e-5) / n ** 0.5:.3f}, select {mu_for(1.0, PoissonTrials(2 * n), 1e-5):.3f}")
+    2 grid 0.190, select 0.183
+    4 grid 0.134, select 0.149
+    10 grid 0.085, select 0.099
+
     Args:
         grid: pairs (value of every coordinate of x, step size).
         gradient: clip and noise of a candidate's gradient.

@@ -1,0 +1,31 @@
+"""Settings for parties with columns, from public facts: what method = "auto" and the estimator take.
+
+>>> import numpy as np
+>>> usual(Columns([np.ones((40, 2)), np.ones((40, 3))]))["batch"]
+40
+"""
+
+from typing import Any
+
+from sottovoce.data.columns import Columns
+from sottovoce.methods.bambi import Bambi
+from sottovoce.optimisers import Adam
+
+STEPS = 30
+TASK = "vertical-coefficients"  # a linear model of all parties' columns, with one tuned penalty per party
+_BATCH = 500
+
+
+def usual(columns: Columns) -> dict[str, Any]:
+    """Return the fields of `Bambi` but for the label gate; of the table only the numbers of rows are read."""
+    batch = min(_BATCH, len(columns.upper), len(columns.lower))
+    return {"inner_steps": 20, "directions": 2, "rate_x": Adam(0.1), "rate_y": Adam(0.02), "batch": batch}
+
+
+def why(method: Bambi, steps: int) -> tuple[str, ...]:
+    """Say in three lines why this was chosen."""
+    return (
+        "Bambi: parties hold columns, and only head outputs and gradients at them leave a party",
+        f"{steps} steps of {method.inner_steps} inner ones: each label is drawn once, so that more cost no privacy",
+        f"batches of {method.batch} rows; one coefficient per party is tuned with {method.directions} directions",
+    )
