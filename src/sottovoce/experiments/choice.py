@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 
 from sottovoce.data.parts import Part
@@ -113,6 +114,7 @@ def check(case: Case) -> None:
         "data.private: declare ranges and categories, so that all of privacy.epsilon is for the choice":
             case.data.private is not None,
         "data.upper: a choice needs no levels, so remove it": case.data.upper is not None,
+        "several processes: the rows are in one place, so start one": jax.process_count() > 1,
         "several seeds: each would spend epsilon again, so give one in run.seeds": len(case.run.seeds) > 1,
         "replace-one adjacency: the bound is for zero-out, so remove privacy.adjacency":
             case.privacy.adjacency == "replace-one",
