@@ -30,7 +30,7 @@ from sottovoce.runtime.run import run
 from sottovoce.tuning.auto import Plan, auto
 
 FEWEST = 10  # rows: below this a guarantee for one of them leaves nothing to learn
-FITTED_BEFORE = (
+_FITTED_BEFORE = (
     "not covered: whatever was fitted on these rows before (a scaler, a feature selection), other fits without a "
     "ledger, and a choice among several fits by their scores on private rows"
 )
@@ -107,7 +107,7 @@ class PrivateLinear(BaseEstimator):
     def _stated(self, report: PrivacyReport, *read: str) -> PrivacyReport:
         """Return the statement with what the estimator adds to it."""
         network = () if len(report.per_agent) == 1 else (f"network: {self._network_name(len(report.per_agent))}",)
-        return replace(report, caveats=(*report.caveats, *network, FITTED_BEFORE, *read))
+        return replace(report, caveats=(*report.caveats, *network, _FITTED_BEFORE, *read))
 
     def _network_name(self, parties: int) -> str:
         return f"complete, {parties} parties, by default" if self.network is None else self.network.name

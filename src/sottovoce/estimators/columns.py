@@ -16,7 +16,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from sottovoce.data.columns import Columns
-from sottovoce.estimators.base import FITTED_BEFORE, numbered
+from sottovoce.estimators.base import numbered
 from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Labels, Memoised
 from sottovoce.privacy.ledger import Budget
@@ -25,6 +25,11 @@ from sottovoce.problems.tasks import Shape, get
 from sottovoce.problems.tasks.vertical import probabilities
 from sottovoce.runtime.staged_labels import run_in_stages
 from sottovoce.tuning.columns import STEPS, TASK, usual, why
+
+_OTHER_FITS = (
+    "not covered: other fits on these labels without the same `path`, and a choice among several fits by their scores "
+    "on private rows"
+)
 
 
 class PrivateColumnsClassifier(ClassifierMixin, BaseEstimator):
@@ -98,7 +103,7 @@ class PrivateColumnsClassifier(ClassifierMixin, BaseEstimator):
         result = found.members[0]
         self.problem_, self.x_, self.y_ = task.problem, result.x, result.y
         self.widths_, self.method_, self.why_ = widths, method, why(method, self.steps)
-        self.privacy_ = replace(result.privacy, caveats=(*result.privacy.caveats, FITTED_BEFORE, *read))
+        self.privacy_ = replace(result.privacy, caveats=(*result.privacy.caveats, _OTHER_FITS, *read))
         return self
 
     def predict_proba(self, X: Sequence[Any]) -> np.ndarray:

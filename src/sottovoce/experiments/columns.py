@@ -163,7 +163,7 @@ def setup(case: Case) -> ColumnsSetup:
     assert case.columns is not None
     split = case.columns.model_dump_json(exclude={"stages", "models"})
     held = _records(case.data, split)
-    made = _chosen(case, held) if case.method.name == AUTO else ColumnsSetup(case, held, _method(case, {}))
+    made = _chosen(case, held) if case.method.name == AUTO else ColumnsSetup(case, held, _method(case))
     if not isinstance(made.task(0).problem, Vertical):
         fitting = ", ".join(name for name in tasks.available if name.startswith("vertical-"))
         raise ValueError(f"the task {made.asked_task.name!r} is not for parties with columns: choose one of {fitting}")
@@ -233,7 +233,7 @@ def _chosen(case: Case, held: Held) -> ColumnsSetup:
     return ColumnsSetup(case, held, method, why(method, steps))
 
 
-def _method(case: Case, given: Mapping[str, Any]) -> Bambi:
+def _method(case: Case, given: Mapping[str, Any] | None = None) -> Bambi:
     """Build the method; fields that are `given` are not in the table."""
     options, wanted = case.method.options, case.privacy
     if "labels" in options:
@@ -243,7 +243,7 @@ def _method(case: Case, given: Mapping[str, Any]) -> Bambi:
     if wanted.enabled and wanted.epsilon is None:
         raise ValueError("nothing says how labels are hidden: set privacy.epsilon, or privacy.enabled = false")
     gate = Open() if wanted.epsilon is None or not wanted.enabled else Memoised(wanted.epsilon)
-    return build.construct(Bambi, options, "[method]", {**given, "labels": gate})
+    return build.construct(Bambi, options, "[method]", {**(given or {}), "labels": gate})
 
 
 def _records(table: Data, split: str) -> Held:
