@@ -147,7 +147,7 @@ def test_the_best_variant_is_stored_alone_with_what_the_choice_cost(tmp_path, mo
     [
         (["select.metric=f1"], "select.metric"),
         (["data.agents=2"], "2 parties see each other's"),
-        (["method.sampling={kind='poisson', batch=50.0}"], "un-sampled Gaussian"),
+        (["method.sampling={kind='poisson', batch=50.0}", "run.steps=1"], "un-sampled Gaussian"),
         (["run.seeds=[0, 1]"], "several seeds"),
         (["privacy.epsilon=0.001"], "Use fewer trials, or a larger epsilon"),
         (["privacy.enabled=false"], "set privacy.epsilon"),
