@@ -282,6 +282,7 @@ def test_a_clip_without_effect_is_found_out(monkeypatch):
     assert not audit(sgd(), trials=8000, **SGD).passed
 
 
+@pytest.mark.slow
 def test_a_false_claim_ends_the_audit_early():
     finding = audit(sgd(), claimed=0.5, trials=16_000, **SGD)
     assert not finding.passed
@@ -289,6 +290,7 @@ def test_a_false_claim_ends_the_audit_early():
     assert "FALSE" in str(finding)
 
 
+@pytest.mark.slow
 def test_replay_finds_no_more_in_usual_data_than_the_canary_does():
     rng = np.random.default_rng(0)
     records = [rng.normal(size=(8, 2)).astype(np.float32)]
@@ -319,6 +321,7 @@ def test_one_run_with_many_canaries():
     assert not audit(method, adversary="one-run", claimed=1.0, **setting).passed
 
 
+@pytest.mark.slow
 def test_repetitions_share_the_risk_and_the_largest_counts():
     finding = audit(sgd(), trials=1000, repeat=3, confidence=0.97, **SGD)
     assert len(set(finding.each)) == 3

@@ -69,6 +69,7 @@ def test_the_last_bit_betrays_floats_and_not_whole_numbers():
     assert best.measured > 0.7  # and the attack is not without power
 
 
+@pytest.mark.slow
 def test_float32_normals_are_few():
     (row,) = exhibits.run("float32-normal", quick=True)
     assert row.refuted

@@ -83,6 +83,7 @@ def test_parties_and_weights_are_routed_through_a_pipeline_and_a_grid_search() -
     assert model.ledger.epsilon("pier", 1e-5, "zero-out") > 5.0  # four fits, added up
 
 
+@pytest.mark.slow
 def test_select_prefers_the_better_model_and_charges_the_choice() -> None:
     models = {
         "useful": sv.PrivateLogisticRegression(random_state=0, ledger=sv.Ledger()),

@@ -20,6 +20,7 @@ def fitted() -> TunedLogisticRegression:
     return TunedLogisticRegression(epsilon=2.0, steps=4, random_state=0).fit(X, Y)
 
 
+@pytest.mark.slow
 def test_budget_is_spent_by_both_sets_and_not_exceeded(fitted) -> None:
     assert 1.99 < fitted.privacy_.epsilon <= 2.0
     assert all(1.98 < epsilon <= 2.0 for epsilon in fitted.privacy_.per_level.values())
@@ -40,6 +41,7 @@ def test_scores_agree(fitted) -> None:
     np.testing.assert_allclose(chances[:, 1], 1 / (1 + np.exp(-fitted.decision_function(X))), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_same_state_same_model_another_state_another(fitted) -> None:
     again = clone(fitted).fit(X, Y)
     np.testing.assert_array_equal(again.coef_, fitted.coef_)
@@ -47,6 +49,7 @@ def test_same_state_same_model_another_state_another(fitted) -> None:
     assert not np.array_equal(fresh.coef_, fitted.coef_)
 
 
+@pytest.mark.slow
 def test_norm_is_a_unit_only(fitted) -> None:
     """Features in other units with the norm in the same: the same model."""
     scaled = clone(fitted).set_params(norm=1024.0).fit(1024.0 * X, Y)  # a power of two: the same bits

@@ -22,24 +22,29 @@ EXAMPLES = {
 
 
 ALIKE = ("momentum", "adam", "optax", "optimisers", "exponential", "rounds")
+SHOWN = ("DpSgd-adam", "Averaged-exponential", "LdpDsbo-optimisers")  # of examples that are alike: these converge here
 EVERYWHERE = ("DpSgd-full", "LdpDsbo-sound", "DpMixSgd-printed", "DpGradientTracking-sound", "DpBilevel-gap")
 SPREAD = ("DpSgd-full", "DpGradientTracking-sound")  # over devices: what differs is the mixing
-QUICK = (contract.check_converges, contract.check_private_is_accounted)
 
 
 def _cases() -> list[Any]:
     """Every example with every check; an example's go to one worker, so that its programs are compiled once.
 
-    One design of each paper's method is checked in every place. Of other designs, of baselines, and of examples that
-    differ in their optimiser alone, the costly checks are left to `make test-all`: they share code with the first.
+    One design of each paper's method is checked in every place. Of other designs, that they converge and are accounted;
+    of baselines, that they converge. Of examples that differ in their optimiser alone, a few. The rest is left to
+    `make test-all`, because it shares its code with what is checked here.
     """
     cases = []
     for name, method in EXAMPLES.items():
         label = name.split("-", 1)[1]
-        alike = ".baselines." in type(method).__module__ or label in ALIKE
+        baseline = ".baselines." in type(method).__module__
         for check in contract.CHECKS:
-            where = SPREAD if check is contract.check_sharded_equals_vectorised else EVERYWHERE
-            costly = check not in QUICK and (alike or name not in where)
+            if check is contract.check_converges:
+                costly = label in ALIKE and name not in SHOWN
+            elif check is contract.check_private_is_accounted:
+                costly = baseline or label in ALIKE
+            else:
+                costly = name not in (SPREAD if check is contract.check_sharded_equals_vectorised else EVERYWHERE)
             marks = [pytest.mark.xdist_group(name), *([pytest.mark.slow] if costly else [])]
             title = f"{name}-{check.__name__.removeprefix('check_')}"
             cases.append(pytest.param(name, check, marks=marks, id=title))

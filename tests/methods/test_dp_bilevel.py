@@ -168,6 +168,7 @@ def test_records_that_never_meet_x_cost_nothing_for_it() -> None:
         sv.run(meets, PART, free, steps=1)
 
 
+@pytest.mark.slow
 def test_output_is_the_point_before_the_shortest_step() -> None:
     loud = Release(1.0, 0.05)
     method = DpBilevel(2.0, Descent(3, 0.5), loud, loud, Full(), penalty=5.0, radius=5.0)
@@ -262,6 +263,7 @@ def test_weights_find_the_clean_sources(weights) -> None:
 # Rivals.
 
 
+@pytest.mark.slow
 def test_grid_chooses_and_is_charged_for_it() -> None:
     grid = DpGrid(((1.0, 0.3), (-4.0, 0.5)), Release(1.0, 0.01), Full(), Release(10.0, 0.05))
     result = sv.run(RIDGE, PART, grid, steps=30)

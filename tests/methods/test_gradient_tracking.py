@@ -196,6 +196,7 @@ def test_trackers_add_up_to_released_gradients(rounds: int) -> None:
     np.testing.assert_allclose(np.sum(state.y, axis=0), np.sum(state.g, axis=0), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_box_is_biased_on_an_unbalanced_push_graph_and_compact_is_not() -> None:
     """Its rows lose what its columns keep; on a balanced push graph the two agree."""
     triangle = [(0, 1), (1, 2), (2, 0)]
@@ -315,6 +316,7 @@ def test_oracle_complexity_counts_the_batch() -> None:
 
 
 @pytest.mark.parametrize(("p", "falls"), [(0.7, True), (1.0, False)])
+@pytest.mark.slow
 def test_s1_forgets_its_start_only_below_exponent_one(p: float, falls: bool) -> None:
     """Without noise, the error of runs with K = 100 and 400 on quadratics: at exponent 1 it stays where it is."""
     errors = []

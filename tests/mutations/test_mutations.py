@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import pytest
+from tests.marks import few
 
 from sottovoce.accounting import marks, trace
 from sottovoce.accounting.account import _group
@@ -317,7 +318,10 @@ def named_test(mutation: Mutation) -> Callable[..., None]:
     return getattr(module, mutation.test)
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+LONG = ("no noise on one variable", "fixed size drawn where Poisson is accounted", "one key for all leaves")
+
+
+@pytest.mark.parametrize("mutation", few(MUTATIONS, [m for m in MUTATIONS if m.name not in LONG]), ids=lambda m: m.name)
 def test_each_is_noticed(mutation, tmp_path):
     test = named_test(mutation)
     arguments: tuple[Any, ...] = mutation.arguments
