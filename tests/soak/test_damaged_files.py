@@ -10,9 +10,11 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from sottovoce.cli import FAULT
 from sottovoce.privacy import ledger as ledgers
 from sottovoce.privacy.labels import Labels
 from sottovoce.reports import comparison
-from sottovoce.runtime import checkpoint
+from sottovoce.runtime import checkpoint, generations, peers
 from sottovoce.runtime.result import RESULT, Model
 from sottovoce.runtime.run_state import RunFolder, RunState
 
@@ -66,12 +68,15 @@ def readers(home: Path) -> dict[str, Callable[[Path], Any]]:
     ids = [f"{home} {row}" for row in range(60)]
 
     secret = RunFolder.open(home, resume=True).secret
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+    place: Any = SimpleNamespace(shapes=shapes, holds=None, restored=list)
 
     def resumed(folder: Path) -> Any:
         found = RunFolder.open(folder, resume=True)
         records = meta["identity"]["records"] if found.secret == secret else "as another secret seals them"
         identity = {**meta["identity"], "records": records}
-        state = RunState.restore(folder, identity, like=leaves)
+        step = generations.latest(folder, peers.current())
+        state = RunState.restore(folder, step or 0, identity, place, peers.current())
         return found.name, found.secret, [np.asarray(leaf).tobytes() for leaf in state.leaves], repr(state.history)
 
     def model(folder: Path) -> Any:
