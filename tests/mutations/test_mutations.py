@@ -25,7 +25,7 @@ from sottovoce.methods.handle import Handle
 from sottovoce.privacy import accountant, discrete, exact_gate, gate, ledger, mechanisms
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.problems import captures
-from sottovoce.runtime import answers, interpreter, keys, threads
+from sottovoce.runtime import answers, interpreter, keys, lone_agent
 
 TESTS = Path(__file__).parents[1]
 
@@ -212,9 +212,9 @@ MUTATIONS = [
     ),
     Mutation(
         "a step drawn again without being paid for",
-        threads.ThreadPlace._steps,
-        "self.pay(me, t)",
-        "t == 0 or self.pay(me, t)",
+        lone_agent.LoneAgent.advance,
+        "self.pay(self.me, t)",
+        "t == 0 or self.pay(self.me, t)",
         "runtime/test_threads.py",
         "test_every_step_is_paid_for_wherever_a_run_goes_on",
     ),
@@ -305,7 +305,13 @@ def applied(mutation: Mutation) -> Iterator[None]:
 def _forget() -> None:
     """Nothing computed by the other code may be remembered."""
     jax.clear_caches()
-    for remembered in (accountant._epsilon, trace.trace, interpreter.pieces, threads._programs, exact_gate._slopes):
+    for remembered in (
+        accountant._epsilon,
+        trace.trace,
+        interpreter.pieces,
+        lone_agent.programs_of,
+        exact_gate._slopes,
+    ):
         remembered.cache_clear()
 
 

@@ -17,7 +17,8 @@ from sottovoce.privacy import exact_gate
 from sottovoce.runtime.array import ArrayAnswers, ArrayPlace
 from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import lay_out
-from sottovoce.runtime.threads import ThreadAnswers, ThreadPlace, _programs
+from sottovoce.runtime.lone_agent import LoneAnswers, programs_of
+from sottovoce.runtime.threads import ThreadPlace
 
 PACKAGE = str(Path(sv.__file__).parent)
 MOST = 8
@@ -38,7 +39,7 @@ def frames() -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("place", ["array", "threads", "discrete"])
 def test_at_most_eight_frames_lie_between_an_answer_and_the_records(place, monkeypatch):
-    for remembered in (traced, _programs, exact_gate._slopes):
+    for remembered in (traced, programs_of, exact_gate._slopes):
         remembered.cache_clear()
     jax.clear_caches()
     trace, layout = account_of(METHOD, PARTS, 1, sv.networks.ring(2), problem=PROBLEM).trace, lay_out(PARTS)
@@ -47,7 +48,7 @@ def test_at_most_eight_frames_lie_between_an_answer_and_the_records(place, monke
         "threads": lambda: ThreadPlace.simulated(trace, PROBLEM, layout, root_key(0), 64),
         "discrete": lambda: ThreadPlace.deployed(trace, PROBLEM, layout, 64, lambda agent, t: None),
     }[place]()
-    answer = (ThreadAnswers if place == "discrete" else ArrayAnswers).__call__.__code__
+    answer = (LoneAnswers if place == "discrete" else ArrayAnswers).__call__.__code__
     seen, honest = [], Sealed.unseal
 
     def unseal(self: Sealed, *given: Any) -> Any:

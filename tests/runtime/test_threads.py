@@ -22,7 +22,8 @@ from sottovoce.privacy.gate import Reading, RecordFunction
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
 from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import lay_out
-from sottovoce.runtime.threads import ThreadPlace, own_records
+from sottovoce.runtime.lone_agent import own_records
+from sottovoce.runtime.threads import ThreadPlace
 from sottovoce.schedules import Linear
 
 RECORDS = np.random.default_rng(0).normal(size=(2, 12, 3)).astype(np.float32)

@@ -29,7 +29,8 @@ from sottovoce.runtime.array import ArrayAnswers, SealedRecords, Spec
 from sottovoce.runtime.interpreter import Answer, play, walk
 from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import Layout, alone, lay_out
-from sottovoce.runtime.threads import NoiseSource, ThreadAnswers, ThreadPlace
+from sottovoce.runtime.lone_agent import LoneAnswers, NoiseSource
+from sottovoce.runtime.threads import ThreadPlace
 from sottovoce.trees import Tree
 
 
@@ -208,7 +209,7 @@ def thread_scores(
     def trial(data: SealedRecords, seed: int) -> np.ndarray:
         watching: list[Observer] = []
 
-        def observe(answers: ThreadAnswers) -> Answer:
+        def observe(answers: LoneAnswers) -> Answer:
             if answers.me != target.agent:
                 return answers
             watching.append(Observer(answers, Watch(target.level, target.row, hypotheses, each)))

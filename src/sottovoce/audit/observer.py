@@ -31,7 +31,7 @@ from sottovoce.runtime import answers
 from sottovoce.runtime.answers import BatchRows
 from sottovoce.runtime.array import ArrayAnswers
 from sottovoce.runtime.interpreter import play, walk
-from sottovoce.runtime.threads import ThreadAnswers
+from sottovoce.runtime.lone_agent import LoneAnswers
 from sottovoce.trees import Tree
 
 _NOTHING = 1e-9  # squared distance, in units of the noise, that counts as none
@@ -79,7 +79,7 @@ class Tally:
 class Observer:
     """Answers as the agent's own do, bit for bit, and keeps the tally."""
 
-    def __init__(self, base: ArrayAnswers | ThreadAnswers, watch: Watch, tally: Tally | None = None) -> None:
+    def __init__(self, base: ArrayAnswers | LoneAnswers, watch: Watch, tally: Tally | None = None) -> None:
         self.base, self.watch = base, watch
         self.tally = tally or Tally(jnp.zeros((2, *watch.shape)), {})
 
