@@ -4,7 +4,8 @@ A transport knows nothing of methods or records. What it carries is what `mix` s
 `Standing`. Example: agent 2 sends `Message(MessageId("run", 7, 2, "mix 4"), ...)` to agent 3; agent 3 asks for exactly
 this id, so a message that comes twice, late or out of turn does no harm.
 
-A driver implements `_put`, `_take`, `leave`, `stop` and `check`. `QueueTransport`, between threads, is the first.
+A driver implements `_put`, `_take`, `leave`, `stop` and `check`. `QueueTransport`, between threads, is the first,
+`SocketTransport` (`sottovoce.runtime.socket_transport`), between processes, the second.
 """
 
 import json
@@ -14,7 +15,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Literal, final
 
 import jax
@@ -85,8 +86,11 @@ class Message:
                 raise ValueError(f"{len(body) - start} bytes too many")
             if facts["standing"] not in ("release", "disclosure"):
                 raise ValueError(f"standing {facts['standing']!r}")
-            return cls(MessageId(**facts["id"]), tuple(values), facts["standing"])
-        except (ValueError, KeyError, TypeError) as error:
+            name = MessageId(**facts["id"])
+            if [type(part) for part in astuple(name)] != [str, int, int, str]:
+                raise ValueError("an id of other types")
+            return cls(name, tuple(values), facts["standing"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"these bytes are no message ({type(error).__name__}: {error!s:.100})") from error
 
 
@@ -112,7 +116,10 @@ class Transport(ABC):
 
     @abstractmethod
     def _put(self, hearer: int, message: Message) -> None:
-        """Hand a message over; OSError if that failed and may be tried again. It may arrive twice."""
+        """Hand a message over; OSError if that failed and may be tried again, `Silence` if a deadline is over.
+
+        It may arrive twice.
+        """
 
     @abstractmethod
     def _take(self, hearer: int, sender: int, seconds: float | None) -> Message | None:
@@ -120,7 +127,7 @@ class Transport(ABC):
 
     @abstractmethod
     def leave(self, agent: int) -> None:
-        """Tell everybody that this agent says nothing more."""
+        """Tell everybody that this agent says and hears nothing more, and close what it held."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -137,6 +144,8 @@ class Transport(ABC):
         for attempt in range(self.patience.retries + 1):
             try:
                 return self._put(hearer, message)
+            except Silence:
+                raise
             except OSError as error:
                 if attempt == self.patience.retries:
                     raise Silence(
