@@ -203,7 +203,8 @@ class SocketTransport(Transport):
                     return
                 time.sleep(0.01)  # nobody came, or no descriptor is free
                 continue
-            threading.Thread(target=self._serve, args=(guest, address), daemon=True).start()
+            name = f"agent {self.me} hears {address}"
+            threading.Thread(target=self._serve, args=(guest, address), daemon=True, name=name).start()
 
     def _serve(self, guest: socket.socket, address: Any) -> None:
         """Hear one connection out."""

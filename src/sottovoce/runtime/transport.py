@@ -204,6 +204,7 @@ class QueueTransport(Transport):
         except queue.Empty:
             return None
         if message is None:
+            self._inbox(hearer, sender).put(None)  # who asks again is told again
             self.check()
             raise PeerGone(f"agent {sender} is gone")
         return message
