@@ -1,8 +1,10 @@
 """Agents over sockets do what they do over queues, to the bit; on threads, and in processes of their own."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +17,6 @@ from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.lone_agent import own_records
 from sottovoce.runtime.socket_transport import SocketTransport
 from sottovoce.runtime.threads import ThreadPlace, queues
-
-from . import lone_process
 
 
 def over(connect, trace, problem, parts, steps, seed=7, chunk=1024):
@@ -32,11 +32,14 @@ def sockets(agents):
     return SocketTransport.local(agents, "r")
 
 
+SLOW = ("DpGradientTracking-sound", "LdpDsbo-sound")  # two exchanges per step; two levels and a loop
+
+
 @pytest.mark.parametrize(
     "example",
     [
-        pytest.param("DpSgd-full", marks=pytest.mark.xdist_group("DpSgd-full")),  # its programs are compiled there
-        *(pytest.param(name, marks=pytest.mark.slow) for name in EXAMPLES if name != "DpSgd-full"),
+        pytest.param(name, marks=[pytest.mark.xdist_group(name), *([pytest.mark.slow] if name in SLOW else [])])
+        for name in ("DpSgd-full", *SLOW)  # in the group of the contract's tests, which compile the same programs
     ],
 )
 def test_sockets_give_what_queues_give(example):
@@ -49,31 +52,25 @@ def test_sockets_give_what_queues_give(example):
         np.testing.assert_array_equal(a, b)
 
 
+def process(*arguments):
+    command = [sys.executable, "-m", "tests.runtime.lone_process", *arguments]
+    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}  # for all: other programs, other last bits
+    pipe, root = subprocess.PIPE, Path(__file__).parents[2]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=root)
+
+
 @pytest.mark.slow
 def test_agents_in_processes_of_their_own_do_what_threads_do():
-    parts = [lone_process.records(me) for me in range(3)]
-    problem = lone_process.PROBLEM
-    known = account_of(lone_process.METHOD, parts, lone_process.STEPS, lone_process.NETWORK, problem=problem)
-    wanted, _ = over(queues, known.trace, problem, parts, lone_process.STEPS, chunk=64)
-    each = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.runtime.lone_process", str(me)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for me in range(3)
-    ]
+    each, threads = [process(str(me)) for me in range(3)], process()
     try:
         addresses = json.dumps([json.loads(one.stdout.readline()) for one in each])
         for one in each:
             one.stdin.write(addresses + "\n")
             one.stdin.flush()
-        ends = [json.loads(one.communicate(timeout=120)[0]) for one in each]
+        *found, wanted = [json.loads(one.communicate(timeout=120)[0]) for one in (*each, threads)]
     finally:
-        for one in each:
+        for one in (*each, threads):
             one.kill()
-    assert [one.returncode for one in each] == [0, 0, 0]
-    for leaf, stacked in enumerate(wanted):
-        assert [end[leaf] for end in ends] == [np.asarray(own).tobytes().hex() for own in stacked]
-    assert len(set(map(str, ends))) == 3  # they are not all the same
+    assert found == wanted
+    assert len(set(map(str, found))) == 3  # what they hold differs
+    assert [one.returncode for one in (*each, threads)] == [0] * 4

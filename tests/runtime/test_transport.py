@@ -276,6 +276,13 @@ def test_frames_that_do_not_fit_the_edge_are_refused_and_logged_without_their_co
     assert three[1].receive(1, said().id)[0] == 6.0
 
 
+def test_a_new_connection_takes_the_place_of_the_senders_old_one(three):
+    line, _ = call(three[1], GREETING)
+    three[0].send(1, said())
+    assert line.recv(1) == b""
+    line.close()
+
+
 def test_a_message_over_the_limit_is_not_sent(three):
     three[0].limit = 100
     with pytest.raises(ValueError, match=r"mix 1 of agent 0 in round 0 has \d+ bytes, over the limit of 100"):
