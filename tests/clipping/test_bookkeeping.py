@@ -20,8 +20,8 @@ L1_EXACT = ("linear", "mlp", "convolutions", "embedding", "only_indexed", "norma
 
 
 USUAL = (
-    "mlp", "hessian_vector_by_jvp", "convolutions", "residual_with_shared_weights", "attention", "tied_embedding",
-    "indexed_outside", "layers_of_one_array", "normalised", "inside_scan", "inside_cond_and_custom_rules",
+    "mlp", "hessian_vector_by_jvp", "convolutions", "attention", "tied_embedding",
+    "layers_of_one_array", "inside_scan", "inside_cond_and_custom_rules",
     "rematerialised_and_nested_jit",
 )  # fmt: skip
 

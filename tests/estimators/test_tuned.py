@@ -34,6 +34,7 @@ def test_learns(fitted) -> None:
     assert fitted.penalties_.shape == (4,)
 
 
+@pytest.mark.slow
 def test_scores_agree(fitted) -> None:
     chances = fitted.predict_proba(X)
     np.testing.assert_allclose(chances.sum(axis=1), 1.0, atol=1e-6)

@@ -23,14 +23,14 @@ EXAMPLES = {
 
 ALIKE = ("momentum", "adam", "optax", "optimisers", "exponential", "rounds")
 SHOWN = ("DpSgd-adam", "Averaged-exponential", "LdpDsbo-optimisers")  # of examples that are alike: these converge here
-EVERYWHERE = ("DpSgd-full", "LdpDsbo-sound", "DpMixSgd-printed", "DpGradientTracking-sound", "DpBilevel-gap")
+EVERYWHERE = ("DpSgd-full", "LdpDsbo-sound", "DpGradientTracking-sound")
 SPREAD = ("DpSgd-full", "DpGradientTracking-sound")  # over devices: what differs is the mixing
 
 
 def _cases() -> list[Any]:
     """Every example with every check; an example's go to one worker, so that its programs are compiled once.
 
-    One design of each paper's method is checked in every place. Of other designs, that they converge and are accounted;
+    Three designs are checked in every place. Of the others, that they converge and are accounted;
     of baselines, that they converge. Of examples that differ in their optimiser alone, a few. The rest is left to
     `make test-all`, because it shares its code with what is checked here.
     """

@@ -324,7 +324,13 @@ def named_test(mutation: Mutation) -> Callable[..., None]:
     return getattr(module, mutation.test)
 
 
-LONG = ("no noise on one variable", "fixed size drawn where Poisson is accounted", "one key for all leaves")
+LONG = (
+    "no noise on one variable",
+    "fixed size drawn where Poisson is accounted",
+    "one key for all leaves",
+    "half of the clip's effect",
+    "keys that do not depend on the program",
+)
 
 
 @pytest.mark.parametrize("mutation", few(MUTATIONS, [m for m in MUTATIONS if m.name not in LONG]), ids=lambda m: m.name)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.marks import few
 
 import sottovoce as sv
 from sottovoce.clipping import clipped_sum
@@ -30,7 +31,7 @@ def pictures(count: int, seed: int = 0) -> dict[str, jax.Array]:
     }
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", pytest.param("resnet18", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", few(["mlp", "cnn", "resnet18"], ["cnn"]))
 @pytest.mark.slow
 def test_many_records_are_many_times_one(name: str) -> None:
     model = NETWORKS[name]

@@ -36,7 +36,9 @@ def fold(key: jax.Array, number: Any) -> jax.Array:
     True
     """
     first, second = _pair(key)
-    return jax.random.wrap_key_data(jnp.stack(_cipher(first, second, jnp.uint32(0), jnp.asarray(number, jnp.uint32))))
+    folded = jnp.stack(_cipher(first, second, jnp.uint32(0), jnp.asarray(number, jnp.uint32)))
+    # Without the barrier XLA may fuse key into key, and then compiles for half a minute.
+    return jax.random.wrap_key_data(jax.lax.optimization_barrier(folded))
 
 
 @partial(jax.jit, inline=True, static_argnames=("shape", "stream"))
