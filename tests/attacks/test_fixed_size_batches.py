@@ -73,7 +73,7 @@ def test_golden_values(n, batch, noise, steps, zero_out, replace_one):
     ("n", "batch", "noise", "steps"),
     [
         (200, 5, 0.6, 1),
-        (1000, 10, 0.6, 20),
+        pytest.param(1000, 10, 0.6, 20, marks=pytest.mark.slow),
         pytest.param(1000, 50, 0.8, 50, marks=pytest.mark.slow),
         pytest.param(5000, 50, 0.5, 100, marks=pytest.mark.slow),
     ],

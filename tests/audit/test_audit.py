@@ -206,7 +206,7 @@ def configured(name: str, sampling):
     [
         ("DpSgd", Full()),
         ("LdpDsbo", Poisson(4)),
-        ("DpGradientTracking", Poisson(4)),
+        pytest.param("DpGradientTracking", Poisson(4), marks=pytest.mark.slow),
         pytest.param("DpMixSgd", Poisson(4), marks=pytest.mark.slow),
         pytest.param("DpBilevel", Full(), marks=pytest.mark.slow),
     ],

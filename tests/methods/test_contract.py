@@ -31,7 +31,7 @@ def _cases() -> list[Any]:
     """Every example with every check; an example's go to one worker, so that its programs are compiled once.
 
     Three designs are checked in every place. Of the others, that they converge and are accounted;
-    of baselines, that they converge. Of examples that differ in their optimiser alone, a few. The rest is left to
+    of baselines, that their sound designs converge. Of examples that differ in their optimiser alone, a few. The rest is left to
     `make test-all`, because it shares its code with what is checked here.
     """
     cases = []
@@ -40,7 +40,7 @@ def _cases() -> list[Any]:
         baseline = ".baselines." in type(method).__module__
         for check in contract.CHECKS:
             if check is contract.check_converges:
-                costly = label in ALIKE and name not in SHOWN
+                costly = (label in ALIKE and name not in SHOWN) or (baseline and label == "printed")
             elif check is contract.check_private_is_accounted:
                 costly = baseline or label in ALIKE
             else:

@@ -6,6 +6,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import sottovoce as sv
 from sottovoce.problems.tasks import Shape, get
+from tests.marks import few
 
 QUIET = sv.Performance(progress=False)
 SIZES = [300, 120, 60, 20]
@@ -20,7 +21,7 @@ def table(target: bool) -> dict[str, np.ndarray]:
     return {"features": rows.astype(np.float32), "label": label}
 
 
-@pytest.mark.parametrize("task", ["logistic", "ridge"])
+@pytest.mark.parametrize("task", few(["logistic", "ridge"], ["logistic"]))
 def test_without_noise_four_unequal_parties_on_a_ring_find_the_pooled_solution(task) -> None:
     records = table(task == "ridge")
     parts = sv.data.split(records, 4, "sizes", sizes=SIZES)

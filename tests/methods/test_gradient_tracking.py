@@ -16,6 +16,7 @@ from sottovoce.methods.dp_gradient_tracking import DpGradientTracking, TrackingS
 from sottovoce.privacy import published, sound
 from sottovoce.theory import gradient_tracking as theory
 from sottovoce.theory.gradient_tracking import S1, S2, Rates
+from tests.marks import few
 
 # Agents 2, 3 and 4 only listen along pull and only speak along push: spanning trees, common roots 0 and 1.
 PULL = [(0, 1), (1, 0), (1, 2), (0, 3), (3, 4)]
@@ -188,7 +189,7 @@ def test_exponential_at_the_rate_of_the_iteration_matrix(rounds: int) -> None:
     np.testing.assert_allclose(result.x, OPTIMUM, atol=1e-3)
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("rounds", few([1, 3], [3]))
 def test_trackers_add_up_to_released_gradients(rounds: int) -> None:
     method = tracking(gradient=sv.Release(2.0, 0.3), sampling=sv.Poisson(2), rounds=rounds)
     state = run(method, 40).agents

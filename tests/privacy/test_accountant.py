@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import binom, laplace, norm
+from tests.marks import few
 
 from sottovoce.privacy import accountant, pld, rdp, sampling
 from sottovoce.privacy.accountant import (
@@ -186,7 +187,7 @@ def curve(piece, eps, h=2.0**-9):
 class TestLossDistributions:
     """Single pieces against integrals of (p - e^eps q)_+; composition against the library."""
 
-    @pytest.mark.parametrize("eps", [0.0, 0.2, 0.9])
+    @pytest.mark.parametrize("eps", few([0.0, 0.2, 0.9], [0.2]))
     @pytest.mark.parametrize("rate", [1.0, 0.2])
     def test_laplace_and_gaussian_on_one_batch(self, eps, rate):
         mu, shift, cell = 0.7, 1.1, 0.005

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from tests.marks import few
 
 import sottovoce as sv
 from sottovoce.data.sealed import Sealed
@@ -61,7 +62,7 @@ def test_one_norm_over_the_whole_tree():
     assert np.hypot(*[np.linalg.norm(leaf) for leaf in jax.tree.leaves(out)]) == pytest.approx(4.0, rel=1e-4)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("bad", few([np.nan, np.inf, -np.inf, 3e38], [np.nan, 3e38]))
 def test_a_record_that_is_not_finite_contributes_nothing(bad):
     data = np.array([[1.0, 0.0, 0.0], [bad, bad, 1.0], [0.0, 1.0, 0.0]], np.float32)
     release = Release(5.0, 1.0)

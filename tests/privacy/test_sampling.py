@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from tests.marks import few
 
 import sottovoce as sv
 from sottovoce.privacy import discrete, sampling, threefry
@@ -201,7 +202,7 @@ def test_the_law_is_what_is_drawn(sampling, others):
     assert fit(seen, sampling.law(n, steps)) > 1e-4
 
 
-@pytest.mark.parametrize("room", [5, 9, 600])
+@pytest.mark.parametrize("room", few([5, 9, 600], [9]))
 def test_a_binomial_number_of_distinct_rows_has_the_law_of_coins(room):
     """What is drawn where the array has no room for all rows, on few enough rows to count."""
     table = sampling._binomial(5, Poisson(2)._threshold(5))
@@ -239,7 +240,10 @@ def test_a_wrong_law_is_told_apart():
     assert fit(same, Poisson(2).law(5, 2)) < 1e-9
 
 
-@pytest.mark.parametrize(("room", "size", "n"), [(3, 3, 3), (4, 3, 4), (3, 2, 5), (600, 3, 4)])
+@pytest.mark.parametrize(
+    ("room", "size", "n"),
+    [(4, 3, 4), (3, 2, 5), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(3, 3, 3), (600, 3, 4)])],
+)
 def test_sets_of_distinct_rows_are_equally_likely(room, size, n):
     """Also when all rows are taken, and when repetitions are found by sorting."""
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.marks import few
 
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
@@ -55,7 +56,7 @@ def test_a_run_over_devices_is_an_option_of_performance():
     assert one.privacy == two.privacy
 
 
-@pytest.mark.parametrize("agents", [1, 5])
+@pytest.mark.parametrize("agents", few([1, 5], [5]))
 def test_agents_need_not_spread_evenly(agents):
     """An empty slot is nobody: it is neither heard, nor measured, nor looked at for divergence."""
     options = {"network": sv.networks.ring(agents), "steps": 3, "evaluate": lambda x: {"size": jnp.sum(x**2)}}
@@ -69,7 +70,7 @@ def test_agents_need_not_spread_evenly(agents):
     assert len(two.agents.x) == agents
 
 
-@pytest.mark.parametrize("others_only", [False, True])
+@pytest.mark.parametrize("others_only", few([False, True], [True]))
 @pytest.mark.parametrize(
     ("network", "devices"),
     [(sv.networks.ring(7), 3), (sv.networks.exponential(7), 2), (sv.networks.star(70), 2)],
