@@ -30,8 +30,8 @@ SPREAD = ("DpSgd-full", "DpGradientTracking-sound")  # over devices: what differ
 def _cases() -> list[Any]:
     """Every example with every check; an example's go to one worker, so that its programs are compiled once.
 
-    Three designs are checked in every place. Of the others, that they converge and are accounted;
-    of baselines, that their sound designs converge. Of examples that differ in their optimiser alone, a few. The rest is left to
+    Three designs are checked in every place. Of the others, that they converge and are accounted; of baselines, that
+    their sound designs converge. Of examples that differ in their optimiser alone, a few. The rest is left to
     `make test-all`, because it shares its code with what is checked here.
     """
     cases = []
