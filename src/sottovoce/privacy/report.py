@@ -77,13 +77,16 @@ class PrivacyReport:
             return ("Protected: nobody. No noise, or no proof, stands between the records and this result.",)
         several = len(self.per_agent) > 1
         held = "one record" if self.unit == "record" else f"all records of one {self.unit}"
+        tested = f"{held} took part"
+        if self.unit == "label":
+            held, tested = "the label of one row, and not its features", "one label is this or another"
         where = ", per what one party holds: a person who is held by two parties is not seen as one" if several else ""
         seen = "the messages between the parties, and the result" if several else "the result"
         gain = "; ".join(f"{100 * rate:g} %: at most {_percent(power)} %" for rate, power in self.power())
         return (
             f"Protected: {held}{where}.",
             f"Against: everybody who sees {seen}, even if they know all other records, the settings and the program.",
-            f"What they can gain: a test whether {held} took part, which raises a false alarm for the first share of "
+            f"What they can gain: a test whether {tested}, which raises a false alarm for the first share of "
             f"those who did not, finds the second share of those who did: {gain}.",
             "Public: the sizes of the parties, the settings, and what the notes list.",
             *_DRAWN[self.drawn],
