@@ -207,3 +207,15 @@ def test_scales_and_batches_of_labels_change_the_keys(monkeypatch):
     given = [(2.0,), (4.0,), (2.0, *halves), (2.0, *halves[::-1])]
     keys = {keys_of(monkeypatch, "table_root", lambda one=one: labels_seen(store, *one)) for one in given}
     assert len(keys) == len(given)
+
+
+def test_noisy_counts_of_one_seed_share_no_noise_between_tables_or_scales():
+    def noise(counts, epsilon=0.5, questions=1):
+        bought = sv.NoisyCounts(epsilon, seed=0)
+        return (bought.noised(counts, questions, (0, 0)) - counts) / bought.scale(questions)
+
+    none = np.zeros(400, int)
+    one_more = np.eye(1, 400, dtype=int)[0]
+    np.testing.assert_array_equal(noise(none), noise(none))  # same seed, same table, same noise
+    for other in (noise(one_more), noise(none, epsilon=0.25), noise(none, questions=2)):
+        assert abs(np.corrcoef(noise(none), other)[0, 1]) < 0.2

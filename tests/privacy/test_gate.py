@@ -2,9 +2,8 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from tests.marks import few
+from tests.privacy.keeping import Keeping
 
 import sottovoce as sv
 from sottovoce.data.sealed import Sealed
@@ -116,31 +116,11 @@ def test_noise_has_the_scale_it_is_charged_for_and_no_other(mechanism):
         assert stats.kstest(sample, law(scale=0.7 * wrong).cdf).pvalue < 1e-9
 
 
-class Kept(NamedTuple):
-    x: Any
-    gradient: Any
-
-
-@dataclass(frozen=True)
-class _Keeping(sv.methods.Method):
-    """Releases a gradient at x0 in each step, and keeps it."""
-
-    gradient: sv.Release
-    sampling: Any
-
-    def init(self, problem, agent):
-        return Kept(problem.x0, problem.x0)
-
-    def step(self, problem, state, agent):
-        batch = agent.sample(self.sampling)
-        return Kept(state.x, agent.release(self.gradient, problem.loss, at=state.x, batch=batch))
-
-
 def test_leaves_and_agents_and_steps_get_independent_noise():
     problem = sv.Minimize(
         lambda x, r: jnp.sum(x["a"] * r) + jnp.sum(x["b"] * r), {"a": jnp.zeros(400), "b": jnp.zeros(400)}
     )
-    method = _Keeping(Release(1e-6, 1.0), sv.Full())
+    method = Keeping(Release(1e-6, 1.0), sv.Full())
     network = sv.networks.ring(3)
     runs = [
         sv.run(problem, [np.zeros(5, np.float32)] * 3, method, network=network, steps=steps, seed=0).agents.gradient

@@ -2,10 +2,8 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from tests.marks import few
+from tests.privacy.keeping import Keeping
 
 import sottovoce as sv
 from sottovoce.privacy import discrete, sampling, threefry
@@ -91,31 +90,11 @@ def test_full_and_stream():
         assert float(weights.sum()) == arrived == int(Stream(2).denominator(40, t))
 
 
-class Kept(NamedTuple):
-    x: Any
-    gradient: Any
-
-
-@dataclass(frozen=True)
-class _Keeping(sv.methods.Method):
-    """Releases a gradient at x0 in each step, and keeps it."""
-
-    gradient: sv.Release
-    sampling: Any
-
-    def init(self, problem, agent):
-        return Kept(problem.x0, problem.x0)
-
-    def step(self, problem, state, agent):
-        batch = agent.sample(self.sampling)
-        return Kept(state.x, agent.release(self.gradient, problem.loss, at=state.x, batch=batch))
-
-
 def test_fresh_coins_for_each_step_and_agent():
     """The same batch twice would make amplification void."""
     problem = sv.Minimize(lambda x, r: x @ r, jnp.zeros(60))
     records = np.eye(60, dtype=np.float32)
-    method = _Keeping(sv.Release(1.0, 1e-9), Poisson(15))
+    method = Keeping(sv.Release(1.0, 1e-9), Poisson(15))
     network = sv.networks.ring(2)
     batches = []
     for steps in (1, 2):

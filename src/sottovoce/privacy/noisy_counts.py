@@ -4,6 +4,7 @@ Example: nobody knows the range of a laboratory value. Each party counts its rec
 adds noise to each count, and publishes the counts. The range is the span of the bins that are clearly not empty.
 """
 
+import hashlib
 import math
 import random
 from dataclasses import dataclass
@@ -51,9 +52,15 @@ class NoisyCounts:
         return made
 
     def noised(self, counts: np.ndarray, questions: int, place: tuple[int, ...] = ()) -> np.ndarray:
-        """Return the counts of one party with noise; `place` (party, question) tells the draws of one seed apart."""
-        source = None if self.seed is None else random.Random(repr((self.seed, place)))
-        return self.grid(questions).noised(np.asarray(counts, np.int64) * _PARTS, source)
+        """Return the counts of one party with noise; `place` (party, question) tells the draws of one seed apart.
+
+        Everything that the release depends on is part of a seed's draws. So two tables, or two scales, never share
+        noise that could be subtracted.
+        """
+        grid, counted = self.grid(questions), np.asarray(counts, np.int64)
+        held = hashlib.sha256(counted.tobytes()).hexdigest()
+        source = None if self.seed is None else random.Random(repr((self.seed, place, grid, held)))
+        return grid.noised(counted * _PARTS, source)
 
     def scale(self, questions: int) -> float:
         """Return the scale of the noise on a count."""

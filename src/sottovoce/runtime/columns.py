@@ -237,19 +237,6 @@ class ColumnsPlace(Place):
             state = _step(self.spec, *arguments, log=self.log, active=self.table.active)
         return state, np.full(len(state), NEVER, np.int32)
 
-    @property
-    def holds(self) -> range | None:
-        """Nothing is elsewhere."""
-        return None
-
-    def stored(self, state: list[Any]) -> list[np.ndarray]:
-        """Return the state."""
-        return [np.asarray(leaf) for leaf in state]
-
-    def restored(self, rows: list[np.ndarray]) -> list[Any]:
-        """Return the state."""
-        return [jnp.asarray(leaf) for leaf in rows]
-
     def measure(self, state: list[Any], step: int, evaluate: Callable[..., Mapping[str, Any]] | None) -> dict[str, Any]:
         """Return the bytes that passive parties have sent and received, and the user's metrics."""
         passive = self.table.parties - (self.table.active is not None)

@@ -46,17 +46,17 @@ class Place(ABC):
         """Return named figures of the state after `step` steps."""
 
     @property
-    @abstractmethod
     def holds(self) -> range | None:
-        """The agents whose part of the state is here; None where all of it is."""
+        """The agents whose part of the state is here; None where all of it is, as in most places."""
+        return None
 
-    @abstractmethod
     def stored(self, state: list[Any]) -> list[np.ndarray]:
         """Return what is here of a state, to be written down."""
+        return [np.asarray(leaf) for leaf in state]
 
-    @abstractmethod
     def restored(self, rows: list[np.ndarray]) -> list[Any]:
         """Return the state from what was written down of it."""
+        return [jnp.asarray(leaf) for leaf in rows]
 
     @abstractmethod
     def result(self, state: list[Any], history: dict[str, np.ndarray], report: PrivacyReport) -> Result:
@@ -111,19 +111,6 @@ class RowsPlace(Place):
 
 class WholePlace(RowsPlace):
     """A place that holds all agents in one array per leaf."""
-
-    @property
-    def holds(self) -> range | None:
-        """Nothing is elsewhere."""
-        return None
-
-    def stored(self, state: list[Any]) -> list[np.ndarray]:
-        """Return the state."""
-        return [np.asarray(leaf) for leaf in state]
-
-    def restored(self, rows: list[np.ndarray]) -> list[Any]:
-        """Return the state."""
-        return [jnp.asarray(leaf) for leaf in rows]
 
     def measure(self, state: list[Any], step: int, evaluate: Metrics | None) -> Mapping[str, Any]:
         """Return the consensus error and the user's metrics."""
