@@ -38,6 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.privacy import accountant, threefry
+from sottovoce.together import largest
 
 # A Poisson batch is held in an array of fixed capacity. The chance that one batch does not fit is below this, and the
 # accountant adds what remains, times the number of batches, to delta.
@@ -191,7 +192,7 @@ class Poisson(Sampling):
         tossed = _mask((fresh[:room] <= _of(last, agent)) & (places < own))  # a record is taken if its coin is low
         if sizes.max() <= room:
             return places, tossed
-        rows, weights = _taken(key, fresh, own, counts, agent)
+        rows, weights = _taken(key, fresh, own, counts, agent, usual_rows(self, sizes))
         if sizes.min() > room:
             return rows, weights
         return jnp.where(own <= room, places, rows), jnp.where(own <= room, tossed, weights)
@@ -550,10 +551,23 @@ def _weights(n: int, successes: int, precision: int) -> tuple[int, list[int], in
 # What is drawn, inside a compiled program.
 
 
-def _taken(key: jax.Array, words: jax.Array, n: jax.Array, counts: list[_Binomial], agent: jax.Array) -> Rows:
-    """Return a binomial number of distinct rows; the last words give the number."""
-    size = _drawn_count(words[-_TABLE_WORDS:], counts, agent)
-    return _distinct(key, words[:-_TABLE_WORDS], n, size)
+def _taken(
+    key: jax.Array, words: jax.Array, n: jax.Array, counts: list[_Binomial], agent: jax.Array, usual: int
+) -> Rows:
+    """Return a binomial number of distinct rows; the last words give the number.
+
+    Turns of Floyd's algorithm do not depend on later ones, so those beyond the `usual` ones are left out where no
+    agent needs them: comparing all pairs of 146 rows costs three times as much as of 80.
+    """
+    size, room = _drawn_count(words[-_TABLE_WORDS:], counts, agent), words.size - _TABLE_WORDS
+
+    def drawn(turns: int) -> Rows:
+        rows, weights = _distinct(key, words[:turns], n, size)
+        return jnp.pad(rows, (0, room - turns)), jnp.pad(weights, (0, room - turns))
+
+    if usual >= room:
+        return drawn(room)
+    return jax.lax.cond(largest(size) > usual, lambda: drawn(room), lambda: drawn(usual))
 
 
 def _drawn_count(words: jax.Array, counts: list[_Binomial], agent: jax.Array) -> jax.Array:

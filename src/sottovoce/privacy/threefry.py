@@ -62,7 +62,7 @@ def normal(key: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array
     >>> float(abs(normal(jax.random.key(0), (10_000,)).std() - 1)) < 0.03
     True
     """
-    return quantile(uniform(key, shape, stream))
+    return quantile(odd(key, shape, stream))
 
 
 @partial(jax.jit, inline=True, static_argnames=("shape", "stream"))
@@ -72,35 +72,40 @@ def laplace(key: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Arra
     >>> float(abs(abs(laplace(jax.random.key(0), (10_000,))).mean() - 1)) < 0.05
     True
     """
-    even = uniform(key, shape, stream)
-    return -jnp.sign(even) * jnp.log(1 - jnp.abs(even))
+    number = odd(key, shape, stream)
+    return -jnp.sign(number) * jnp.log(_to_the_end(number))
 
 
-def uniform(key: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array:
-    """Return odd multiples of 2**-24 between -1 and 1: symmetric, and never 0, -1 or 1."""
-    return between(jax.lax.bitcast_convert_type(words(key, shape, stream), jnp.int32) >> 8)
+def odd(key: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array:
+    """Return odd whole numbers between -2**24 and 2**24: m stands for the uniform number m / 2**24.
 
-
-def between(number: jax.Array) -> jax.Array:
-    """Return ``(2 k + 1) / 2**24`` for whole numbers k from -2**23 to 2**23 - 1: exact in float32.
-
-    >>> float(between(jnp.int32(-1)) * 2**24)
-    -1.0
+    >>> int(odd(jax.random.key(0), ()) % 2)
+    1
     """
-    return number.astype(jnp.float32) * jnp.float32(2**-23) + jnp.float32(2**-24)
+    return jax.lax.bitcast_convert_type(words(key, shape, stream), jnp.int32) >> 8 << 1 | 1
 
 
-def quantile(even: jax.Array) -> jax.Array:
-    """Return the standard normal number below which a share of (1 + even) / 2 lies.
+def quantile(number: jax.Array) -> jax.Array:
+    """Return the standard normal number below which a share of (1 + m / 2**24) / 2 lies, for whole numbers m.
 
-    >>> round(float(quantile(jnp.float32(0.95))), 4)
+    >>> round(float(quantile(jnp.int32(0.95 * 2**24))), 4)
     1.96
     """
-    w = -jnp.log((1 - even) * (1 + even))
+    left = _to_the_end(number)
+    w = -jnp.log(left * (2 - left))
     centre, tail = jnp.float32(_CENTRE[0]), jnp.float32(_TAIL[0])
     for near, far in zip(_CENTRE[1:], _TAIL[1:]):
         centre, tail = near + centre * (w - 2.5), far + tail * (jnp.sqrt(w) - 3)
-    return jnp.where(w < 5, centre, tail) * (even * jnp.float32(math.sqrt(2)))
+    return jnp.where(w < 5, centre, tail) * (number.astype(jnp.float32) * jnp.float32(math.sqrt(2) / 2**24))
+
+
+def _to_the_end(number: jax.Array) -> jax.Array:
+    """Return 1 - |m| / 2**24, exact in float32.
+
+    The difference is taken of whole numbers: XLA reorders sums of floating-point numbers, which made an end 0 and its
+    noise infinite.
+    """
+    return (2**24 - jnp.abs(number)).astype(jnp.float32) * jnp.float32(2**-24)
 
 
 def _pair(key: jax.Array) -> tuple[jax.Array, jax.Array]:

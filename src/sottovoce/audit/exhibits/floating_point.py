@@ -164,4 +164,4 @@ def _all_noise(scale: jax.Array) -> jax.Array:
 
     Compiled as one program, because the compiler puts factors together and so changes last bits.
     """
-    return (scale * (1 + RAISED)) * threefry.quantile(threefry.between(jnp.arange(-(2**23), 2**23, dtype=jnp.int32)))
+    return (scale * (1 + RAISED)) * threefry.quantile(jnp.arange(1 - 2**24, 2**24, 2, dtype=jnp.int32))
