@@ -74,18 +74,20 @@ def clipped_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tr
     width = min(chunk, reading.usual or chunk, rows.shape[0])
     total = partial(rows[:width], weights[:width], reading.whole and width == rows.shape[0])
     if width < rows.shape[0]:
-        count = -(-rows.shape[0] // width)
-        room = count * width - rows.shape[0]
-        rows = jnp.pad(rows, (0, room)).reshape(count, width)
-        weights = jnp.pad(weights, (0, room)).reshape(count, width)
+        # What goes beyond the usual rows is a few rows, seldom; what goes beyond a chunk is as many again.
+        piece = max(8, width // 64 * 8) if reading.usual == width else width
+        count = -(-(rows.shape[0] - width) // piece)
+        room = width + count * piece - rows.shape[0]
+        rows = jnp.pad(rows[width:], (0, room)).reshape(count, piece)
+        weights = jnp.pad(weights[width:], (0, room)).reshape(count, piece)
         filled = jnp.where(jnp.any(weights != 0, axis=1), jnp.arange(1, count + 1), 0)
 
-        def accumulate(piece: jax.Array, total: Tree) -> Tree:
-            return jax.tree.map(jnp.add, total, partial(rows[piece], weights[piece]))
+        def accumulate(number: jax.Array, total: Tree) -> Tree:
+            return jax.tree.map(jnp.add, total, partial(rows[number], weights[number]))
 
         # Pieces without a record would add exactly 0: a Poisson batch hardly ever needs the end of its array. The first
         # piece stands before the loop, so that releases that share a batch also share the look-up of its records.
-        total = jax.lax.fori_loop(1, largest(jnp.max(filled)), accumulate, total)
+        total = jax.lax.fori_loop(0, largest(jnp.max(filled)), accumulate, total)
     return jax.tree.map(lambda leaf: leaf / reading.denominator, total)
 
 

@@ -26,6 +26,7 @@ from sottovoce.runtime.place import NEVER, WholePlace, public
 from sottovoce.runtime.spread import Spread, along_edges
 from sottovoce.trees import Tree
 
+LOOK = 16  # steps between two looks at whether the state is finite
 Array = jax.Array
 SealedRecords = Mapping[str, Sealed]
 
@@ -138,11 +139,12 @@ def init(spec: Spec, indices: Array, starts: Mapping[str, Array], records: Seale
 
 def advance(
     spec: Spec, count: int, state: list[Array], first: Array, indices: Array, starts: Mapping[str, Array],
-    records: SealedRecords, roots: Array, live: Array | None = None,
+    records: SealedRecords, roots: Array, live: Array | None = None, every: int = LOOK,
 ) -> tuple[list[Array], Array]:  # fmt: skip
-    """Return the state after `count` steps from step `first`, and when each public leaf was first not finite.
+    """Return the state after `count` steps from step `first`, and when each public leaf was first seen not finite.
 
-    `live` says which rows are agents; the others are not looked at.
+    The state is looked at after each `every` steps and after the last one, because a look costs a pass over it. `live`
+    says which rows are agents; the others are not looked at.
     """
     step, shown = spec.trace.step, public(spec.trace)
     shares = _shares(spec, indices, records)
@@ -156,8 +158,13 @@ def advance(
             return play(walk(step.jaxpr, step.consts, [index, t, *own], compiled=False), answer)
 
         state = jax.vmap(one)(state, indices, starts, shares, roots)
-        fine = jnp.array([jnp.all(_finite(state[leaf], live)) for leaf in shown], bool)
-        return (state, jnp.where(fine, broken, jnp.minimum(broken, t))), None
+
+        def look(broken: Array) -> Array:
+            fine = jnp.array([jnp.all(_finite(state[leaf], live)) for leaf in shown], bool)
+            return jnp.where(fine, broken, jnp.minimum(broken, t))
+
+        done = t - first + 1
+        return (state, jax.lax.cond((done % every == 0) | (done == count), look, lambda broken: broken, broken)), None
 
     broken = jnp.full(len(shown), NEVER, jnp.int32)
     return jax.lax.scan(steps, (list(state), broken), first + jnp.arange(count, dtype=jnp.int32))[0]
@@ -169,7 +176,7 @@ def _finite(leaf: Array, live: Array | None) -> Array:
 
 
 _init = jax.jit(init, static_argnums=0)
-_advance = jax.jit(advance, static_argnums=(0, 1))
+_advance = jax.jit(advance, static_argnums=(0, 1), static_argnames="every")
 
 
 class ArrayPlace(WholePlace):
@@ -189,5 +196,12 @@ class ArrayPlace(WholePlace):
     def advance(self, state: list[Array], first: int, count: int) -> tuple[list[Array], np.ndarray]:
         """Run `count` steps."""
         given = (np.int32(first), self.indices, self.starts, self.records, self.roots)
-        moved, broken = _advance(self.spec, count, list(state), *given)
-        return moved, np.asarray(broken)
+        return pinned(lambda every: _advance(self.spec, count, list(state), *given, every=every))
+
+
+def pinned(run: Callable[[int], tuple[list[Array], Array]]) -> tuple[list[Array], np.ndarray]:
+    """Return what `run(every)` returns; if the state broke, run again and look after each step to find the first."""
+    moved, broken = run(LOOK)
+    if broken.size and np.min(broken) < NEVER:
+        moved, broken = run(1)
+    return moved, np.asarray(broken)

@@ -103,8 +103,7 @@ class MeshPlace(RowsPlace):
     def advance(self, state: list[Array], first: int, count: int) -> tuple[list[Array], np.ndarray]:
         """Run `count` steps."""
         given = (list(state), np.int32(first), self._indices, self._live, self.records, self._roots)
-        moved, broken = _compiled(self.spec, self.grid, count)(*given)
-        return moved, np.asarray(broken)
+        return array.pinned(lambda every: _compiled(self.spec, self.grid, count, every)(*given))
 
     def stored(self, state: list[Any]) -> list[np.ndarray]:
         """Return the rows of this process's agents."""
@@ -146,7 +145,7 @@ def _local(leaf: jax.Array) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _compiled(spec: Spec, grid: Grid, count: int | None) -> Callable[..., Any]:
+def _compiled(spec: Spec, grid: Grid, count: int | None, every: int = array.LOOK) -> Callable[..., Any]:
     """Compile `init` (no count), or `advance` by `count` steps."""
 
     def local_init(indices: Array, records: dict[str, Sealed], roots: Array) -> list[Array]:
@@ -157,7 +156,7 @@ def _compiled(spec: Spec, grid: Grid, count: int | None) -> Callable[..., Any]:
     ) -> tuple[list[Array], Array]:
         assert count is not None
         given = (first, indices, *_own(records), jax.random.wrap_key_data(roots))
-        state, broken = array.advance(spec, count, state, *given, live)
+        state, broken = array.advance(spec, count, state, *given, live, every)
         return state, jax.lax.pmin(broken, AXIS)
 
     sharded = partial(jax.shard_map, mesh=grid.mesh, check_vma=False)
