@@ -242,7 +242,9 @@ class FixedSize(Sampling):
 
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Return distinct rows, every set equally likely."""
-        return _distinct(key, threefry.words(key, (self.batch,)), _of(sizes, agent), jnp.int32(self.batch))
+        return _distinct(
+            key, threefry.words(key, (self.batch,)), _of(sizes, agent), jnp.int32(self.batch), usual=self.batch
+        )
 
     def event(self, n: int) -> accountant.Amplification:
         """Return that it is without replacement."""
@@ -554,20 +556,9 @@ def _weights(n: int, successes: int, precision: int) -> tuple[int, list[int], in
 def _taken(
     key: jax.Array, words: jax.Array, n: jax.Array, counts: list[_Binomial], agent: jax.Array, usual: int
 ) -> Rows:
-    """Return a binomial number of distinct rows; the last words give the number.
-
-    Turns of Floyd's algorithm do not depend on later ones, so those beyond the `usual` ones are left out where no
-    agent needs them: comparing all pairs of 146 rows costs three times as much as of 80.
-    """
-    size, room = _drawn_count(words[-_TABLE_WORDS:], counts, agent), words.size - _TABLE_WORDS
-
-    def drawn(turns: int) -> Rows:
-        rows, weights = _distinct(key, words[:turns], n, size)
-        return jnp.pad(rows, (0, room - turns)), jnp.pad(weights, (0, room - turns))
-
-    if usual >= room:
-        return drawn(room)
-    return jax.lax.cond(largest(size) > usual, lambda: drawn(room), lambda: drawn(usual))
+    """Return a binomial number of distinct rows; the last words give the number."""
+    size = _drawn_count(words[-_TABLE_WORDS:], counts, agent)
+    return _distinct(key, words[:-_TABLE_WORDS], n, size, usual)
 
 
 def _drawn_count(words: jax.Array, counts: list[_Binomial], agent: jax.Array) -> jax.Array:
@@ -619,8 +610,12 @@ def _upper_half(a: jax.Array, b: jax.Array) -> jax.Array:
     return a_high * b_high + (first >> 16) + (second >> 16)
 
 
-def _distinct(key: jax.Array, words: jax.Array, n: jax.Array, size: jax.Array) -> Rows:
-    """Return `size` distinct rows out of n, every set equally likely, padded to the number of words (Floyd)."""
+def _distinct(key: jax.Array, words: jax.Array, n: jax.Array, size: jax.Array, usual: int) -> Rows:
+    """Return `size` distinct rows out of n, every set equally likely, padded to the number of words (Floyd).
+
+    Repetitions beyond the `usual` rows are looked for only where an agent has so many: comparing all pairs of 146 rows
+    costs three times as much as of 80.
+    """
     turns = jnp.arange(words.size, dtype=jnp.int32)
     lasts = n - size + turns  # J in the proof
     drawn = _below(key, words, (lasts + 1).astype(jnp.uint32))
@@ -632,7 +627,14 @@ def _distinct(key: jax.Array, words: jax.Array, n: jax.Array, size: jax.Array) -
         further = links[links]  # twice as far with each turn; a link to itself is the end
         return repeated | repeated[links], jnp.where(further == links, turns, further)
 
-    repeated, _ = jax.lax.while_loop(lambda state: jnp.any(state[1] != turns), follow, (_seen_before(drawn), links))
+    def seen(rows: int) -> jax.Array:
+        return jnp.pad(_seen_before(drawn[:rows]), (0, words.size - rows))
+
+    if usual < words.size:
+        first = jax.lax.cond(largest(size) > usual, lambda: seen(words.size), lambda: seen(usual))
+    else:
+        first = seen(words.size)
+    repeated, _ = jax.lax.while_loop(lambda state: jnp.any(state[1] != turns), follow, (first, links))
     present = turns < size
     return jnp.where(present, jnp.where(repeated, lasts, drawn), 0), _mask(present)
 
