@@ -22,7 +22,7 @@ from sottovoce.accounting.account import _group
 from sottovoce.clipping import bookkeeping
 from sottovoce.data import overlap
 from sottovoce.methods.handle import Handle
-from sottovoce.privacy import accountant, discrete, exact_gate, gate, ledger, mechanisms
+from sottovoce.privacy import accountant, discrete, exact_gate, gate, ledger, mechanisms, sampling
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.problems import captures
 from sottovoce.runtime import answers, interpreter, keys, lone_agent
@@ -113,17 +113,25 @@ MUTATIONS = [
     Mutation(
         "fixed size drawn where Poisson is accounted",
         Poisson.draw,
-        "rows, weights = _taken(key, fresh, own, counts, agent)",
-        "rows, weights = _distinct(key, fresh[:room], own, jnp.int32(self.batch))",
+        "rows, weights = _taken(key, fresh, own, counts, agent, usual_rows(self, sizes))",
+        "rows, weights = _distinct(key, fresh[:room], own, jnp.int32(self.batch), room)",
         "privacy/test_sampling.py",
         "test_poisson_takes_each_record_on_its_own",
         (1,),
     ),
     Mutation(
+        "rows repeated at the end of a long batch",
+        sampling._distinct,
+        "largest(size) > usual",
+        "False",
+        "privacy/test_sampling.py",
+        "test_a_binomial_number_of_distinct_rows_has_the_law_of_coins",
+    ),
+    Mutation(
         "the end of a long batch left out",
         gate.clipped_mean,
         "largest(jnp.max(filled))",
-        "1",
+        "0",
         "privacy/test_gate.py",
         "test_a_batch_longer_than_usual_is_added_up_whole",
     ),

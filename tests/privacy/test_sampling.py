@@ -231,7 +231,7 @@ def test_sets_of_distinct_rows_are_equally_likely(room, size, n):
     @jax.jit
     @jax.vmap
     def draw(key):
-        return sampling._distinct(key, threefry.words(key, (room,)), jnp.int32(n), jnp.int32(size))
+        return sampling._distinct(key, threefry.words(key, (room,)), jnp.int32(n), jnp.int32(size), room)
 
     rows, weights = map(np.asarray, draw(jax.random.split(jax.random.key(2), 6000)))
     assert np.all(weights.sum(axis=1) == size)
