@@ -126,6 +126,7 @@ MUTATIONS = [
         "False",
         "privacy/test_sampling.py",
         "test_a_binomial_number_of_distinct_rows_has_the_law_of_coins",
+        ((9, 3),),
     ),
     Mutation(
         "the end of a long batch left out",
