@@ -108,7 +108,7 @@ def test_many_interleaved_record_sets_count_as_shared_without_being_compared(mon
 
 def test_the_statement_says_by_which_rule_levels_pay():
     release = sv.Release(1.0, 0.5)
-    method = sv.methods.DpBilevel(0.1, Descent(1, 0.5), release, release, sv.Full(), release_x=release)
+    method = sv.methods.DpBilevel(0.1, Descent(1, 0.5, averaged=False), release, release, sv.Full(), release_x=release)
     half = Part(X, HALVES[0])
     parts = {
         "different rows of one record set": halves(X),

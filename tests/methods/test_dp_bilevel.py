@@ -205,12 +205,12 @@ def alone() -> SimpleNamespace:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(1, 6), st.floats(0.05, 0.9), st.floats(-3.0, 3.0), st.booleans())
+@given(st.integers(2, 6), st.floats(0.05, 0.9), st.floats(-3.0, 3.0), st.booleans())
 def test_descent_on_a_parabola(steps, step, start, averaged) -> None:
-    """On y^2/2 the iterates are start (1 - rate)^k."""
-    iterates = start * (1 - step) ** np.arange(1, steps + 1)
+    """On y^2/2 the iterates are start (1 - rate)^k; Algorithm 2, line 7, averages y_0 to y_{T-1}."""
+    iterates = start * (1 - step) ** np.arange(steps + 1)
     got = Descent(steps, step, averaged=averaged).solve(lambda y, agent: y, jnp.asarray(start), alone(), "y")
-    assert float(got) == pytest.approx(iterates.mean() if averaged else iterates[-1], abs=1e-5)
+    assert float(got) == pytest.approx(iterates[:-1].mean() if averaged else iterates[-1], abs=1e-5)
 
 
 def test_rounds_stay_in_their_balls_and_rates_restart() -> None:

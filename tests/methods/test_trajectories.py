@@ -4,6 +4,7 @@ The gate's noise is replaced by a known number per agent and step, so that where
 Scripts p1 and p2 of the attacks: written from the papers, not from the package.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.methods import GbDsbo, LdpDsbo, MaDsbo, VrDsbo
+from sottovoce.methods.descent import Descent
 from sottovoce.methods.dp_gradient_tracking import DpGradientTracking
 from sottovoce.privacy import gate
 from sottovoce.schedules import Decay
@@ -140,11 +142,8 @@ def ma_dsbo(inner_y: int = 3, inner_z: int = 4) -> dict[str, np.ndarray]:
     return {"x": x, "y": y, "r": r}
 
 
-def gb_dsbo() -> dict[str, np.ndarray]:
-    """GBDSBO (Yang et al. 2022); x moves along the averages of this step, as the package does.
-
-    Whether the paper takes those of the step before is an open question of fidelity; this pins what is done.
-    """
+def gb_dsbo(along: str = "before") -> dict[str, np.ndarray]:
+    """GBDSBO (Yang et al. 2022): x moves along the averages from before the step, or along the new ones."""
     x, y, s = start()
     h, u = np.zeros((AGENTS, WIDTH)), np.zeros((AGENTS, WIDTH, WIDTH))
     v = np.tile(SMOOTHNESS * np.eye(WIDTH), (AGENTS, TERMS, 1, 1))
@@ -152,12 +151,13 @@ def gb_dsbo() -> dict[str, np.ndarray]:
         scale, steps = NOISE / (t + 1) ** 0.8, []
         new = [each(upper_x, x, y), each(upper_y, x, y), each(jacobian, x, y)]
         curvature = np.repeat(each(hessian, x, y)[:, None], TERMS, axis=1)
-        s, h, u, v = (0.6 * mixed(old, scale) + 0.4 * seen for old, seen in zip((s, h, u, v), (*new, curvature)))
-        for i in range(AGENTS):
+        before = s, h, u, v
+        s, h, u, v = (0.6 * mixed(old, scale) + 0.4 * seen for old, seen in zip(before, (*new, curvature)))
+        for one in zip(*(before if along == "before" else (s, h, u, v))):
             series = np.eye(WIDTH)
-            for j in range(TERMS):
-                series = np.eye(WIDTH) + (np.eye(WIDTH) - v[i, j] / SMOOTHNESS) @ series
-            steps.append(s[i] - u[i] @ (series / SMOOTHNESS) @ h[i])
+            for curved in one[3]:
+                series = np.eye(WIDTH) + (np.eye(WIDTH) - curved / SMOOTHNESS) @ series
+            steps.append(one[0] - one[2] @ (series / SMOOTHNESS) @ one[1])
         x, y = mixed(x, scale) - 0.2 * np.array(steps), mixed(y, scale) - 0.15 * each(grad_y, x, y)
     return {"x": x, "y": y, "s": s, "h": h}
 
@@ -200,10 +200,16 @@ PRINTED = {
         ldp_dsbo,
     ),
     "MA-DSBO": (MaDsbo(0.2, 0.15, 0.1, LOUD, LOUD, LOUD, sv.Full(), 3, 4, design="printed"), ma_dsbo),
-    "GBDSBO": (
-        GbDsbo(0.2, 0.15, 0.4, *[LOUD] * 4, sv.Full(), smoothness=SMOOTHNESS, terms=TERMS, design="printed"),
-        gb_dsbo,
-    ),
+    **{
+        f"GBDSBO {along}": (
+            GbDsbo(
+                0.2, 0.15, 0.4, *[LOUD] * 4, sv.Full(), smoothness=SMOOTHNESS, terms=TERMS, along=along,
+                design="printed",
+            ),
+            partial(gb_dsbo, along),
+        )
+        for along in ("before", "new")
+    },
     "VRDSBO": (
         VrDsbo(
             Decay(0.5, 0.3), LOUD, LOUD, LOUD, sv.Full(), beta_x=0.2, beta_y=0.4, smoothness=SMOOTHNESS, terms=TERMS,
@@ -271,3 +277,83 @@ def test_printed_gradient_tracking_walks_as_its_pseudo_code(form: Any) -> None:
     state = sv.run(problem, CURVED, method, network=network, steps=STEPS).agents
     for got, wanted in zip(state, tracked(form, network.pull.toarray(), network.push.toarray())):
         np.testing.assert_allclose(got, wanted, atol=2e-5)
+
+
+def descended(slope: Any, y: np.ndarray, scale: float) -> np.ndarray:
+    """Algorithm 2 of DP bilevel: two rounds of 3 steps 0.3 / (k + 1) in balls of radii 1 and 0.2; y_0 to y_2 averaged."""
+    for radius in (1.0, 0.2):
+        centre, seen = y, []
+        for k in range(3):
+            seen.append(y)
+            y = y - 0.3 / (k + 1) * (slope(y) + scale * np.cos(1.0))
+            length = np.linalg.norm(y - centre)
+            y = centre + (y - centre) * min(1.0, radius / length)
+        y = np.mean(seen, axis=0)
+    return y
+
+
+def dp_bilevel(penalty: float) -> tuple[np.ndarray, np.ndarray]:
+    """Algorithm 1 of DP bilevel: the x_t with the smallest step, and the x after all of them."""
+    x, candidates = X0.astype(float), []
+    for _ in range(STEPS):
+        yg = descended(lambda y, x=x: grad_y(0, x, y, RECORDS), Y0.astype(float), NOISE)
+        yl = descended(
+            lambda y, x=x: upper_y(0, x, y, RECORDS) / penalty + grad_y(0, x, y, RECORDS), Y0.astype(float), 2 * NOISE
+        )
+        below = [of(LOWER, 0, RECORDS)[2].mean() * y + 0.5 * np.exp(x) * y**2 for y in (yl, yg)]
+        slope = upper_x(0, x, yl, RECORDS) + penalty * (below[0] - below[1]) + 3 * NOISE * np.cos(1.0)
+        candidates.append((np.linalg.norm(0.2 * slope), x))
+        x = x - 0.2 * slope
+    return min(candidates, key=lambda pair: pair[0])[1], x
+
+
+@pytest.mark.slow
+def test_dp_bilevel_walks_as_algorithms_1_and_2() -> None:
+    releases = [sv.Release(1e9, times * NOISE) for times in (1, 2, 3)]
+    method = sv.methods.DpBilevel(
+        0.2, Descent(3, Decay(0.3, 1.0), radii=(1.0, 0.2)), *releases[:2], sv.Full(), releases[2], penalty=7.0,
+        solve="apart", output="smallest step", warm=False,
+    )  # fmt: skip
+    state = sv.run(BILEVEL, [sv.data.Levels(UPPER[0], LOWER[0])], method, steps=STEPS).agents
+    for got, wanted in zip((state.x[0], state.at[0]), dp_bilevel(7.0)):
+        np.testing.assert_allclose(got, wanted, atol=5e-5)
+
+
+SADDLE = sv.MinMax(
+    lambda x, y, r: 0.5 * (r["a"] @ x - r["b"]) ** 2 + (r["s"] * y) @ x - 0.5 * jnp.sum(y**2), X0, Y0
+)  # fmt: skip
+
+
+def dp_mix_sgd() -> dict[str, np.ndarray]:
+    """Algorithm 1 of DPMixSGD, with whole batches."""
+
+    def slopes(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        g, h = [], []
+        for i in range(AGENTS):
+            a, b, s = of(LOWER, i, RECORDS)
+            g.append((a * (a @ x[i] - b)[:, None]).mean(0) + s.mean() * y[i])
+            h.append(s.mean() * x[i] - y[i])
+        return np.array(g), np.array(h)
+
+    x, y = (np.tile(start.astype(float), (AGENTS, 1)) for start in (X0, Y0))
+    g, h = slopes(x, y)
+    v = u = told_g = told_h = np.zeros((AGENTS, WIDTH))
+    for t in range(STEPS + 1):
+        if t:
+            (new_g, new_h), (old_g, old_h) = slopes(x, y), slopes(*before)
+            g, h = new_g + 0.7 * (g - old_g), new_h + 0.6 * (h - old_h)  # lines 2 and 3
+        now_g, now_h = g + noise(g, NOISE), h + noise(h, 2 * NOISE)  # lines 5 to 7
+        v, u = MIX @ (v + now_g - told_g), MIX @ (u + now_h - told_h)  # lines 9 and 10
+        told_g, told_h, before = now_g, now_h, (x, y)
+        x, y = MIX @ (x - 0.1 * v), MIX @ (y + 0.2 * u)  # lines 12 and 13
+    return {"x": x, "y": y, "estimate": g}
+
+
+@pytest.mark.slow
+def test_printed_dp_mix_sgd_walks_as_its_pseudo_code() -> None:
+    messages = sv.Release(1e9, NOISE), sv.Release(1e9, 2 * NOISE)
+    method = sv.methods.DpMixSgd(0.1, 0.2, sv.Full(), *messages, beta_x=0.3, beta_y=0.4, design="printed")
+    state = sv.run(SADDLE, LOWER, method, network=NETWORK, steps=STEPS).agents
+    wanted = dp_mix_sgd()
+    for got, name in zip((state.x, state.y, state.estimate[0]), wanted):
+        np.testing.assert_allclose(got, wanted[name], atol=2e-5)

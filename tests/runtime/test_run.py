@@ -104,7 +104,7 @@ def test_a_unit_in_both_levels_pays_for_both():
     assert not sv.Population.of([apart]).in_both_levels(0)
     assert sv.Population.of([mixed]).in_both_levels(0)
     release = sv.Release(1.0, 0.5)
-    method = sv.methods.DpBilevel(0.1, Descent(1, 0.5), release, release, sv.Full(), release_x=release)
+    method = sv.methods.DpBilevel(0.1, Descent(1, 0.5, averaged=False), release, release, sv.Full(), release_x=release)
     disjoint = sv.Population([Levels(2, 2, disjoint=True)], unit="unit")
     alone, both = (sv.account(method, held, steps=2).epsilon for held in (disjoint, [mixed]))
     assert both > 1.1 * alone

@@ -27,7 +27,7 @@ Slope = Callable[[Tree, Agent], Tree]
 class Descent:
     """DP-Loc-(S)GD, Algorithms 2 and 4: each round takes noisy steps in a ball around its start.
 
-    The next round starts at the average of these steps. The average is over y_1 to y_T; the text prints y_0 to y_{T-1}.
+    The next round starts at the average of y_0 to y_{T-1} (line 7): the last step is charged, and not averaged.
 
     Args:
         steps: steps per round; every one is a release with a batch of its own.
@@ -51,6 +51,10 @@ class Descent:
                 f"a descent of {self.steps} steps in balls of radii {self.radii}: it needs at least one step, and one "
                 "positive radius per round (math.inf for no ball)"
             )
+        if self.averaged and self.steps == 1:
+            raise ValueError(
+                "a round of one step gives the average of y_0 alone, its start: take more steps, or averaged=False"
+            )
 
     @property
     def releases(self) -> int:
@@ -69,8 +73,7 @@ class Descent:
         def turn(carry: tuple[Tree, Any, Tree, jax.Array], agent: Agent) -> tuple[Tree, Any, Tree, jax.Array]:
             point, kept, total, k = carry
             moved, kept = update(self.rate, agent.mix(point), kept, slope(point, agent), k, agent.index)
-            point = keep(moved)  # line 5
-            return point, kept, add(total, point), k + 1
+            return keep(moved), kept, add(total, point), k + 1  # line 5
 
         begin = (start, memory(self.rate, start), zeros_like(start), jnp.zeros((), jnp.int32))
         point, _, total, _ = agent.loop(self.steps, turn, begin, name)

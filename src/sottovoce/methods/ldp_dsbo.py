@@ -96,13 +96,14 @@ class LdpDsbo(Method):
     def paper(
         cls, *, step: PerVariableAndAgent, v: PerVariableAndAgent, sigma: PerVariableAndAgent, s: PerVariableAndAgent,
         clip: float | Sequence[float] = math.inf, noise: NoiseKind = "laplace", batch: int = 50,
-        data: Literal["stream", "batch"] = "stream", design: Design = "sound", z_radius: float = math.inf,
-        constants: L1Constants | None = None,
+        data: Literal["stream", "batch"] = "stream", arrivals: int = 1, design: Design = "sound",
+        z_radius: float = math.inf, constants: L1Constants | None = None,
     ) -> Self:  # fmt: skip
         """Build Assumption 3.1's schedules: step sizes step/(t+1)^v, message noise of deviation sigma/(t+1)^s.
 
         Each setting is one value, or three for x, y and z. A value is a number, or a tuple with one number per agent.
-        ``data="batch"`` draws Poisson batches (printed: batches of fixed size, as the paper's experiments do).
+        ``data="stream"`` reads all records that have arrived, `arrivals` per step. ``data="batch"`` draws Poisson
+        batches (printed: batches of fixed size, as the paper's experiments do).
 
         >>> own = LdpDsbo.paper(step=1.2, v=(.95, .87, .75), sigma=1.0, s=((.81, .82), .77, .61), design="printed")
         >>> own.release_x.scale.agents, own.release_x.mechanism
@@ -111,7 +112,7 @@ class LdpDsbo(Method):
         if data not in ("stream", "batch"):
             raise ValueError(f"data is {data!r}: choose 'stream' or 'batch'")
         moves = theory.paper_dynamics(step, v, sigma, s, clip, noise, design)
-        drawn: Sampling = Stream()
+        drawn: Sampling = Stream(arrivals)
         if data == "batch":
             drawn = Poisson(batch) if design == "sound" else FixedSize(batch)
         x, y, z = moves.releases

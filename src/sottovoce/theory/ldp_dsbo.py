@@ -202,13 +202,20 @@ def _triple(name: str, value: Any) -> tuple[Any, Any, Any]:
 def printed_epsilon(dynamics: Dynamics, network: Network, steps: int) -> float | None:
     """Return the epsilon of Theorem 4.5 for the worst agent; None unless noise and schedules are the paper's.
 
-    What this number leaves out is said in `caveats` and in `sottovoce.privacy.published.ldp_dsbo`.
+    Where agents' noise decays differently, the theorem prints one exponent for all, the smallest. What this number
+    leaves out is said in `caveats` and in `sottovoce.privacy.published.ldp_dsbo`.
 
     >>> from sottovoce.networks import ring
     >>> paper = paper_dynamics(step=(.05, .05, .02), v=(.66, .64, .43), sigma=1.0, s=(.65, .63, .42))
     >>> round(printed_epsilon(paper, ring(10, 0.3), steps=20), 8)
     132.57462913
     """
+    found = _theorem_4_5(dynamics, network, steps)
+    return None if found is None else found[0]
+
+
+def _theorem_4_5(dynamics: Dynamics, network: Network, steps: int) -> tuple[float, float] | None:
+    """Return the worst agent's epsilon with the smallest exponents of all agents, and with each agent's own."""
     laws = dynamics.laws
     if laws is None or not dynamics.follows_the_paper:
         return None
@@ -216,7 +223,10 @@ def printed_epsilon(dynamics: Dynamics, network: Network, steps: int) -> float |
     if not 0 < own_weight < 1:
         return None
     settings = [laws.numbers(agent) for agent in range(network.size)]
-    return max(published.ldp_dsbo(steps, v, s, sigma, own_weight) for v, s, sigma, _ in settings)
+    least = [min(powers) for powers in zip(*(s for _, s, _, _ in settings))]
+    printed = max(published.ldp_dsbo(steps, v, least, sigma, own_weight) for v, _, sigma, _ in settings)
+    own = max(published.ldp_dsbo(steps, v, s, sigma, own_weight) for v, s, sigma, _ in settings)
+    return printed, own
 
 
 def proved_epsilon(
@@ -272,7 +282,14 @@ def caveats(dynamics: Dynamics, sampling: Sampling, network: Network, steps: int
         notes.append("records never meet x: its direction is computed from released values and costs nothing")
     if dynamics.design == "printed":
         notes.append("only the messages are covered: an agent's final state is un-noised and may not leave it")
-    if printed_epsilon(dynamics, network, steps) is not None:
+    found = _theorem_4_5(dynamics, network, steps)
+    if found is not None:
+        printed, own = found
+        if own > printed:
+            notes.append(
+                f"the published epsilon ({printed:.1f}) takes the smallest exponent of all agents' noise, as Theorem 4.5 "
+                f"prints it; its sum with each agent's own exponent is {own:.1f} for the worst agent"
+            )
         notes.append(
             "the published epsilon (Theorem 4.5) leaves out the size of gradients and step sizes, and no finite "
             "epsilon exists for its z messages when the lower Hessian depends on records"

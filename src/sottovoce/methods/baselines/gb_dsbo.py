@@ -7,7 +7,7 @@ numbers per message, which LDP-DSBO does without.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method
 from sottovoce.methods.bilevel import SecondDerivatives, toward_y
 from sottovoce.methods.design import Design, channels, check_design
+from sottovoce.naming import check_choice
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Bilevel
@@ -39,8 +40,8 @@ class GbState(NamedTuple):
 class GbDsbo(Method):
     """GBDSBO: gossiped moving averages of gradients, of a Jacobian and of `terms` Hessians; a Neumann series inverts.
 
-    ``x' = W x - step_x (s - U Q h)`` with ``Q = Q_terms / smoothness``, ``Q_i = I + (I - V_i / smoothness) Q_{i-1}``,
-    ``Q_0 = I``; each V_i is averaged from batches of its own. Every gossiped matrix is charged: a step makes
+    ``x_{t+1} = W x_t - step_x (s_t - U_t Q_t h_t)`` with ``Q = Q_terms / smoothness``,
+    ``Q_i = I + (I - V_i / smoothness) Q_{i-1}``, ``Q_0 = I``; each V_i is averaged from batches of its own. Every gossiped matrix is charged: a step makes
     ``4 + terms`` releases (sound), or sends ``5 + terms`` messages of private state (printed).
 
     Args:
@@ -53,6 +54,7 @@ class GbDsbo(Method):
         sampling: how each batch is drawn.
         smoothness: an upper bound on the lower Hessian; below it the series diverges.
         terms: the length of the series.
+        along: which averages x moves along: those "before" the step (s_t, as the paper does) or the "new" ones (s_{t+1}).
         design: "sound" or "printed".
 
     >>> import sottovoce as sv
@@ -72,6 +74,7 @@ class GbDsbo(Method):
     sampling: Sampling
     smoothness: float = 1.0
     terms: int = 10
+    along: Literal["before", "new"] = "before"
     design: Design = "sound"
 
     solves: ClassVar[tuple[type, ...]] = (Bilevel,)
@@ -79,6 +82,7 @@ class GbDsbo(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_design(self.design)
+        check_choice("along", self.along, ("before", "new"))
         if not self.smoothness > 0:
             raise ValueError(f"smoothness is {self.smoothness}: give a positive bound on the lower Hessian")
 
@@ -147,7 +151,8 @@ class GbDsbo(Method):
             averaged(self.release_matrices, state.jacobian, cross),
         )
         # x' = W x - step_x (s - U Q h), y' = W y - step_y grad_y g.
-        hyper = jax.tree.map(self._hypergradient, *averages, hessians)
+        before = (state.s, state.h, state.jacobian, state.hessians)
+        hyper = jax.tree.map(self._hypergradient, *(before if self.along == "before" else (*averages, hessians)))
         moved = descend(mix(self.release_x, state.x), rate_x, shape_x(hyper))
         return GbState(
             problem.project_x(moved),
