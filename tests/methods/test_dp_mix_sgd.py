@@ -151,6 +151,14 @@ class TestAccount:
         assert report.published == pytest.approx(published.dpmixsgd(0.2, 1000, 4, 1.0, 1e-5))
         assert any("cut" in caveat for caveat in report.caveats)
 
+    def test_a_first_batch_in_stored_order_is_drawn_once_whatever_the_steps(self):
+        clinics, pair = sv.Population([50, 50]), sv.networks.ring(2)
+        whole, passed = (
+            sv.account(private(sampling=Poisson(8), first=first), clinics, steps=20, network=pair).epsilon
+            for first in (Full(), sv.OnePass(50))
+        )
+        assert passed == pytest.approx(whole)
+
     def test_a_smaller_increment_costs_less(self):
         whole, small = (
             sv.account(private(increment=increment), sv.Population([500] * 4), steps=50, network=NETWORK).epsilon

@@ -280,7 +280,7 @@ def test_printed_gradient_tracking_walks_as_its_pseudo_code(form: Any) -> None:
 
 
 def descended(slope: Any, y: np.ndarray, scale: float) -> np.ndarray:
-    """Algorithm 2 of DP bilevel: two rounds of 3 steps 0.3 / (k + 1) in balls of radii 1 and 0.2; y_0 to y_2 averaged."""
+    """Algorithm 2 of DP bilevel: two rounds of 3 steps 0.3 / (k + 1), in balls of radii 1 and 0.2."""
     for radius in (1.0, 0.2):
         centre, seen = y, []
         for k in range(3):
@@ -336,7 +336,7 @@ def dp_mix_sgd() -> dict[str, np.ndarray]:
         return np.array(g), np.array(h)
 
     x, y = (np.tile(start.astype(float), (AGENTS, 1)) for start in (X0, Y0))
-    g, h = slopes(x, y)
+    (g, h), before = slopes(x, y), (x, y)
     v = u = told_g = told_h = np.zeros((AGENTS, WIDTH))
     for t in range(STEPS + 1):
         if t:

@@ -161,7 +161,7 @@ def _charges(jaxpr: Jaxpr, phase: Phase, known: Known) -> list[Charge]:
         for equation in jaxpr.eqns:
             if equation.primitive is equations.sample_p:
                 sampling = equation.params["sampling"]
-                _check_sampling(sampling, known.population, known.steps)
+                _check_sampling(sampling, known.population, known.steps if phase == "step" else 1)
                 drawn[equation.outvars[0]] = _Drawn(next(numbers), loops, sampling)
             elif equation.primitive is equations.release_p:
                 found.append(_release(equation, drawn, loops))

@@ -287,8 +287,8 @@ def caveats(dynamics: Dynamics, sampling: Sampling, network: Network, steps: int
         printed, own = found
         if own > printed:
             notes.append(
-                f"the published epsilon ({printed:.1f}) takes the smallest exponent of all agents' noise, as Theorem 4.5 "
-                f"prints it; its sum with each agent's own exponent is {own:.1f} for the worst agent"
+                f"the published epsilon ({printed:.1f}) takes the smallest exponent of all agents' noise, as Theorem "
+                f"4.5 prints it; its sum with each agent's own exponent is {own:.1f} for the worst agent"
             )
         notes.append(
             "the published epsilon (Theorem 4.5) leaves out the size of gradients and step sizes, and no finite "

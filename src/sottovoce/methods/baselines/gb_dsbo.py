@@ -40,9 +40,9 @@ class GbState(NamedTuple):
 class GbDsbo(Method):
     """GBDSBO: gossiped moving averages of gradients, of a Jacobian and of `terms` Hessians; a Neumann series inverts.
 
-    ``x_{t+1} = W x_t - step_x (s_t - U_t Q_t h_t)`` with ``Q = Q_terms / smoothness``,
-    ``Q_i = I + (I - V_i / smoothness) Q_{i-1}``, ``Q_0 = I``; each V_i is averaged from batches of its own. Every gossiped matrix is charged: a step makes
-    ``4 + terms`` releases (sound), or sends ``5 + terms`` messages of private state (printed).
+    ``x_{t+1} = W x_t - step_x (s_t - U_t Q_t h_t)`` with ``Q = Q_terms / smoothness``, ``Q_0 = I``,
+    ``Q_i = I + (I - V_i / smoothness) Q_{i-1}``; each V_i is averaged from batches of its own. Every gossiped matrix is
+    charged: a step makes ``4 + terms`` releases (sound), or sends ``5 + terms`` messages of private state (printed).
 
     Args:
         step_x, step_y: step sizes.
@@ -54,7 +54,7 @@ class GbDsbo(Method):
         sampling: how each batch is drawn.
         smoothness: an upper bound on the lower Hessian; below it the series diverges.
         terms: the length of the series.
-        along: which averages x moves along: those "before" the step (s_t, as the paper does) or the "new" ones (s_{t+1}).
+        along: which averages x moves along: those from "before" the step (s_t, the paper), or the "new" ones (s_{t+1}).
         design: "sound" or "printed".
 
     >>> import sottovoce as sv
