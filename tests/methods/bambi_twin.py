@@ -80,7 +80,8 @@ class Twin:
 
         heads, memory = repeated(y), [repeated(s.memory_y) for s in states]
         for k in range(method.inner_steps):
-            slope = jax.grad(lower)(heads, rows["lower"][k], k)
+            at = heads if method.copies == "own" else repeated(jax.tree.map(lambda leaf: leaf[0], heads))
+            slope = jax.grad(lower)(at, rows["lower"][k], k)
             moved = [
                 jax.vmap(lambda at, kept, slope: optimisers.update(method.rate_y, at, kept, slope, t))(*own)
                 for own in zip(heads, memory, slope, strict=True)

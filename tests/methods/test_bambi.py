@@ -89,8 +89,8 @@ def _twin(method: Bambi, parties: int = 3) -> np.ndarray:
         pytest.param(replace(METHOD, labels=Fresh(1.0), rate_x=Decay(0.1, 0.5)), id="fresh", marks=pytest.mark.slow),
         pytest.param(METHOD, id="memoised", marks=pytest.mark.slow),
         pytest.param(
-            replace(METHOD, cross_terms=False, labels=Memoised(2.0, "debiased")),
-            id="printed blocks",
+            replace(METHOD, cross_terms=False, labels=Memoised(2.0, "debiased"), copies="y", draw="uniform"),
+            id="as printed",
             marks=pytest.mark.slow,
         ),
         pytest.param(

@@ -5,11 +5,11 @@ every use is charged, in each perturbed copy. As for rows, what a step sends is 
 """
 
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import jax
 import jax.numpy as jnp
@@ -204,24 +204,36 @@ def _altered(problem: Vertical, blocks: Sequence[Any], batch: int) -> list[Close
 def schedule(columns: Columns, method: Bambi, seed: int, first: int, count: int) -> dict[str, np.ndarray]:
     """Return the rows of every batch of `count` steps: (count, batches, rows) by level. Public: made from the seed."""
     return {
-        level: _batches(getattr(columns, level), method.batch, first * each, count * each, seed, level).reshape(
-            count, each, -1
-        )
+        level: _batches[method.draw](
+            getattr(columns, level),
+            method.batch,
+            range(first * each, (first + count) * each),
+            [seed, crc32(level.encode())],
+        ).reshape(count, each, -1)
         for level, each in method.batches.items()
     }
 
 
-def _batches(rows: np.ndarray, batch: int, first: int, count: int, seed: int, level: str) -> np.ndarray:
-    """Return batches number `first` to `first + count` - 1: slices of a new random order of the rows in each pass."""
+def _in_passes(rows: np.ndarray, batch: int, numbers: range, seed: list[int]) -> np.ndarray:
+    """Return the batches of these numbers: slices of a new random order of the rows in each pass."""
     a_pass = len(rows) // batch
     found, order, at = [], np.empty(0, int), -1
-    for number in range(first, first + count):
+    for number in numbers:
         if number // a_pass != at:
             at = number // a_pass
-            order = np.random.default_rng([seed, zlib.crc32(level.encode()), at]).permutation(rows)
+            order = np.random.default_rng([*seed, at]).permutation(rows)
         start = number % a_pass * batch
         found.append(order[start : start + batch])
     return np.stack(found).astype(np.int32)
+
+
+def _uniform(rows: np.ndarray, batch: int, numbers: range, seed: list[int]) -> np.ndarray:
+    """Return the batches of these numbers: each is drawn anew, without replacement."""
+    drawn = [np.random.default_rng([*seed, number]).choice(rows, batch, replace=False) for number in numbers]
+    return np.stack(drawn).astype(np.int32)
+
+
+_batches = {"passes": _in_passes, "uniform": _uniform}
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ Here are Algorithm 1 and equation (5); Algorithms 2 and 3 are label gates (`sott
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from sottovoce import optimisers
 from sottovoce.methods.base import Method
 from sottovoce.methods.party import Party
+from sottovoce.naming import check_choice
 from sottovoce.optimisers import Adam, Momentum, Rate
 from sottovoce.privacy.labels import LabelGate, Open
 from sottovoce.problems.vertical import Vertical
@@ -51,9 +52,10 @@ class Bambi(Method):
         cross_terms: sum s_j over all parties, for which one number per direction crosses the boundary. False is
             equation (5) as printed: each party takes its own term only, which leaves out how its embedding moves the
             other parties' heads, a bias that no Q removes.
-
-    Line 13 of the printed algorithm updates a copy with a gradient that the text evaluates at y^{k,t}; the copy's own
-    iterate is meant (otherwise the copies do not approach the minimiser at x + mu u_j), and is taken here.
+        copies: where the gradient of a copy is taken: at the copy's "own" iterate, or at "y", as line 13 prints. With
+            "y" the copies do not approach the minimiser at x + mu u_j.
+        draw: batches are "uniform", each drawn anew, as lines 6 and 17 print; or slices of "passes" over all rows in
+            random order, which read every label equally often. The account counts what is drawn.
 
     What is guaranteed is what the gate guarantees, for labels. Features are not covered: head outputs travel in clear.
 
@@ -70,6 +72,8 @@ class Bambi(Method):
     directions: int = 1
     smoothing: float = 1e-2
     cross_terms: bool = True
+    copies: Literal["own", "y"] = "own"
+    draw: Literal["passes", "uniform"] = "passes"
 
     solves: ClassVar[tuple[type, ...]] = (Vertical,)
     over: ClassVar[tuple[str, ...]] = ()  # parties talk to a server, not to each other
@@ -79,6 +83,8 @@ class Bambi(Method):
         for name in ("inner_steps", "batch", "directions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        check_choice("copies", self.copies, ("own", "y"))
+        check_choice("draw", self.draw, ("passes", "uniform"))
         if not self.smoothing >= _SMALLEST:
             raise ValueError(f"smoothing is {self.smoothing}: below {_SMALLEST} it is lost in float32")
 
@@ -115,16 +121,17 @@ class Bambi(Method):
         def fit(carry: Tree, rows: jax.Array, party: Party) -> Tree:
             """Lines 5 to 13: one inner step of y at x, and of its copies at x + mu u_j."""
             heads, memory = carry
+            at = heads if self.copies == "own" else _repeated(_first(heads), self.directions + 1)
             embedded = jax.vmap(problem.embedded, (None, 0, None))(m, points, party.features(rows))
-            outputs, back = jax.vjp(lambda y: jax.vmap(problem.outputs, (None, 0, 0))(m, y, embedded), heads)
+            outputs, back = jax.vjp(lambda y: jax.vmap(problem.outputs, (None, 0, 0))(m, y, embedded), at)
             (slope,) = back(party.ask("lower", rows, outputs))
-            slope = add(slope, jax.vmap(jax.grad(problem.penalty_of, 1))(points, heads))
+            slope = add(slope, jax.vmap(jax.grad(problem.penalty_of, 1))(points, at))
             return jax.vmap(lambda at, kept, slope: optimisers.update(self.rate_y, at, kept, slope, party.t))(
                 heads, memory, slope
             )
 
         heads, memory = party.over(party.rows["lower"], fit, start, "lower")
-        y, memory = jax.tree.map(lambda leaf: leaf[0], (heads, memory))
+        y, memory = _first((heads, memory))
 
         rows = party.rows["upper"][0]
         features = party.features(rows)
@@ -142,6 +149,10 @@ class Bambi(Method):
         """Return full batches of 24 rows with true labels, with step sizes and with optimisers."""
         plain = cls(30, 24, 4.0, 0.3, Open(), directions=4)
         return {"open": plain, "optimisers": replace(plain, rate_x=Adam(0.05), rate_y=Momentum(0.15, 0.5))}
+
+
+def _first(tree: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
 def _repeated(tree: Tree, times: int) -> Tree:
