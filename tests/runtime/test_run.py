@@ -224,6 +224,19 @@ def test_captured_arrays_are_refused_unless_declared_public():
     sv.run(declared, PARTS, sgd(), network=RING, steps=1)
 
 
+def test_agents_start_apart_where_the_problem_says_so_and_meet_at_the_same_place():
+    apart, full = sv.Minimize(square, jnp.ones(2), spread=2.0), {"gradient": sv.Release.open(), "sampling": sv.Full()}
+    still, silent = sgd(rate=1e-9, **full), sgd(rate=0.1, **full)
+    starts = [
+        np.asarray(sv.run(apart, PARTS, still, network=sv.networks.isolated(4), steps=1, seed=seed).agents.x)
+        for seed in range(40)
+    ]
+    assert len(np.unique(np.stack(starts)[..., 0])) == 40 * len(PARTS)
+    assert np.std(starts) == pytest.approx(2.0, rel=0.2)  # of 40 x 4 x 2 numbers: 20 % is five deviations
+    met = sv.run(apart, PARTS, silent, network=RING, steps=200)
+    np.testing.assert_allclose(met.x, sv.run(PROBLEM, PARTS, silent, network=RING, steps=200).x, atol=1e-3)
+
+
 # What stops a run.
 
 

@@ -24,6 +24,7 @@ from sottovoce.methods.handle import like, strong
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import Bilevel, Minimize, MinMax, captures
+from sottovoce.problems.objectives import scattered
 
 Phase = Literal["init", "step"]
 
@@ -101,7 +102,8 @@ def trace(method: Method, problem: Any, known: Known) -> Trace:
             captures.refuse(said, getattr(method, name), [], _REMEDY)
 
     def begin(index: jax.Array) -> list[jax.Array]:
-        state = method.init(problem, Agent(known, index, jnp.int32(0)))
+        agent = Agent(known, index, jnp.int32(0))
+        state = method.init(scattered(problem, agent.key("start")) if problem.spread else problem, agent)
         leaves, found["structure"] = jax.tree.flatten(state)
         return [strong(leaf) for leaf in leaves]
 

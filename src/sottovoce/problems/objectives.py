@@ -5,8 +5,9 @@ Losses are functions of *one record*, and records are read through the gate only
 regression the cross entropy of one record is the loss, and ``penalty * |x|^2`` is the public term.
 """
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, final
 
 import jax
@@ -43,6 +44,7 @@ class Minimize:
         public_constants: set it to True to declare that arrays captured by the functions are public. An array captured
             by a loss bypasses the gate, so by default it is an error.
         linear: what is known beforehand of a model that is linear in a row of numbers; `sv.auto` uses it.
+        spread: each agent starts at x0 plus normal numbers of this deviation, drawn for it alone; 0: all start at x0.
 
     >>> import jax.numpy as jnp
     >>> problem = Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(2))
@@ -57,6 +59,7 @@ class Minimize:
     predict: Callable[..., Any] | None = None
     public_constants: bool = False
     linear: LinearModel | None = None
+    spread: float = 0.0
     variables: ClassVar[tuple[str, ...]] = ("x",)
     losses: ClassVar[Mapping[str, str]] = {"records": "loss"}
 
@@ -85,6 +88,7 @@ class MinMax:
     project_y: Projection = _anywhere
     predict: Callable[..., Any] | None = None
     public_constants: bool = False
+    spread: float = 0.0
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
     losses: ClassVar[Mapping[str, str]] = {"records": "loss"}
 
@@ -120,6 +124,7 @@ class Bilevel:
     project_x: Projection = _anywhere
     predict: Callable[..., Any] | None = None
     public_constants: bool = False
+    spread: float = 0.0
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
     losses: ClassVar[Mapping[str, str]] = {"upper": "upper", "lower": "lower"}
 
@@ -137,6 +142,23 @@ def start(problem: Problem) -> tuple[Tree, ...]:
     (1.5,)
     """
     return tuple(getattr(problem, f"{name}0") for name in problem.variables)
+
+
+def scattered(problem: Any, key: jax.Array) -> Any:
+    """Return the problem with starting values of one agent's own: normal numbers of deviation `spread` are added.
+
+    >>> line = Minimize(lambda x, r: x * r, x0=1.5, spread=0.1)
+    >>> bool(abs(scattered(line, jax.random.key(0)).x0 - 1.5) < 0.5)
+    True
+    """
+    moved = {}
+    for number, name in enumerate(problem.variables):
+        leaves, structure = jax.tree.flatten(getattr(problem, f"{name}0"))
+        keys = jax.random.split(jax.random.fold_in(key, number), len(leaves))
+        drawn = [leaf + problem.spread * jax.random.normal(own, jnp.shape(leaf)) for own, leaf in zip(keys, leaves)]
+        keep = getattr(problem, f"project_{name}", _anywhere)
+        moved[f"{name}0"] = keep(jax.tree.unflatten(structure, drawn))
+    return replace(problem, **moved)
 
 
 def along(fn: Callable[..., jax.Array], x: Tree, y: Tree, record: Record, z: Tree) -> jax.Array:
@@ -238,7 +260,9 @@ def _check_public(problem: Problem) -> None:
 
 
 def _fill_defaults(problem: Problem) -> None:
-    """Replace None by the default, so that optional terms can be passed on unchanged."""
+    """Replace None by the default, so that optional terms can be passed on unchanged; check the one number."""
+    if not 0 <= problem.spread < math.inf:
+        raise ValueError(f"spread is {problem.spread}: give a deviation of at least 0")
     for field in fields(problem):
         if getattr(problem, field.name) is None and callable(field.default):
             object.__setattr__(problem, field.name, field.default)
