@@ -253,3 +253,19 @@ def test_is_useful_at_a_sound_epsilon(name, epsilon, least):
     runfile = RunFile.load(find("dpmixsgd/table2-epsilon"), [f"data.name={name}"])
     made = setup(runfile.cases[epsilon])
     assert made.run(seed=0).history["auroc"][-1] >= least
+
+
+def test_a_random_iterate_is_the_same_step_of_all_agents():
+    """Algorithm 1 outputs the average of the agents at a step drawn uniformly."""
+    steps, silent = 6, private(sampling=Full(), release_x=sv.Release.open(), release_y=sv.Release.open())
+    drawn = np.random.default_rng(0).normal(size=(4, 2, 20, 2)).astype(np.float32)
+    parts = [{"a": a, "b": b} for a, b in drawn]
+
+    def end(method, steps):
+        return np.asarray(sv.run(saddle(), parts, method, network=NETWORK, steps=steps).agents.x)
+
+    path = [end(silent, t + 1) for t in range(steps)]
+    seen = [end(sv.methods.Averaged(silent, drawn=seed), steps) for seed in range(6)]
+    at = [[t for t, known in enumerate(path) if np.allclose(got, known, atol=1e-7)] for got in seen]
+    assert all(len(one) == 1 for one in at)
+    assert len(set(map(tuple, at))) > 1

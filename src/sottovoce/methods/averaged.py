@@ -1,4 +1,4 @@
-"""Averages of iterates: a method whose output is the average of another method's iterates.
+"""Averages of iterates: a method whose output is the average of another method's iterates, or a random one of them.
 
 Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", SIAM Journal on Control and Optimization
 30(4), 1992. Averaging works on what the method has released, so it is post-processing and costs no privacy. (In a
@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method, Setting, State
@@ -36,6 +37,8 @@ class Averaged(Method):
     Args:
         of: the method whose iterates are averaged.
         weight: of the past in an exponential moving average, in (0, 1); None gives all iterates equal weight.
+        drawn: a public seed. The output is then no average, but one iterate: that of a step drawn uniformly with this
+            seed, the same for all agents, as Algorithm 1 of DPMixSGD outputs it.
 
     >>> import sottovoce as sv
     >>> inside = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, 0.01), sampling=sv.Poisson(50))
@@ -47,6 +50,7 @@ class Averaged(Method):
 
     of: Method
     weight: float | None = None
+    drawn: int | None = None
 
     solves: ClassVar[tuple[type, ...]] = (Minimize, MinMax, Bilevel)
 
@@ -54,6 +58,8 @@ class Averaged(Method):
         super().__post_init__()
         if self.weight is not None and not 0 < self.weight < 1:
             raise ValueError(f"weight is {self.weight}: it must lie in (0, 1), or be None for a plain average")
+        if self.weight is not None and self.drawn is not None:
+            raise ValueError("give weight or drawn: the output is an average, or one iterate")
         if not set(self.of.solves) <= {Minimize, MinMax, Bilevel}:
             raise TypeError(f"{type(self.of).__name__} is for parties with columns: its blocks are not averaged")
         object.__setattr__(self, "solves", self.of.solves)
@@ -67,13 +73,20 @@ class Averaged(Method):
     def step(self, problem: Any, state: AveragedState, agent: Agent) -> AveragedState:
         """Take the method's step, and mix its iterate into the average."""
         inside = self.of.step(problem, state.inside, agent)
-        past = agent.t / (agent.t + 1.0) if self.weight is None else jnp.minimum(self.weight, agent.t / (agent.t + 1.0))
+        past = self._past(agent)
 
         def mean(before: jax.Array, now: jax.Array) -> jax.Array:
             return past * before + (1 - past) * now
 
         x = jax.tree.map(mean, state.x, inside.x)
         return AveragedState(x, jax.tree.map(mean, state.y, getattr(inside, "y", ())), inside)
+
+    def _past(self, agent: Agent) -> jax.Array:
+        """Return the weight of what would be output before this step."""
+        if self.drawn is not None:
+            return jnp.where(agent.t == np.random.default_rng(self.drawn).integers(agent.steps), 0.0, 1.0)
+        plain = agent.t / (agent.t + 1.0)
+        return plain if self.weight is None else jnp.minimum(self.weight, plain)
 
     @property
     def design_name(self) -> str:
