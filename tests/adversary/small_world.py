@@ -3,8 +3,9 @@
 Up to 6 people have one record or several, in one level or in two, for up to 3 steps. Records are at their worst
 (0, +clip or -clip). Every batch of a sampling's exact law is passed through the package's own layout and gate, without
 noise, which gives the means that could be behind an output. An output's density under D and under D' is then a mixture
-over batches, and the privacy loss is integrated numerically. Losses are rounded toward minus infinity, so what is found
-is never more than the truth: if it is more than what `account` states, the account is wrong.
+over batches, and the privacy loss is integrated numerically (over the plane for two outputs of one random batch).
+Losses are rounded toward minus infinity, so what is found is never more than the truth: if it is more than what
+`account` states, the account is wrong.
 
 Who is who. In `people` a record's value is the number of the person it belongs to. The package never compares values,
 so it does not know; the adversary does, and changes all that one person has.
@@ -37,19 +38,22 @@ from .people import PEOPLE
 CLIP = 1.0
 WORST = (0.0, CLIP, -CLIP)
 _POINTS = 1201  # of the grid over one output
+_PLANE = 501  # of the grid over each of two outputs of one batch
 _LOSS = 4e-3  # step of the grid over privacy losses
 _LARGEST = 10.0  # loss that is told apart
 _ROOM = 32  # batches are passed through the gate so many at a time, in one compiled program
 
-Pattern = Literal["one", "twice", "apart", "joint", "nested"]
+Functions = tuple[tuple[str, str], ...]  # levels, and what is read of them
+Pattern = Literal["one", "twice", "unlike", "apart", "joint", "nested"]
+OTHER = {"gaussian": "laplace", "laplace": "gaussian"}
 
 
 @dataclass(frozen=True)
 class World:
     """One configuration: a sampling, a mechanism, who holds what, and what is released of a batch.
 
-    `pattern`: of one loss "one" release per batch, or "twice"; of two losses each "apart", both "joint" under one
-    noise, or "nested": the lower one alone and then both.
+    `pattern`: of one loss "one" release per batch, "twice" the same, or two "unlike" ones, with the other mechanism and
+    more noise; of two losses each "apart", both "joint" under one noise, or "nested": the lower one, and then both.
     """
 
     sampling: Sampling
@@ -76,8 +80,9 @@ class World:
             method: Any = Levelled(release, release, self.sampling, self.pattern)
             problem: Any = TWO
         else:
-            method = Repeated(release, self.sampling, 2 if self.pattern == "twice" else 1)
-            problem = ONE
+            unlike = sv.Release(CLIP, 1.5 * self.noise, OTHER[self.mechanism])  # type: ignore[arg-type]
+            second = {"one": None, "twice": release, "unlike": unlike}[self.pattern]
+            method, problem = Repeated(release, second, self.sampling), ONE
         return account_of(method, self.parts, self.steps, None, delta, self.adjacency, problem)
 
 
@@ -96,18 +101,19 @@ TWO = sv.Bilevel(lambda x, y, r: _steep(x, r), lambda x, y, r: _steep(x, r), np.
 
 @dataclass(frozen=True)
 class Repeated(sv.methods.Method):
-    """Releases one gradient per step, or several from one batch."""
+    """Releases one gradient per step, or two from one batch."""
 
     gradient: sv.Release
+    second: sv.Release | None
     sampling: Sampling
-    times: int
 
     def init(self, problem: Any, agent: Any) -> Any:
         return {"x": jnp.asarray(problem.x0)}
 
     def step(self, problem: Any, state: Any, agent: Any) -> Any:
         batch = agent.sample(self.sampling)
-        found = [agent.release(self.gradient, problem.loss, at=state["x"], batch=batch) for _ in range(self.times)]
+        releases = (self.gradient,) if self.second is None else (self.gradient, self.second)
+        found = [agent.release(one, problem.loss, at=state["x"], batch=batch) for one in releases]
         return {"x": sum(found[1:], found[0])}
 
 
@@ -134,13 +140,30 @@ class Levelled(sv.methods.Method):
         return {"x": x, "y": agent.release(self.release_y, at=state["y"], batch=batch, lower=lower)}
 
 
+class Noise(NamedTuple):
+    """What is added to one output."""
+
+    mechanism: str
+    scale: float
+
+    def density(self, off: np.ndarray) -> np.ndarray:
+        if self.mechanism == "gaussian":
+            return np.exp(-0.5 * (off / self.scale) ** 2) / (self.scale * math.sqrt(2 * math.pi))
+        return np.exp(-np.abs(off) / self.scale) / (2 * self.scale)
+
+    def points(self, means: np.ndarray, count: int) -> np.ndarray:
+        """A grid beyond which next to nothing lies."""
+        spread = self.scale * (10 if self.mechanism == "gaussian" else 18)
+        return np.linspace(means.min() - spread, means.max() + spread, count)
+
+
 class Channel(NamedTuple):
-    """One output per step that does not depend on the others: how it may come about, and what is behind it."""
+    """One output per step, or two of one batch, that do not depend on others: how they come about, what is behind."""
 
     chances: np.ndarray  # of each outcome
-    p: np.ndarray  # means under D: (outcomes, steps)
+    p: np.ndarray  # means under D: (outcomes, steps, outputs)
     q: np.ndarray  # means under D'
-    times: int  # that it is released
+    noise: tuple[Noise, ...]  # of each output
 
 
 def largest_delta(world: World, epsilon: float, account: Account) -> float:
@@ -163,8 +186,9 @@ def _same(channel: Channel) -> Any:
     ways = []
     for turned in (both, -both):
         moved = (turned - turned.min(axis=(0, 1))).round(9) + 0.0
-        ways.append(tuple(tuple(sorted(zip(map(tuple, means.tolist()), channel.chances))) for means in moved))
-    return min(ways)
+        flat = moved.reshape(2, moved.shape[1], -1)
+        ways.append(tuple(tuple(sorted(zip(map(tuple, means.tolist()), channel.chances))) for means in flat))
+    return (channel.noise, min(ways))
 
 
 def _neighbours(world: World, reader: "_Reader") -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -203,32 +227,45 @@ class _Reader:
             level: np.array([float(world.sampling.denominator(int(n[0]), t)) for t in range(self.turns)])
             for level, n in sizes.items()
         }
-        self.release = next(charge.release for charge in account.charges)
-        asked = [line.params["asked"] for line in account.trace.step.eqns if line.primitive is equations.release_p]
-        self.asked: dict[
-            tuple[tuple[str, str], ...], int
-        ] = {}  # the functions of an equation, and how often it is there
+        self.clip = next(charge.release.clip for charge in account.charges)
+        self.groups = self._together(
+            [line.params for line in account.trace.step.eqns if line.primitive is equations.release_p]
+        )
+
+    def _together(self, asked: list[Any]) -> list[list[tuple[Functions, Noise]]]:
+        """Outputs that depend on each other, because they read one random batch, in one group."""
+        outputs: list[tuple[Functions, Noise]] = []
         for one in asked:
-            key = tuple((function.level, _known(function)) for function in one.functions)
-            self.asked[key] = self.asked.get(key, 0) + 1
-        levels = [level for key in self.asked for level, _ in key]
-        shares = len(levels) > len(set(levels))  # equations that are not alike read one batch
+            functions = tuple((function.level, _known(function)) for function in one["asked"].functions)
+            outputs.append((functions, Noise(one["release"].mechanism, float(one["release"].scale(0, 0)))))
+        levels = [level for functions, _ in outputs for level, _ in functions]
         coins = any(len(chances) > 1 for chances in self.chances.values())
-        if (world.mechanism == "laplace" and max(self.asked.values()) > 1) or (shares and coins):
-            raise NotImplementedError("outputs that depend on each other have no single sufficient number")
+        if len(levels) == len(set(levels)) or not coins:
+            return [[one] for one in outputs]
+        alike = {functions for functions, _ in outputs}
+        if len(alike) == 1 and all(noise == outputs[0][1] and noise.mechanism == "gaussian" for _, noise in outputs):
+            functions, noise = outputs[0]  # the mean of equal releases has less noise, and tells as much
+            return [[(functions, Noise("gaussian", noise.scale / math.sqrt(len(outputs))))]]
+        assert len(outputs) == 2
+        return [outputs]
 
     def channels(self, first: np.ndarray, second: np.ndarray) -> list[Channel]:
-        return [self._channel(key, times, first, second) for key, times in self.asked.items()]
+        return [self._channel(group, first, second) for group in self.groups]
 
-    def _channel(
-        self, functions: tuple[tuple[str, str], ...], times: int, first: np.ndarray, second: np.ndarray
-    ) -> Channel:
-        chances, p, q = np.ones(1), np.zeros((1, self.turns)), np.zeros((1, self.turns))
-        for level, function in functions:  # the batches of two levels are independent
-            one, other = (self._means(level, function, values) for values in (first, second))
-            p, q = (np.reshape(a[:, None] + b, (-1, self.turns)) for a, b in ((p, one), (q, other)))
-            chances = np.outer(chances, self.chances[level]).reshape(-1)
-        return Channel(chances, p, q, times)
+    def _channel(self, group: list[tuple[Functions, Noise]], first: np.ndarray, second: np.ndarray) -> Channel:
+        levels = sorted({level for functions, _ in group for level, _ in functions})
+        shape = [len(self.chances[level]) for level in levels]  # the batches of two levels are independent
+        chances = functools.reduce(np.multiply.outer, (self.chances[level] for level in levels)).reshape(-1)
+
+        def means(values: np.ndarray) -> np.ndarray:
+            found = np.zeros((*shape, self.turns, len(group)))
+            for output, (functions, _) in enumerate(group):
+                for level, function in functions:
+                    at = [len(self.chances[level]) if level == other else 1 for other in levels]
+                    found[..., output] += self._means(level, function, values).reshape(*at, self.turns)
+            return found.reshape(-1, self.turns, len(group))
+
+        return Channel(chances, means(first), means(second), tuple(noise for _, noise in group))
 
     def _means(self, level: str, function: str, values: np.ndarray) -> np.ndarray:
         return self._table(level, function)[tuple(values[self.people[level]])]
@@ -242,7 +279,7 @@ class _Reader:
         padded = np.pad(flat, [(0, -len(flat) % _ROOM), (0, 0)])
         held = cases[:, np.searchsorted(people, self.owner[level])]
         pools = jax.tree.map(lambda _: jnp.asarray(held), sealed.unseal())
-        release = sv.Release(self.release.clip, 1.0, self.release.mechanism)
+        release = sv.Release(self.clip, 1.0, self.world.mechanism)
         sums = np.asarray(_sums(function, release, sealed, pools, jnp.asarray(padded)), np.float64)
         means = sums[:, : len(flat)].reshape(len(cases), *batches.shape[:2]) / self.divided_by[level]
         return dict(zip(map(tuple, cases.tolist()), means))
@@ -271,19 +308,20 @@ def _sums(function: str, release: sv.Release, sealed: Sealed, pools: Any, batche
 
 def _delta(world: World, channels: list[Channel], epsilon: float) -> float:
     """The hockey-stick divergence of the outputs; channels and steps compose by their losses."""
-    if all(len(channel.chances) == 1 for channel in channels) and world.mechanism == "gaussian":  # the closed form
-        squares = [
-            channel.times * world.steps / channel.p.shape[1] * np.sum((channel.p - channel.q) ** 2)
+    silent = all(len(channel.chances) == 1 for channel in channels)
+    if silent and all(noise.mechanism == "gaussian" for channel in channels for noise in channel.noise):
+        squares = [  # the closed form
+            world.steps / channel.p.shape[1] * np.sum(((channel.p - channel.q)[..., 0] / channel.noise[0].scale) ** 2)
             for channel in channels
         ]
-        return _gaussian(math.sqrt(sum(squares)) / world.noise, epsilon)
+        return _gaussian(math.sqrt(sum(squares)), epsilon)
     losses = np.ones(1)
     for channel in channels:
         for t in range(world.steps):
             column = t % channel.p.shape[1]
             p, q = channel.p[:, column], channel.q[:, column]
             if not np.array_equal(p, q):
-                losses = fftconvolve(losses, _losses(world, channel, p, q))
+                losses = fftconvolve(losses, _losses(channel, p, q))
     middle = (len(losses) - 1) // 2
     grid = (np.arange(len(losses)) - middle) * _LOSS
     return float(np.sum(losses * np.maximum(0.0, -np.expm1(np.minimum(epsilon - grid, 0.0)))))
@@ -296,25 +334,22 @@ def _gaussian(shift: float, epsilon: float) -> float:
     return float(above - math.exp(epsilon) * norm.cdf(-shift / 2 - epsilon / shift))
 
 
-def _losses(world: World, channel: Channel, p: np.ndarray, q: np.ndarray) -> np.ndarray:
+def _losses(channel: Channel, p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """The distribution, under P, of one step's privacy loss, on a grid and rounded toward minus infinity."""
-    spread = 10 * world.noise if world.mechanism == "gaussian" else 18 * world.noise
-    points = np.linspace(min(p.min(), q.min()) - spread, max(p.max(), q.max()) + spread, _POINTS)
-    density_p, density_q = (_mixture(world, channel, means, points) for means in (p, q))
-    mass = density_p * (points[1] - points[0])
+    count = _POINTS if len(channel.noise) == 1 else _PLANE
+    axes = [noise.points(np.concatenate([p[:, k], q[:, k]]), count) for k, noise in enumerate(channel.noise)]
+    density_p, density_q = (_mixture(channel, means, axes) for means in (p, q))
+    mass = density_p * math.prod(points[1] - points[0] for points in axes)
     with np.errstate(divide="ignore", invalid="ignore"):
         loss = np.where(mass > 0, np.log(density_p) - np.log(density_q), 0.0)
     steps = np.floor(np.clip(loss, -_LARGEST, _LARGEST) / _LOSS).astype(int)
     size = int(_LARGEST / _LOSS)
-    found = np.bincount(steps + size, mass, minlength=2 * size + 1)
+    found = np.bincount((steps + size).reshape(-1), mass.reshape(-1), minlength=2 * size + 1)
     return found * 0.999999 / max(1.0, found.sum())  # never more than one
 
 
-def _mixture(world: World, channel: Channel, means: np.ndarray, points: np.ndarray) -> np.ndarray:
-    values, back = np.unique(np.round(means, 12), return_inverse=True)
+def _mixture(channel: Channel, means: np.ndarray, axes: list[np.ndarray]) -> np.ndarray:
+    values, back = np.unique(np.round(means, 12), axis=0, return_inverse=True)
     weights = np.bincount(back.reshape(-1), weights=channel.chances)
-    off = points - values[:, None]
-    if world.mechanism == "gaussian":  # the mean of several releases has less noise, and tells as much
-        scale = world.noise / math.sqrt(channel.times)
-        return weights @ np.exp(-0.5 * (off / scale) ** 2) / (scale * math.sqrt(2 * math.pi))
-    return weights @ np.exp(-np.abs(off) / world.noise) / (2 * world.noise)
+    seen = [noise.density(points - values[:, k, None]) for k, (noise, points) in enumerate(zip(channel.noise, axes))]
+    return weights @ seen[0] if len(seen) == 1 else (weights[:, None] * seen[0]).T @ seen[1]
