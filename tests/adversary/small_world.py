@@ -38,7 +38,7 @@ from .people import PEOPLE
 CLIP = 1.0
 WORST = (0.0, CLIP, -CLIP)
 _POINTS = 1201  # of the grid over one output
-_PLANE = 501  # of the grid over each of two outputs of one batch
+_PLANE = {"gaussian": 501, "laplace": 1501}  # of the grid over each of two outputs of one batch; Laplace has corners
 _LOSS = 4e-3  # step of the grid over privacy losses
 _LARGEST = 10.0  # loss that is told apart
 _ROOM = 32  # batches are passed through the gate so many at a time, in one compiled program
@@ -336,8 +336,12 @@ def _gaussian(shift: float, epsilon: float) -> float:
 
 def _losses(channel: Channel, p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """The distribution, under P, of one step's privacy loss, on a grid and rounded toward minus infinity."""
-    count = _POINTS if len(channel.noise) == 1 else _PLANE
-    axes = [noise.points(np.concatenate([p[:, k], q[:, k]]), count) for k, noise in enumerate(channel.noise)]
+    axes = [
+        noise.points(
+            np.concatenate([p[:, k], q[:, k]]), _POINTS if len(channel.noise) == 1 else _PLANE[noise.mechanism]
+        )
+        for k, noise in enumerate(channel.noise)
+    ]
     density_p, density_q = (_mixture(channel, means, axes) for means in (p, q))
     mass = density_p * math.prod(points[1] - points[0] for points in axes)
     with np.errstate(divide="ignore", invalid="ignore"):
