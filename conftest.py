@@ -3,10 +3,14 @@
 import ctypes
 import gc
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax
 import pytest
+
+# Examples that need the extra [deploy] are run where it is installed.
+collect_ignore = [] if find_spec("private_set_intersection") else ["src/sottovoce/runtime/join.py"]
 
 jax.config.update("jax_num_cpu_devices", 2)
 

@@ -14,7 +14,7 @@ import sottovoce as sv
 from sottovoce import optimisers
 from sottovoce.accounting.table import schedule, table_account
 from sottovoce.methods.bambi import Bambi, BambiState
-from sottovoce.runtime.columns import table_root
+from sottovoce.runtime.columns import table_roots
 from sottovoce.runtime.keys import step_key
 from sottovoce.trees import add, inner
 
@@ -29,7 +29,7 @@ class Twin:
 
     def __init__(self, problem: sv.Vertical, table: sv.Table, method: Bambi, seed: int = 0) -> None:
         self.problem, self.columns, self.method, self.seed = problem, table.columns, method, seed
-        self.root = table_root(table_account(method, table, problem, steps=1, delta=0.0, seed=seed), table)
+        self.roots = table_roots(table_account(method, table, problem, steps=1, delta=0.0, seed=seed), table)
         used = np.union1d(table.columns.upper, table.columns.lower)
         self.vectors = jnp.asarray(method.labels.vectors(table.labels, used))
         self.blocks = [jnp.asarray(block) for block in table.columns.blocks]
@@ -62,7 +62,7 @@ class Twin:
     def _step(self, states: list[BambiState], t: jax.Array, rows: Any) -> list[BambiState]:
         problem, method, parties = self.problem, self.method, len(states)
         mu, copies = method.smoothing, method.directions + 1
-        keys = [step_key(self.root, number, "step", t) for number in range(parties + 2)]
+        keys = [step_key(self.roots[number], number, "step", t) for number in range(parties + 2)]
         shared, server = keys[-2:]
         fold = jax.random.fold_in
         x, y = [s.x for s in states], [s.y for s in states]

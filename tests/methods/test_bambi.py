@@ -20,7 +20,7 @@ from sottovoce.optimisers import Adam
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation
-from sottovoce.runtime.columns import ColumnsPlace, Message, record_messages, table_root
+from sottovoce.runtime.columns import ColumnsPlace, Message, record_messages, table_roots
 from sottovoce.runtime.interpreter import walk
 from sottovoce.runtime.keys import root_key, step_key
 from sottovoce.schedules import Decay, Linear
@@ -215,7 +215,7 @@ def test_a_party_needs_nothing_but_its_columns_and_its_inbox() -> None:
     _, log, states = _logged()
     m = 1
     account = table_account(METHOD, _table(), PROBLEM, steps=2, delta=0.0)
-    party, root = account.trace.parties[m], table_root(account, _table())
+    party, root = account.trace.parties[m], table_roots(account, _table())[m]
     leaves = jax.core.eval_jaxpr(party.init.jaxpr, party.init.consts)
     for t in range(2):
         mine = [message for message in log if message.party == m and message.step == t]

@@ -14,9 +14,10 @@ from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Open
 from sottovoce.problems.vertical import cross_entropy
 from sottovoce.runtime import columns
-from sottovoce.runtime.columns import ColumnsPlace, Exchange, TableSpec, record_messages
+from sottovoce.runtime.columns import ColumnsPlace, Exchange, record_messages
 from sottovoce.runtime.interpreter import walk
 from sottovoce.runtime.keys import root_key
+from sottovoce.runtime.table_answers import PartyMoment, ServerMoment
 
 RNG = np.random.default_rng(0)
 BLOCKS = [RNG.normal(size=(6, 2)).astype(np.float32) for _ in range(2)]
@@ -34,10 +35,9 @@ ACCOUNT = table_account(METHOD, table(), PROBLEM, steps=2, delta=0.0)
 
 def exchange(**options):
     """Two parties with keys of their own, and a server with open labels."""
-    spec = TableSpec(ACCOUNT.trace, PROBLEM, METHOD.labels)
-    keys = [jax.random.key(number) for number in range(4)]
-    vectors = jnp.eye(3)[LABEL]
-    return Exchange(spec, jnp.int32(0), [jnp.asarray(b) for b in BLOCKS], vectors, keys[:2], *keys[2:], **options)
+    *own, shared, server = [jax.random.key(number) for number in range(4)]
+    parties = [PartyMoment(PROBLEM, jnp.asarray(block), key, shared) for block, key in zip(BLOCKS, own)]
+    return Exchange(jnp.int32(0), parties, ServerMoment(PROBLEM, METHOD.labels, jnp.eye(3)[LABEL], server), **options)
 
 
 def walks(*programs):

@@ -38,6 +38,7 @@ SIMULATED = (
     "simulated noise, do not deploy: it comes from a seed and a floating-point sampler, so this is the epsilon of the "
     "ideal mechanism, and who knows the seed can subtract the noise"
 )
+SECRET = "noise comes from a secret key and a floating-point sampler, so this is the epsilon of the ideal mechanism"
 
 
 class Crossing(NamedTuple):
@@ -61,16 +62,19 @@ class PartyTrace:
 
 @dataclass(frozen=True, eq=False)
 class TableTrace:
-    """All parties' traces, what a step sends, and the functions that are applied between parties and server."""
+    """The traces of all parties, or of one by itself; what a step sends; what is applied between parties and server."""
 
+    numbers: tuple[int, ...]  # of the parties
     parties: tuple[PartyTrace, ...]
     crossings: tuple[Crossing, ...]
-    between: tuple[ClosedJaxpr, ...]  # the server's losses, and how features are altered
+    losses: tuple[ClosedJaxpr, ...]  # the server's, per question
+    alterations: tuple[ClosedJaxpr, ...]  # of features, per party
 
     @property
     def programs(self) -> list[ClosedJaxpr]:
         """Everything that is computed."""
-        return [*(closed for party in self.parties for closed in (party.init, party.step)), *self.between]
+        own = (closed for party in self.parties for closed in (party.init, party.step))
+        return [*own, *self.losses, *self.alterations]
 
     def states(self, leaves: Sequence[Any]) -> list[Any]:
         """Return a flat list of leaves as the parties' own states."""
@@ -86,26 +90,30 @@ class TableTrace:
         states = self.states(range(sum(len(party.shapes) for party in self.parties)))
         return [
             f"party {number}: {jax.tree_util.keystr(path).lstrip('.')}"
-            for number, state in enumerate(states)
+            for number, state in zip(self.numbers, states)
             for path, _ in jax.tree_util.tree_leaves_with_path(state)
         ]
 
 
-def trace_table(method: Bambi, problem: Vertical, columns: Columns, steps: int, classes: int) -> TableTrace:
-    """Trace every party's `init` and `step`; ValueError says where the problem does not fit the columns.
+def trace_table(
+    method: Bambi, problem: Vertical, columns: Columns, numbers: Sequence[int], steps: int, classes: int
+) -> TableTrace:
+    """Trace `init` and `step` of the parties with these numbers, whose blocks are the columns.
 
-    Equal arguments (of the columns: equal shapes) share one trace, and so one compiled program.
+    ValueError says where the problem does not fit the columns. Equal arguments (of the columns: equal shapes) share one
+    trace, and so one compiled program.
     """
     blocks = [jax.eval_shape(lambda b=block: device_block(b, method.batch)) for block in columns.blocks]
     leaves, structure = jax.tree.flatten(blocks)
-    return _trace_table(method, problem, tuple(leaves), structure, steps, classes)
+    return _trace_table(method, problem, tuple(numbers), tuple(leaves), structure, steps, classes)
 
 
 @lru_cache(maxsize=32)
 def _trace_table(
-    method: Bambi, problem: Vertical, leaves: tuple[jax.ShapeDtypeStruct, ...], structure: Any, steps: int, classes: int
-) -> TableTrace:
-    blocks = jax.tree.unflatten(structure, leaves)
+    method: Bambi, problem: Vertical, numbers: tuple[int, ...], leaves: tuple[jax.ShapeDtypeStruct, ...],
+    structure: Any, steps: int, classes: int,
+) -> TableTrace:  # fmt: skip
+    blocks = dict(zip(numbers, jax.tree.unflatten(structure, leaves), strict=True))
 
     def features(m: int, count: int) -> Any:
         def one(block: Any, rows: Any) -> Any:
@@ -119,7 +127,7 @@ def _trace_table(
         level: jax.ShapeDtypeStruct((count, method.batch), jnp.int32) for level, count in sorted(method.batches.items())
     }
     try:
-        parties = tuple(_trace_party(method, problem, known, m, rows) for m in range(problem.parties))
+        parties = tuple(_trace_party(method, problem, known, m, rows) for m in numbers)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"the problem does not fit the columns ({error}): embed is called with x0[m] and (rows, features) of "
@@ -128,14 +136,15 @@ def _trace_table(
     crossings = [_crossings(party.step.jaxpr, 1) for party in parties]
     if any(found != crossings[0] for found in crossings):
         raise ValueError("parties send different messages: every head must have the same number of outputs")
-    between = (*_losses(problem, parties[0].step.jaxpr, classes), *_altered(problem, blocks, method.batch))
+    losses = tuple(_losses(problem, parties[0].step.jaxpr, classes))
+    alterations = tuple(_altered(problem, list(blocks.values()), method.batch))
     asked: dict[str, int] = {}
     for crossing in crossings[0]:
         if crossing.level:
             asked[crossing.level] = asked.get(crossing.level, 0) + crossing.times
     if asked != method.batches:
         raise RuntimeError(f"a step asks for {asked} batches, the method says {method.batches}")
-    return TableTrace(parties, tuple(crossings[0]), between)
+    return TableTrace(numbers, parties, tuple(crossings[0]), losses, alterations)
 
 
 def _trace_party(method: Bambi, problem: Vertical, known: KnownTable, m: int, rows: Mapping[str, Any]) -> PartyTrace:
@@ -307,19 +316,28 @@ class TableAccount:
 
 def table_account(method: Method, table: Table, problem: Any, steps: int, delta: float, seed: int = 0) -> TableAccount:
     """Return the account of a run over columns, all arguments checked; no label is read."""
+    if isinstance(problem, Vertical) and table.parties != problem.parties:
+        raise ValueError(f"the problem has {problem.parties} parties and the table {table.parties} blocks")
+    numbers = range(table.parties)
+    return account_of_parties(method, table.columns, numbers, problem, table.labels.classes, steps, delta, seed)
+
+
+def account_of_parties(
+    method: Method, columns: Columns, numbers: Sequence[int], problem: Any, classes: int, steps: int, delta: float,
+    seed: int,
+) -> TableAccount:  # fmt: skip
+    """Return the account of a run over columns by those who hold some of its blocks, such as one party by itself."""
     if not isinstance(method, Bambi):
         raise TypeError(f"{type(method).__name__} is for parties with records: a Table takes Bambi")
     if not isinstance(problem, Vertical):
         raise TypeError(f"problem is of type {type(problem).__name__}: a Table takes a Vertical problem (problem=...)")
-    if table.parties != problem.parties:
-        raise ValueError(f"the problem has {problem.parties} parties and the table {table.parties} blocks")
     check_count("steps", steps)
     for level in method.batches:
-        held = len(getattr(table.columns, level))
+        held = len(getattr(columns, level))
         if held < method.batch:
             raise ValueError(f"batch is {method.batch}, but the {level} level has {held} rows: lower it")
-    trace = trace_table(method, problem, table.columns, steps, table.labels.classes)
-    return TableAccount(method, problem, table.columns, trace, steps, delta, seed)
+    trace = trace_table(method, problem, columns, numbers, steps, classes)
+    return TableAccount(method, problem, columns, trace, steps, delta, seed)
 
 
 def blank(labels: Labels) -> Labels:

@@ -124,7 +124,7 @@ def align(tables: Sequence[tuple[Any, Any]], label: tuple[Any, Any]) -> tuple[Co
     """Join the parties' blocks and the labels by record id: pairs (ids, block), and (ids, labels).
 
     Rows are in the order of the sorted common ids. Each holder's ids must be unique. Comparing ids tells each party
-    which of its records the others have: where that is a secret, compute the intersection privately beforehand.
+    which of its records the others have, and here one place sees all ids. `sottovoce.runtime.join` joins without that.
 
     >>> tables = [(["a", "b", "c"], np.eye(3)), (["c", "a"], np.ones((2, 1)))]
     >>> columns, label, report = align(tables, (["a", "c"], [0, 1]))

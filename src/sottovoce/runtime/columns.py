@@ -6,7 +6,7 @@ gradient of its loss through the label gate, and all parties go on with it. The 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,19 +15,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from sottovoce.accounting.fingerprint import fingerprint
 from sottovoce.accounting.table import TableAccount, TableTrace, schedule
-from sottovoce.data.columns import device_block, gather
+from sottovoce.data.columns import device_block
 from sottovoce.methods import equations
+from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import LabelGate
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.interpreter import Walk, walk
-from sottovoce.runtime.keys import agent_keys, step_key
+from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.place import NEVER, Place
 from sottovoce.runtime.result import Result
-from sottovoce.runtime.run_state import digest
+from sottovoce.runtime.table_answers import (
+    PartyMoment,
+    ServerMoment,
+    in_order,
+    party_root,
+    server_root,
+    shared_root,
+)
 
 _ROWS_AT_ONCE = 4_000_000  # rows of batches that are listed at a time
 
@@ -56,15 +63,11 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One step (or one turn of a loop) of all parties, with the keys that belong to it."""
+    """One step (or one turn of a loop) of all parties and their server."""
 
-    spec: TableSpec
     t: Any
-    blocks: Sequence[Any]
-    vectors: jax.Array
-    own: Sequence[jax.Array]  # each party's key
-    shared: jax.Array  # the key that all parties know
-    server: jax.Array  # the key of the server's noise
+    parties: Sequence[PartyMoment]
+    server: ServerMoment
     log: list[Message] | None = None
     active: int | None = None
     turn: Any = None
@@ -91,30 +94,19 @@ class Exchange:
     def _answers(self, stops: list[JaxprEqn], values: list[list[Any]]) -> list[list[Any]]:
         kind, number = stops[0].primitive, stops[0].params["number"]
         if kind is equations.features_p:
-            return [self._features(m, given[0], number) for m, given in enumerate(values)]
+            return [party.features(given[0], number) for party, given in zip(self.parties, values)]
         if kind is equations.key_p:
-            return [[jax.random.fold_in(key, number)] for key in self.own]
+            return [[party.key(number)] for party in self.parties]
         if kind is equations.loop_p:
             return self._loop(stops, values)
         if kind is equations.total_p:
-            sums = _in_order([given[0] for given in values])
+            sums = in_order([given[0] for given in values])
             self._note("scalars", None, None, [given[0] for given in values], sums)
             return [[sums]] * len(values)
-        rows, level = values[0][0], stops[0].params["level"]
-        scores = _in_order([given[1] for given in values])
-        key = jax.random.fold_in(self.server, number)
-        slopes = jax.grad(lambda scores: self._loss(rows, scores, key))(scores)
-        self._note("outputs", level, rows, [given[1] for given in values], slopes)
+        rows, outputs = values[0][0], [given[1] for given in values]
+        slopes = self.server.slopes(rows, outputs, number)
+        self._note("outputs", stops[0].params["level"], rows, outputs, slopes)
         return [[slopes]] * len(values)
-
-    def _loss(self, rows: jax.Array, scores: jax.Array, key: jax.Array) -> jax.Array:
-        """Return the server's mean loss over the rows, summed over copies: labels come through their gate."""
-        weights = self.spec.gate.weights(self.vectors[rows], scores.shape[:-2], key)
-        return jnp.sum(jnp.mean(self.spec.gate.loss(self.spec.problem.losses(scores), weights), axis=-1))
-
-    def _features(self, m: int, rows: jax.Array, number: int) -> list[Any]:
-        found, alter = gather(self.blocks[m], rows), self.spec.problem.alter
-        return jax.tree.leaves(found if alter is None else alter(jax.random.fold_in(self.shared, number), found))
 
     def _loop(self, loops: list[JaxprEqn], values: list[list[Any]]) -> list[list[Any]]:
         number, times = loops[0].params["number"], loops[0].params["times"]
@@ -136,11 +128,8 @@ class Exchange:
         return carries
 
     def _inside(self, number: int, k: Any) -> "Exchange":
-        def key(outer: jax.Array) -> jax.Array:
-            return jax.random.fold_in(jax.random.fold_in(outer, number), k)
-
-        keys = ([key(own) for own in self.own], key(self.shared), key(self.server))
-        return Exchange(self.spec, self.t, self.blocks, self.vectors, *keys, self.log, self.active, k)
+        parties = [party.inside(number, k) for party in self.parties]
+        return replace(self, parties=parties, server=self.server.inside(number, k), turn=k)
 
     def _note(self, what: str, level: str | None, rows: Any, up: list[jax.Array], down: jax.Array) -> None:
         if self.log is None:
@@ -154,13 +143,13 @@ class Exchange:
 
 
 def _step(
-    spec: TableSpec, t: Any, rows: Mapping[str, Any], leaves: Sequence[Any], blocks: Any, vectors: Any, root: Any,
+    spec: TableSpec, t: Any, rows: Mapping[str, Any], leaves: Sequence[Any], blocks: Any, vectors: Any, roots: Any,
     log: list[Message] | None = None, active: int | None = None,
 ) -> list[Any]:  # fmt: skip
     """Return the leaves of all parties after one step."""
-    parties = len(spec.trace.parties)
-    keys = [step_key(root, number, "step", t) for number in range(parties + 2)]
-    exchange = Exchange(spec, t, blocks, vectors, keys[:parties], keys[-2], keys[-1], log, active)
+    *own, shared, server = [step_key(roots[number], number, "step", t) for number in range(len(blocks) + 2)]
+    parties = [PartyMoment(spec.problem, block, key, shared) for block, key in zip(blocks, own)]
+    exchange = Exchange(t, parties, ServerMoment(spec.problem, spec.gate, vectors, server), log, active)
     walks, at = [], 0
     for party in spec.trace.parties:
         own = leaves[at : at + len(party.shapes)]
@@ -172,11 +161,11 @@ def _step(
 
 @partial(jax.jit, static_argnums=0)
 def _advance(
-    spec: TableSpec, leaves: list[Any], first: Any, batches: Mapping[str, Any], blocks: Any, vectors: Any, root: Any
+    spec: TableSpec, leaves: list[Any], first: Any, batches: Mapping[str, Any], blocks: Any, vectors: Any, roots: Any
 ) -> tuple[list[Any], jax.Array]:
     def one(carry: Any, rows: Mapping[str, Any]) -> tuple[Any, None]:
         leaves, t, broken = carry
-        leaves = _step(spec, t, rows, leaves, blocks, vectors, root)
+        leaves = _step(spec, t, rows, leaves, blocks, vectors, roots)
         fine = jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves], bool)
         return (leaves, t + 1, jnp.where(fine, broken, jnp.minimum(broken, t))), None
 
@@ -191,7 +180,7 @@ class ColumnsPlace(Place):
 
     account: TableAccount
     table: Table
-    root: jax.Array
+    roots: jax.Array  # one key for all, or one per party, one that all parties know, and the server's
     log: list[Message] | None = None
     blocks: list[Any] = field(init=False)
 
@@ -201,7 +190,8 @@ class ColumnsPlace(Place):
         self.blocks = [device_block(block, method.batch) for block in columns.blocks]
         self.vectors = jnp.asarray(method.labels.vectors(self.table.labels, self.account.rows))
         self.spec = TableSpec(self.account.trace, self.account.problem, method.labels)
-        self.at_once = max(1, _ROWS_AT_ONCE // (method.batch * sum(method.batches.values())))
+        self.roots = jnp.broadcast_to(self.roots, (len(self.blocks) + 2,))
+        self.at_once = steps_at_once(method)
 
     @property
     def names(self) -> list[str]:
@@ -230,10 +220,10 @@ class ColumnsPlace(Place):
 
     def _advance(self, state: list[Any], first: int, batches: Mapping[str, np.ndarray]) -> tuple[list[Any], Any]:
         if self.log is None:
-            return _advance(self.spec, state, jnp.int32(first), batches, self.blocks, self.vectors, self.root)
+            return _advance(self.spec, state, jnp.int32(first), batches, self.blocks, self.vectors, self.roots)
         for number in range(len(batches["upper"])):
             rows = {level: jnp.asarray(listed[number]) for level, listed in batches.items()}
-            arguments = (jnp.int32(first + number), rows, state, self.blocks, self.vectors, self.root)
+            arguments = (jnp.int32(first + number), rows, state, self.blocks, self.vectors, self.roots)
             state = _step(self.spec, *arguments, log=self.log, active=self.table.active)
         return state, np.full(len(state), NEVER, np.int32)
 
@@ -256,24 +246,24 @@ class ColumnsPlace(Place):
         return [one.x for one in states], [one.y for one in states]
 
 
-def table_root(account: TableAccount, table: Table) -> jax.Array:
-    """Return the root key of a run: made of its seed, what it computes, and the table with its gated labels."""
-    vectors = account.method.labels.vectors(table.labels, account.rows)
-    program = f"{fingerprint(account.trace.programs)}|{account.method!r}"
-    columns = table.columns
-    held = [list(columns.blocks), columns.upper, columns.lower, vectors]  # other batches must meet other noise
-    (root,) = agent_keys(account.seed, program, [digest(held).encode()])
-    return root
+def steps_at_once(method: Bambi) -> int:
+    """Return of how many steps the batches are listed at a time."""
+    return max(1, _ROWS_AT_ONCE // (method.batch * sum(method.batches.values())))
+
+
+def table_roots(account: TableAccount, table: Table) -> jax.Array:
+    """Return the root keys of a run: each party's, the one that all know, and the server's, which holds the labels.
+
+    Each is made of what its owner knows, so that a party by itself finds its own.
+    """
+    vectors, seed = account.method.labels.vectors(table.labels, account.rows), account.seed
+    parties = [party_root(account, number, seed) for number in account.trace.numbers]
+    return jnp.stack([*parties, shared_root(account), server_root(account, vectors, seed)])
 
 
 def record_messages(account: TableAccount, table: Table) -> tuple[list[Any], list[Message]]:
     """Run message by message; return the parties' final states, and everything that crossed a boundary."""
     log: list[Message] = []
-    place = ColumnsPlace(account, table, table_root(account, table), log)
+    place = ColumnsPlace(account, table, table_roots(account, table), log)
     state, _ = place.advance(place.begin(), 0, account.steps)
     return account.trace.states(state), log
-
-
-def _in_order(values: Sequence[jax.Array]) -> jax.Array:
-    """Return the sum, in the parties' order."""
-    return sum(values[1:], values[0])

@@ -8,6 +8,7 @@ The digest of an agent's records lives in memory only. It is never written down:
 """
 
 import hashlib
+import re
 import secrets
 from collections.abc import Sequence
 from numbers import Integral
@@ -51,6 +52,17 @@ def agent_keys(seed: int | str, program: str, records: Sequence[bytes]) -> jax.A
     """
     words = [hashlib.sha256(f"{seed}|{program}|".encode() + own).digest()[:8] for own in records]
     return jax.random.wrap_key_data(jax.device_put(np.frombuffer(b"".join(words), np.uint32).reshape(-1, 2)))
+
+
+def described(method: Any) -> str:
+    """Return a method in words that are the same in every process.
+
+    An optax transformation shows where its functions lie in memory; what they compute is in the traced program.
+
+    >>> described("scale at 0x7f00dead")
+    "'scale'"
+    """
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(method))
 
 
 def secret_key() -> jax.Array:

@@ -5,7 +5,6 @@ exact noise, and a table split by columns are resumed, measured, stopped and che
 """
 
 import math
-import re
 import sys
 import time
 import warnings
@@ -23,7 +22,7 @@ from sottovoce.accounting.account import Account, account_of, check_network
 from sottovoce.accounting.calibrate import calibrate, check_target
 from sottovoce.accounting.charging import Charging, own_ledgers
 from sottovoce.accounting.fingerprint import fingerprint
-from sottovoce.accounting.table import SIMULATED, calibrate_labels, table_account
+from sottovoce.accounting.table import SECRET, SIMULATED, calibrate_labels, table_account
 from sottovoce.data.population import Population, parts_by_level, record_shapes
 from sottovoce.methods.base import Method
 from sottovoce.naming import check_count
@@ -37,8 +36,8 @@ from sottovoce.problems import Minimize
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime import checks, generations, peers
 from sottovoce.runtime.array import ArrayPlace
-from sottovoce.runtime.columns import ColumnsPlace, table_root
-from sottovoce.runtime.keys import agent_keys, check_seed
+from sottovoce.runtime.columns import ColumnsPlace, table_roots
+from sottovoce.runtime.keys import agent_keys, check_seed, described
 from sottovoce.runtime.layout import lay_out, own_digests
 from sottovoce.runtime.mesh import Grid, MeshPlace, check_devices
 from sottovoce.runtime.performance import Performance
@@ -53,7 +52,6 @@ EXACT = (
     "noise is discrete and exact, coins and noise come from the operating system: the guarantee holds bit for bit, "
     "if a compiled program gives the same bits for the same input"
 )
-SECRET = "noise comes from a secret key and a floating-point sampler, so this is the epsilon of the ideal mechanism"
 EVALUATED = "figures of `evaluate` are computed without noise: they are public only if it reads public records alone"
 _SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend their time on the disk
 
@@ -268,7 +266,7 @@ def _simulated(
     spread = company.count * devices > 1
     layout = lay_out(data, Grid(devices).held(account.population.parties) if spread else None)
     checks.finite(layout)
-    program = f"{account.trace.fingerprint}|{_described(account.method)}|{_network_digest(account.network)}"
+    program = f"{account.trace.fingerprint}|{described(account.method)}|{_network_digest(account.network)}"
     said = f"{SIMULATED if seed is not None else SECRET} (noise='discrete' is exact)"
     report = account.statement
     if report.private:
@@ -355,11 +353,11 @@ def _columns(
     account = table_account(method, table, problem, steps, delta, seed)
 
     def job(folder: RunFolder) -> Job:
-        root = table_root(account, table)
-        account.charge(table.labels, run=_name_of_noise(folder, root, steps))
-        place = ColumnsPlace(account, table, root)
+        roots = table_roots(account, table)
+        account.charge(table.labels, run=_name_of_noise(folder, roots, steps))
+        place = ColumnsPlace(account, table, roots)
         columns = table.columns
-        identity = {"method": _described(method), "steps": steps, "every": every, "seed": seed}
+        identity = {"method": described(method), "steps": steps, "every": every, "seed": seed}
         if folder.path is not None:
             identity["program"] = fingerprint(account.trace.programs)
             identity["columns"] = folder.seal([columns.blocks, columns.upper, columns.lower])
@@ -369,9 +367,9 @@ def _columns(
     return job
 
 
-def _name_of_noise(folder: RunFolder, root: Any, steps: int) -> str | None:
+def _name_of_noise(folder: RunFolder, roots: Any, steps: int) -> str | None:
     """Return a name for what a table's run draws: a resumed run draws the same again, which is paid for once."""
-    return None if folder.path is None else folder.seal([jax.random.key_data(root), steps])
+    return None if folder.path is None else folder.seal([jax.random.key_data(roots), steps])
 
 
 def _identity(account: Account, digests: Sequence[bytes], folder: RunFolder, every: int, **how: Any) -> dict[str, Any]:
@@ -384,7 +382,7 @@ def _identity(account: Account, digests: Sequence[bytes], folder: RunFolder, eve
     network = account.network
     sealed = peers.current().gather([folder.seal([np.frombuffer(own, np.uint8)]) for own in digests])
     return {
-        "method": _described(account.method),
+        "method": described(account.method),
         "steps": account.steps,
         "every": every,
         "network": f"{network.name}/{_network_digest(network)}",
@@ -415,14 +413,6 @@ def _seed_of_table(seed: int | None) -> int:
     if seed is None:
         raise ValueError("seed is None: batches and directions of a Table are public, so give their seed")
     return seed
-
-
-def _described(method: Method) -> str:
-    """Return a method in words that are the same in every process.
-
-    An optax transformation shows where its functions lie in memory; what they compute is in the traced program.
-    """
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(method))
 
 
 def _network_digest(network: Network) -> str:

@@ -86,32 +86,46 @@ class ThreadPlace(WholePlace):
 
     def _together(self, life: Callable[[LoneAgent, Transport], tuple[list[Any], Any]]) -> tuple[list[Any], np.ndarray]:
         """Run all agents' lives, each on a thread; return their states, stacked, and the first broken steps."""
-        transports = self.connect(len(self.agents))
-        ends, failures = [None] * len(self.agents), list[BaseException]()
-
-        def one(agent: LoneAgent, transport: Transport) -> None:
-            try:
-                ends[agent.me] = life(agent, transport)  # type: ignore[call-overload]
-            except BaseException as failure:
-                failures.append(failure)
-            finally:
-                transport.leave(agent.me)
-
-        threads = [threading.Thread(target=one, args=pair, daemon=True) for pair in zip(self.agents, transports)]
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        except BaseException:
-            for transport in transports:
-                transport.stop()
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
-            raise
-        causes = [failure for failure in failures if not isinstance(failure, Stopped)] or failures
-        if causes:
-            raise causes[0]
-        states, broken = zip(*ends)
+        states, broken = zip(*on_threads(self.agents, self.connect(len(self.agents)), life))
         return [jnp.stack(leaves) for leaves in zip(*states)], np.min(np.stack(broken), axis=0)
+
+
+def on_threads(
+    members: Sequence[Any], transports: Sequence[Transport], life: Callable[[Any, Transport], Any]
+) -> list[Any]:
+    """Run ``life(member, transport)`` of all members, each on a thread; return what each returned, in their order.
+
+    If one fails, the others are told that it is gone, and its error is raised here.
+
+    >>> from types import SimpleNamespace
+    >>> on_threads([SimpleNamespace(me=0), SimpleNamespace(me=1)], queues(2), lambda member, transport: member.me)
+    [0, 1]
+    """
+    ends: list[Any] = [None] * len(members)
+    failures = list[BaseException]()
+
+    def one(number: int, transport: Transport) -> None:
+        try:
+            ends[number] = life(members[number], transport)
+        except BaseException as failure:
+            failures.append(failure)
+        finally:
+            transport.leave(members[number].me)
+
+    threads = [threading.Thread(target=one, args=pair, daemon=True) for pair in enumerate(transports)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        for transport in transports:
+            transport.stop()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        raise
+    causes = [failure for failure in failures if not isinstance(failure, Stopped)] or failures
+    if causes:
+        raise causes[0]
+    return ends

@@ -1,0 +1,110 @@
+"""How the equations of a run over columns are answered: a party's features and keys, the server's gradients.
+
+Example: to `features` a party answers with its own columns of the rows. To `ask` the server answers with the gradient
+of its loss at the sum of all parties' outputs, with the labels behind their gate. The place with all parties
+(`sottovoce.runtime.columns`) and a party by itself (`sottovoce.runtime.lone_party`) give these answers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sottovoce.accounting.fingerprint import fingerprint
+from sottovoce.accounting.table import TableAccount
+from sottovoce.data.columns import gather
+from sottovoce.privacy.labels import LabelGate
+from sottovoce.problems.vertical import Vertical
+from sottovoce.runtime.keys import agent_keys, described
+from sottovoce.runtime.run_state import digest
+
+
+@dataclass(frozen=True)
+class PartyMoment:
+    """One party at one step, or at one turn of a loop, with the keys that belong to it."""
+
+    problem: Vertical
+    block: Any
+    own: jax.Array  # the party's key
+    shared: jax.Array  # the key that all parties know
+
+    def features(self, rows: jax.Array, number: int) -> list[Any]:
+        """Return the party's columns of some rows, altered as all parties agreed to."""
+        found, alter = gather(self.block, rows), self.problem.alter
+        return jax.tree.leaves(found if alter is None else alter(jax.random.fold_in(self.shared, number), found))
+
+    def key(self, number: int) -> jax.Array:
+        """Return the key of one equation."""
+        return jax.random.fold_in(self.own, number)
+
+    def inside(self, loop: int, turn: Any) -> "PartyMoment":
+        """Return the same moment inside one turn of a loop."""
+        return replace(self, own=_inside(self.own, loop, turn), shared=_inside(self.shared, loop, turn))
+
+
+@dataclass(frozen=True)
+class ServerMoment:
+    """The label holder at one step, or at one turn of a loop: its labels behind the gate, and the key of its noise."""
+
+    problem: Vertical
+    gate: LabelGate
+    vectors: jax.Array
+    key: jax.Array
+
+    def slopes(self, rows: jax.Array, outputs: Sequence[jax.Array], number: int) -> jax.Array:
+        """Return the gradient of the mean loss over the rows at the sum of the parties' outputs."""
+        key = jax.random.fold_in(self.key, number)
+
+        def loss(scores: jax.Array) -> jax.Array:
+            """Return the mean over rows, summed over copies: labels come through their gate."""
+            weights = self.gate.weights(self.vectors[rows], scores.shape[:-2], key)
+            return jnp.sum(jnp.mean(self.gate.loss(self.problem.losses(scores), weights), axis=-1))
+
+        return jax.grad(loss)(in_order(outputs))
+
+    def inside(self, loop: int, turn: Any) -> "ServerMoment":
+        """Return the same moment inside one turn of a loop."""
+        return replace(self, key=_inside(self.key, loop, turn))
+
+
+def _inside(key: jax.Array, loop: int, turn: Any) -> jax.Array:
+    return jax.random.fold_in(jax.random.fold_in(key, loop), turn)
+
+
+def in_order(values: Sequence[jax.Array]) -> jax.Array:
+    """Return the sum, in the parties' order.
+
+    >>> in_order([jnp.ones(2), jnp.ones(2)]).tolist()
+    [2.0, 2.0]
+    """
+    return sum(values[1:], values[0])
+
+
+def party_root(account: TableAccount, number: int, seed: int | str) -> jax.Array:
+    """Return a party's root key: made of the seed, what the party computes, and its own columns."""
+    at = account.trace.numbers.index(number)
+    party, columns = account.trace.parties[at], account.columns
+    program = f"{number}|{fingerprint([party.init, party.step])}|{described(account.method)}"
+    return _root(seed, program, [columns.blocks[at], columns.upper, columns.lower])
+
+
+def shared_root(account: TableAccount) -> jax.Array:
+    """Return the root key that all parties know: made of public facts."""
+    return _root(account.seed, f"shared|{described(account.method)}", [account.columns.upper, account.columns.lower])
+
+
+def server_root(account: TableAccount, vectors: Any, seed: int | str) -> jax.Array:
+    """Return the root key of the label gate's noise: other labels, losses, scales or batches must meet other noise.
+
+    The parties' columns are no part of it. With other columns the same labels meet the same noise, so both runs
+    together tell no more about a label than one.
+    """
+    program = f"server|{fingerprint(account.trace.losses)}|{described(account.method)}"
+    return _root(seed, program, [vectors, account.columns.upper, account.columns.lower])
+
+
+def _root(seed: int | str, program: str, held: Any) -> jax.Array:
+    (root,) = agent_keys(seed, program, [digest(held).encode()])
+    return root

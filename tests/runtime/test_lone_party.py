@@ -1,0 +1,298 @@
+"""Parties with columns, each by itself: together they do what one place does, and nothing else crosses."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.marks import few
+from tests.methods import columns_contract
+from tests.runtime.party_process import ACTIVE, BLOCKS, CLASSES, METHOD, PROBLEM, STEPS, lone, store
+
+import sottovoce as sv
+from sottovoce.accounting.table import SECRET, SIMULATED
+from sottovoce.privacy.labels import Fresh, Memoised, Open, Printed
+from sottovoce.privacy.ledger import Budget, BudgetExceeded
+from sottovoce.runtime.lone_party import DISCLOSED, LoneParty, PartyAnswers, run_party
+from sottovoce.runtime.socket_transport import SocketTransport
+from sottovoce.runtime.threads import on_threads, queues
+from sottovoce.runtime.transport import Message, MessageId, PeerGone, QueueTransport
+
+GATES = {"open": Open(), "memoised": Memoised(1.0), "fresh": Fresh(1.0), "shared": Fresh(2.0, shared=True)}
+
+
+class Recording(QueueTransport):
+    """Queues that keep what was sent, and look at something before each message."""
+
+    def __init__(self, look=lambda: None):
+        super().__init__()
+        self.sent, self.look = [], look
+
+    def _put(self, hearer, message):
+        self.sent.append((hearer, message, self.look()))
+        super()._put(hearer, message)
+
+
+def live(party, transport):
+    return run_party(party, transport)[0]
+
+
+def together(parties, transports=None):
+    return on_threads(parties, transports or queues(len(parties)), live)
+
+
+def three(method=METHOD, labels=None, **how):
+    labels = labels or store()
+    return [lone(m, method=method, labels=labels if m == ACTIVE else None, **how) for m in range(3)]
+
+
+@pytest.mark.parametrize("gate", few(GATES, ["fresh"]))
+def test_parties_by_themselves_do_what_one_place_does(gate):
+    method = replace(METHOD, labels=GATES[gate])
+    table = sv.Table(sv.Columns(BLOCKS), store(), active=ACTIVE)
+    whole = sv.run(PROBLEM, table, method, steps=STEPS, seed=3)
+    parties = three(method)
+    for m, (party, leaves) in enumerate(zip(parties, together(parties))):
+        state = party.state(leaves)
+        for mine, theirs in ((state.x, whole.x[m]), (state.y, whole.y[m])):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert parties[ACTIVE].report().epsilon == whole.privacy.epsilon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("example", columns_contract.examples())
+def test_twenty_steps_of_the_contract_s_problem_end_alike(example, gate):
+    method, case = replace(columns_contract.examples()[example], labels=GATES[gate]), columns_contract.case()
+    whole = sv.run(case.problem, case.table(), method, steps=20)
+    columns = case.table().columns
+    parties = [
+        LoneParty.of(
+            m, sv.Columns([block], columns.upper, columns.lower), problem=case.problem, method=method, classes=2,
+            active=0, steps=20, labels=case.table().labels if m == 0 else None,
+        )
+        for m, block in enumerate(case.blocks)
+    ]  # fmt: skip
+    for m, (party, leaves) in enumerate(zip(parties, together(parties))):
+        state = party.state(leaves)
+        found, wanted = (
+            jax.flatten_util.ravel_pytree(one)[0] for one in ((state.x, state.y), (whole.x[m], whole.y[m]))
+        )
+        assert np.linalg.norm(found - wanted) <= 1e-5 * np.linalg.norm(wanted)
+
+
+def test_sockets_give_what_queues_give():
+    found, wanted = together(three(run="r"), SocketTransport.local(3, "r")), together(three())
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_crosses_is_head_outputs_gradients_and_scalars_and_nothing_else():
+    transport = Recording()
+    together(three(), [transport] * 3)
+    copies, batch = METHOD.directions + 1, METHOD.batch
+    seen = {}
+    for hearer, message, _ in transport.sent:
+        what = message.id.tag.split()[0]
+        assert ACTIVE in (hearer, message.id.sender)  # passive parties do not talk to each other
+        assert (hearer == ACTIVE) == (what in ("facts", "outputs", "scalars"))
+        shapes = tuple(value.shape for value in message.values) if what not in ("facts", "agreement") else None
+        seen[what, message.standing, shapes] = seen.get((what, message.standing, shapes), 0) + 1
+    lower, upper, numbers = ((copies, batch, CLASSES),), ((batch, CLASSES),), ((METHOD.directions,),)
+    each = 2 * STEPS
+    assert seen == {
+        ("facts", "release", None): 2,
+        ("agreement", "release", None): 2,
+        ("outputs", "disclosure", lower): each * METHOD.inner_steps,
+        ("gradients", "release", lower): each * METHOD.inner_steps,
+        ("outputs", "disclosure", upper): each,
+        ("gradients", "release", upper): each,
+        ("scalars", "disclosure", numbers): each,
+        ("sums", "disclosure", numbers): each,
+    }
+
+
+@pytest.mark.parametrize(
+    ("gate", "standing"), [(Open(), "disclosure"), (Printed(1.0), "disclosure"), (Fresh(1.0), "release")]
+)
+def test_gradients_are_releases_only_through_a_sound_gate(gate, standing):
+    transport, party = Recording(), three(replace(METHOD, labels=gate))[ACTIVE]
+    said = jnp.zeros((METHOD.batch, CLASSES))
+    for m in party.others:
+        transport.send(ACTIVE, Message(MessageId("", 0, m, "outputs 3"), (said,), "disclosure"))
+    transport.sent.clear()
+    asked = next(e for e in party.account.trace.parties[0].step.eqns if e.params.get("level") == "upper")
+    PartyAnswers(party, 0, transport)(asked, [jnp.arange(METHOD.batch), said])
+    assert [message.standing for _, message, _ in transport.sent] == [standing] * 2
+
+
+def test_labels_are_charged_before_the_first_answer_and_for_the_whole_run():
+    labels = store()
+    transport = Recording(lambda: float(labels.epsilon()))
+    together(three(replace(METHOD, labels=Fresh(1.0)), labels), [transport] * 3)
+    spent = [epsilon for _, message, epsilon in transport.sent if message.id.tag.startswith(("agreement", "gradients"))]
+    assert 0 < spent[0] == spent[-1] == float(labels.epsilon())
+
+
+def test_a_run_beyond_the_labels_budget_sends_nothing_but_facts():
+    labels, transport = store(budget=Budget(0.5, 0.0)), Recording()
+    with pytest.raises(BudgetExceeded, match="Nothing was released"):
+        together(three(labels=labels), [transport] * 3)
+    assert {message.id.tag for _, message, _ in transport.sent} == {"facts"}
+    assert float(labels.epsilon()) == 0
+
+
+def test_a_secret_that_survives_a_restart_pays_once():
+    labels, method = store(), replace(METHOD, labels=Fresh(1.0))
+
+    def spent(**how):
+        assert three(method, labels, **how)[ACTIVE].desk is not None
+        return float(labels.epsilon())
+
+    once = spent(secret=b"s" * 16)
+    assert spent(secret=b"s" * 16) == once
+    assert spent(secret=b"t" * 16) == pytest.approx(2 * once)  # other noise
+    assert spent() == pytest.approx(3 * once)
+
+
+def test_parties_that_would_run_different_things_are_told_what_differs():
+    labels = store()
+    parties = three(labels=labels)
+    parties[2] = lone(2, seed=4, steps=STEPS + 1, order="other rows")
+    said = {}
+
+    def life(party, transport):
+        with pytest.raises(ValueError) as refused:
+            party.begin(transport)
+        said[party.me] = str(refused.value)
+
+    on_threads(parties, queues(3), life)
+    assert len(set(said.values())) == 1
+    for words in ("steps is 3 at party 2 and 2 at party 1", "seed is 4", "order of the rows is 'other rows'"):
+        assert words in said[0]
+    assert float(labels.epsilon()) == 0
+
+
+WRONG = {
+    "another shape": [np.zeros((2, 4), np.float32)],
+    "another type": [np.zeros((2, 3), np.float64)],
+    "two arrays": [np.zeros((2, 3), np.float32)] * 2,
+    "nothing": [],
+    "not a number": [np.full((2, 3), np.nan, np.float32)],
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("me", [ACTIVE, 0])
+def test_a_message_that_does_not_fit_is_refused_and_not_computed_with(wrong, me):
+    transport, party = QueueTransport(), three()[me]
+    sender, what = (0, "outputs 7") if me == ACTIVE else (ACTIVE, "gradients 7")
+    transport.send(me, Message(MessageId("", 5, sender, what), WRONG[wrong], "disclosure"))
+    answers = PartyAnswers(party, 5, transport)
+    kind = FloatingPointError if wrong == "not a number" else ValueError
+    value = jnp.zeros((2, 3), jnp.float32)
+    with pytest.raises(kind, match=f"{what} of agent {sender} in round 5 was refused"):
+        answers.exchange("outputs", "gradients", 7, value, lambda said: pytest.fail("computed"), "release")
+
+
+@pytest.mark.parametrize("wrong", [b"no json", b"[1]", b'"' + b"x" * 70000 + b'"'])
+def test_facts_that_are_none_are_refused(wrong):
+    transport = QueueTransport()
+    transport.send(ACTIVE, Message(MessageId("", 0, 0, "facts"), (np.frombuffer(wrong, np.uint8),), "release"))
+    with pytest.raises(ValueError, match="facts of agent 0 in round 0 was refused"):
+        three()[ACTIVE].begin(transport)
+
+
+def test_a_run_goes_on_from_a_state():
+    def halves(party, transport):
+        state, _ = party.begin(transport)
+        state, _ = party.advance(transport, state, 0, 1)
+        party.agree(transport, 1)
+        return party.advance(transport, [np.asarray(leaf) for leaf in state], 1, STEPS - 1)[0]
+
+    found = on_threads(three(), queues(3), halves)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(together(three())), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_party_that_goes_leaves_no_one_waiting():
+    def life(party, transport):
+        if party.me == 2:
+            return
+        with pytest.raises(PeerGone):
+            run_party(party, transport)
+
+    on_threads(three(), queues(3), life)
+
+
+def test_the_statement_names_what_is_disclosed_and_only_the_label_holder_makes_it():
+    parties = three()
+    assert set(DISCLOSED) <= set(parties[ACTIVE].report().caveats)
+    with pytest.raises(ValueError, match="party 0 holds no labels"):
+        parties[0].report()
+
+
+@pytest.mark.parametrize(
+    ("gate", "seed", "secret", "drawn", "note"),
+    [
+        (Memoised(1.0), None, None, "exact", None),
+        (Memoised(1.0), 0, b"s" * 16, "simulated", SIMULATED),
+        (Fresh(1.0), None, b"s" * 16, "secret", SECRET),
+        (Fresh(1.0), None, None, "simulated", SIMULATED),
+    ],
+)
+def test_the_statement_says_how_label_noise_is_drawn(gate, seed, secret, drawn, note):
+    labels = sv.Labels(np.arange(12) % 3, 3, seed=seed)
+    party = three(replace(METHOD, labels=gate), labels, secret=secret)[ACTIVE]
+    assert party.desk is not None
+    report = party.report()
+    assert (report.drawn, report.private) == (drawn, True)
+    assert [line for line in report.caveats if line in (SIMULATED, SECRET)] == ([note] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"me": 0, "labels": True}, "party 0 has labels, and party 1 is active"),
+        ({"me": ACTIVE, "labels": False}, "party 1 has no labels"),
+        ({"me": 3}, "me is 3: give the number of a party, 0 to 2"),
+        ({"me": 0, "columns": sv.Columns(BLOCKS)}, "party 0 was given 3 blocks"),
+        ({"me": ACTIVE, "labels": True, "classes": 4}, "12 labels of 3 classes"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_starts(given, message):
+    me, labels = given.pop("me"), store() if given.pop("labels", None) else None
+    columns = given.pop("columns", sv.Columns([BLOCKS[0]]))
+    public = {"problem": PROBLEM, "method": METHOD, "classes": CLASSES, "active": ACTIVE, "steps": 1, **given}
+    with pytest.raises(ValueError, match=message):
+        LoneParty.of(me, columns, labels=labels, **public)
+
+
+def process(*arguments):
+    command = [sys.executable, "-m", "tests.runtime.party_process", *arguments]
+    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}  # for all: other programs, other last bits
+    pipe, root = subprocess.PIPE, Path(__file__).parents[2]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=root)
+
+
+@pytest.mark.slow
+def test_parties_in_processes_of_their_own_do_what_threads_do():
+    each, threads = [process(str(me)) for me in range(3)], process()
+    try:
+        addresses = json.dumps([json.loads(one.stdout.readline()) for one in each])
+        for one in each:
+            one.stdin.write(addresses + "\n")
+            one.stdin.flush()
+        *found, wanted = [json.loads(one.communicate(timeout=120)[0]) for one in (*each, threads)]
+    finally:
+        for one in (*each, threads):
+            one.kill()
+    assert found == wanted
+    assert len(set(map(str, found))) == 3  # what they hold differs
+    assert [one.returncode for one in (*each, threads)] == [0] * 4
