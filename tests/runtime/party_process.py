@@ -6,50 +6,38 @@ A process with one party prints its address, reads everybody's, runs, and prints
 import json
 import sys
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 import sottovoce as sv
 from sottovoce.methods.bambi import Bambi
-from sottovoce.privacy.labels import Memoised
+from sottovoce.privacy.labels import Open
 from sottovoce.problems.vertical import cross_entropy
 from sottovoce.runtime.lone_party import LoneParty, run_party
 from sottovoce.runtime.socket_transport import SocketTransport, listen
 from sottovoce.runtime.threads import on_threads, queues
 from sottovoce.runtime.transport import Patience
 
-WIDTHS, CLASSES, ROWS, STEPS, ACTIVE = (2, 3, 1), 3, 12, 2, 1
-
-
-def block(me: int) -> np.ndarray:
-    """Return the columns of one party."""
-    return np.random.default_rng(me).normal(size=(ROWS, WIDTHS[me])).astype(np.float32)
-
-
-BLOCKS = [block(me) for me in range(len(WIDTHS))]
+CLASSES, ROWS, STEPS, ACTIVE = 3, 6, 2, 1
+RNG = np.random.default_rng(0)
+BLOCKS = [RNG.normal(size=(ROWS, 2)).astype(np.float32) for _ in range(2)]
+LABEL = np.array([0, 1, 2, 0, 1, 2])
 PROBLEM = sv.Vertical(
-    lambda x, a: jnp.tanh(a * x),
-    lambda y, e: e @ y,
-    cross_entropy,
-    [jnp.ones(width) for width in WIDTHS],
-    [jnp.full((width, CLASSES), 0.1) for width in WIDTHS],
-    penalty=lambda x, y: 0.01 * jnp.sum(y**2) + 0 * jnp.sum(x),
-    alter=lambda key, a: a + 0.1 * jax.random.normal(key, (len(a), 1)),
+    lambda x, a: a * x, lambda y, e: e @ y, cross_entropy, [jnp.ones(2)] * 2, [jnp.zeros((2, CLASSES))] * 2
 )
-METHOD = Bambi(inner_steps=2, batch=4, rate_x=0.1, rate_y=0.2, labels=Memoised(1.0), directions=2)
+METHOD = Bambi(inner_steps=2, batch=3, rate_x=0.1, rate_y=0.2, labels=Open())
 
 
 def store(**options) -> sv.Labels:
     """Return the labels, with a seed for simulations."""
-    return sv.Labels(np.arange(ROWS) % CLASSES, CLASSES, seed=0, **options)
+    return sv.Labels(LABEL, CLASSES, **{"seed": 0, **options})
 
 
-def lone(me: int, method: Bambi = METHOD, labels: sv.Labels | None = None, seed: int = 3, steps: int = STEPS, **how):
+def lone(me: int, method: Bambi = METHOD, labels: sv.Labels | None = None, steps: int = STEPS, **how) -> LoneParty:
     """Return one party with its own block only."""
-    public = {"problem": PROBLEM, "method": method, "classes": CLASSES, "active": ACTIVE, "steps": steps, "seed": seed}
+    public = {"problem": PROBLEM, "method": method, "classes": CLASSES, "active": ACTIVE, "steps": steps}
     labels = labels or (store() if me == ACTIVE else None)
-    return LoneParty.of(me, sv.Columns([block(me)]), **public, labels=labels, **how)
+    return LoneParty.of(me, sv.Columns([BLOCKS[me]]), **public, labels=labels, **how)
 
 
 def bits(state) -> list[str]:
@@ -67,8 +55,8 @@ def one(me: int) -> list[str]:
 
 def together() -> list[list[str]]:
     """Return the leaves of each party's state, all in this process, by queues."""
-    parties = [lone(me) for me in range(len(WIDTHS))]
-    return [bits(state) for state in on_threads(parties, queues(3), lambda party, by: run_party(party, by)[0])]
+    parties = [lone(me) for me in range(2)]
+    return [bits(state) for state in on_threads(parties, queues(2), lambda party, by: run_party(party, by)[0])]
 
 
 if __name__ == "__main__":

@@ -6,24 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.runtime.party_process import BLOCKS, LABEL, METHOD, PROBLEM, RNG
 
 import sottovoce as sv
 from sottovoce.accounting.table import table_account
 from sottovoce.methods import equations
-from sottovoce.methods.bambi import Bambi
-from sottovoce.privacy.labels import Open
-from sottovoce.problems.vertical import cross_entropy
 from sottovoce.runtime import columns
 from sottovoce.runtime.columns import ColumnsPlace, Exchange, record_messages
 from sottovoce.runtime.interpreter import walk
 from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.table_answers import PartyMoment, ServerMoment
-
-RNG = np.random.default_rng(0)
-BLOCKS = [RNG.normal(size=(6, 2)).astype(np.float32) for _ in range(2)]
-LABEL = np.array([0, 1, 2, 0, 1, 2])
-PROBLEM = sv.Vertical(lambda x, a: a * x, lambda y, e: e @ y, cross_entropy, [jnp.ones(2)] * 2, [jnp.zeros((2, 3))] * 2)
-METHOD = Bambi(inner_steps=2, batch=3, rate_x=0.1, rate_y=0.2, labels=Open())
 
 
 def table(active=None):

@@ -161,6 +161,7 @@ def test_an_answer_that_takes_all_ids_for_common_is_refused():
         asking.found(1, np.frombuffer(every.SerializeToString(), np.uint8), response, tokens(NAMES, KEY))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_joined_rows():
     """Two tables in other orders, with rows that the other lacks: as if the common rows had been in one place."""
     rng = np.random.default_rng(0)

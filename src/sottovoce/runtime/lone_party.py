@@ -3,21 +3,7 @@
 The label holder is a party with columns of its own, the *active* one. At each question of a step the others send it
 their head outputs; it adds them up, and sends back the gradient of its loss through the label gate. Between two
 exchanges a party runs one compiled program; the active party computes its answer in a program before that one, so that
-the others go on while it does its own part. Example: two parties, each on a thread.
-
->>> import sottovoce as sv
->>> from sottovoce.privacy.labels import Memoised
->>> from sottovoce.problems.tasks.vertical import hyper_parameters
->>> from sottovoce.runtime.threads import on_threads, queues
->>> blocks = [np.random.default_rng(m).normal(size=(40, 2)) for m in range(2)]
->>> labels = sv.Labels((blocks[0][:, 0] > 0).astype(int), classes=2, seed=0)
->>> method = Bambi(inner_steps=2, batch=20, rate_x=0.1, rate_y=1.0, labels=Memoised(1.0))
->>> public = {"problem": hyper_parameters([2, 2]), "method": method, "classes": 2, "active": 0, "steps": 3}
->>> bank = LoneParty.of(0, sv.Columns(blocks[:1]), **public, labels=labels)
->>> shop = LoneParty.of(1, sv.Columns(blocks[1:]), **public)
->>> states = on_threads([bank, shop], queues(2), lambda party, transport: run_party(party, transport)[0])
->>> bank.report().epsilon, shop.state(states[1]).y["weights"].shape
-(1.0, (2, 1))
+the others go on while it does its own part. `docs/bambi.md` has an example.
 """
 
 import hashlib
@@ -93,6 +79,19 @@ class LoneParty:
 
         `columns` holds its one block, and the rows of each level, which are the same for all parties. The seed is
         public: batches follow from it.
+
+        >>> import sottovoce as sv
+        >>> from sottovoce.privacy.labels import Memoised
+        >>> from sottovoce.problems.tasks.vertical import hyper_parameters
+        >>> method = Bambi(inner_steps=2, batch=20, rate_x=0.1, rate_y=1.0, labels=Memoised(1.0))
+        >>> public = {"problem": hyper_parameters([2, 3]), "method": method, "classes": 2, "active": 0, "steps": 3}
+        >>> shop = LoneParty.of(1, sv.Columns([np.ones((40, 3))]), **public)
+        >>> shop.others
+        [0]
+        >>> LoneParty.of(0, sv.Columns([np.ones((40, 2))]), **public)
+        Traceback (most recent call last):
+        ...
+        ValueError: party 0 has no labels, and party 0 is active: the active party, and no other, holds the labels
         """
         if len(columns.blocks) != 1:
             raise ValueError(f"party {me} was given {len(columns.blocks)} blocks: it holds its own only")
