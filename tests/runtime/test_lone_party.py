@@ -32,7 +32,7 @@ from sottovoce.runtime.threads import on_threads, queues
 from sottovoce.runtime.transport import Message, MessageId, PeerGone, QueueTransport
 
 pytestmark = pytest.mark.xdist_group(str(Path(__file__).with_name("test_columns.py")))  # which compiles the same run
-GATES = {"open": Open(), "memoised": Memoised(1.0), "fresh": Fresh(1.0), "shared": Fresh(2.0, shared=True)}
+GATES = {"open": Open(), "memoised": Memoised(1.0), "fresh": Fresh(1e-3), "shared": Fresh(0.05, shared=True)}
 
 
 class Recording(QueueTransport):
@@ -66,7 +66,7 @@ def test_parties_by_themselves_do_what_one_place_does():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("gate", ["memoised", "fresh"])
 def test_three_parties_with_dense_and_sparse_columns_that_are_altered_end_alike(gate):
     rng, widths, rows = np.random.default_rng(1), (2, 3, 30), 12
     blocks = [rng.normal(size=(rows, width)).astype(np.float32) for width in widths]
@@ -99,7 +99,7 @@ def _require_alike(parties, states, whole):
     for m, (party, leaves) in enumerate(zip(parties, states)):
         state = party.state(leaves)
         found, wanted = (ravel_pytree(one)[0] for one in ((state.x, state.y), (whole.x[m], whole.y[m])))
-        assert np.linalg.norm(found - wanted) <= 1e-5 * np.linalg.norm(wanted)
+        assert np.linalg.norm(found - wanted) <= 1e-5 * np.linalg.norm(wanted) < 1e-2  # and nothing diverged
 
 
 @pytest.mark.slow
