@@ -58,9 +58,10 @@ def party(me: int, count: int) -> dict[str, Any]:
     addresses = [tuple(address) for address in json.loads(sys.stdin.readline())]
     transport = Counting(me, addresses, "bench", Patience(600.0), listener=listener)
     own = ids(me, count)
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     rows = join_rows(own, b"a key for benchmarks only, no secret", transport, me=me, active=0, parties=2, run="bench")
     seen: dict[str, Any] = {"join seconds": time.perf_counter() - began, "join bytes": transport.bytes}
+    seen["join CPU seconds"] = time.process_time() - cpu
     seen["common"], seen["order"] = len(rows.rows), rows.order
     seen["right"] = sorted(own[rows.rows]) == sorted(set(ids(0, count)) & set(ids(1, count)))
     labels = sv.Labels(label(own[rows.rows]), 2, seed=0) if me == 0 else None
@@ -105,7 +106,15 @@ def main(count: int = 100_000) -> None:
     took = time.perf_counter() - began
     off = max(np.abs(np.ravel(whole.y[m]["weights"]) - one["weights"]).max() for m, one in enumerate((bank, shop)))
     print(f"| two processes, {count} ids each | label holder | other party |\n|---|---|---|")
-    for name in ("common", "right", "join seconds", "join bytes", "steps per second", "bytes per step"):
+    for name in (
+        "common",
+        "right",
+        "join seconds",
+        "join CPU seconds",
+        "join bytes",
+        "steps per second",
+        "bytes per step",
+    ):
         print("|", name, "|", " | ".join(f"{one[name]:.6g}" for one in (bank, shop)), "|")
     print(f"\nThe same order: {bank['order'] == shop['order']}. In one place, compiling included: {STEPS / took:.0f} "
           f"steps/s. Largest difference of a weight to one place: {off:.2g}.")  # fmt: skip

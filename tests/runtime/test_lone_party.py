@@ -161,16 +161,17 @@ def test_gradients_come_through_the_gate_and_are_releases_only_if_it_is_sound(ga
     """The oracle is the server of one place, with the key that it has there."""
     transport, method, rows = Recording(), replace(METHOD, labels=gate), np.array([4, 0, 5])
     party = two(method)[ACTIVE]
-    asked = next(e for e in party.account.trace.parties[0].step.eqns if e.params.get("level") == "upper")
-    said = [jnp.full((len(rows), CLASSES), m + 1.0) * jnp.arange(CLASSES) for m in range(2)]
-    number = asked.params["number"]
-    transport.send(ACTIVE, Message(MessageId("", 1, 0, f"outputs {number}"), (said[0],), "disclosure"))
-    PartyAnswers(party, 1, transport)(asked, [rows, said[1]])
+    loop = next(e for e in party.account.trace.parties[0].step.eqns if "body" in e.params)
+    asked = next(e for e in loop.params["body"].eqns if "level" in e.params)
+    said = [jnp.full((2, len(rows), CLASSES), m + 1.0) * jnp.arange(CLASSES) for m in range(2)]
+    where, number = loop.params["number"], asked.params["number"]
+    transport.send(ACTIVE, Message(MessageId("", 1, 0, f"outputs {number}, turn 5"), (said[0],), "disclosure"))
+    PartyAnswers(party, 1, transport, ((where, 5),))(asked, [rows, said[1]])
     (told,) = [message for hearer, message, _ in transport.sent if hearer == 0]
     assert told.standing == standing
     table = sv.Table(sv.Columns(BLOCKS), store())
     key = step_key(table_roots(table_account(method, table, PROBLEM, STEPS, 0.0), table)[-1], 3, "step", 1)
-    server = ServerMoment(PROBLEM, gate, jnp.asarray(gate.vectors(store())), key)
+    server = ServerMoment(PROBLEM, gate, jnp.asarray(gate.vectors(store())), key).inside(where, 5)
     np.testing.assert_allclose(told.values[0], server.slopes(rows, said, number), rtol=1e-5, atol=1e-6)
 
 

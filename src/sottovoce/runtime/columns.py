@@ -147,8 +147,8 @@ def _step(
     log: list[Message] | None = None, active: int | None = None,
 ) -> list[Any]:  # fmt: skip
     """Return the leaves of all parties after one step."""
-    *own, shared, server = [step_key(roots[number], number, "step", t) for number in range(len(blocks) + 2)]
-    parties = [PartyMoment(spec.problem, block, key, shared) for block, key in zip(blocks, own)]
+    *keys, shared, server = [step_key(roots[number], number, "step", t) for number in range(len(blocks) + 2)]
+    parties = [PartyMoment(spec.problem, block, key, shared) for block, key in zip(blocks, keys)]
     exchange = Exchange(t, parties, ServerMoment(spec.problem, spec.gate, vectors, server), log, active)
     walks, at = [], 0
     for party in spec.trace.parties:

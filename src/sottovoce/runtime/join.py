@@ -84,7 +84,8 @@ def _follow(psi: Any, own: np.ndarray, check: np.ndarray, line: "_Line", active:
         raise ValueError(f"party {active} has another key for ids: all parties need the same one")
     response = answering.response(active, request)
     line.send(active, "join: answer and question", answering.setup, response, asking.request)
-    return asking.found(active, *line.heard(active, "join: answer", 2), own)
+    setup, response = line.heard(active, "join: answer", 2)
+    return asking.found(active, setup, response, own)
 
 
 class _Asking:
