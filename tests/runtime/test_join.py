@@ -13,7 +13,7 @@ from sottovoce.problems.tasks.vertical import hyper_parameters
 from sottovoce.runtime.lone_party import LoneParty, run_party
 from sottovoce.runtime.socket_transport import SocketTransport
 from sottovoce.runtime.threads import on_threads, queues
-from sottovoce.runtime.transport import Message, MessageId, QueueTransport
+from sottovoce.runtime.transport import Message, MessageId, Patience, QueueTransport
 
 psi = pytest.importorskip("private_set_intersection.python", reason="needs the extra [deploy]")
 join = pytest.importorskip("sottovoce.runtime.join")
@@ -24,7 +24,7 @@ NAMES = ["ann", "bob", "zoë", "安娜", "Ωmega", "eve", "  x", "7"]
 
 class Recording(QueueTransport):
     def __init__(self):
-        super().__init__()
+        super().__init__(Patience(20.0))
         self.sent = []
 
     def _put(self, hearer, message):
@@ -114,6 +114,13 @@ def test_no_message_holds_an_id_or_a_keyed_one():
     assert {message.standing for _, message in transport.sent} == {"disclosure"}
 
 
+def test_the_library_is_given_keyed_ids_only(monkeypatch):
+    given, lists, real = set(), CASES["two"][0], join._texts
+    monkeypatch.setattr(join, "_texts", lambda found: given.update(made := real(found)) or made)
+    together(lists)
+    assert given == {one.tobytes().hex() for ids in lists for one in tokens(ids, KEY)}
+
+
 def test_the_same_list_looks_different_in_every_join():
     """The blinding keys are new: what was sent before cannot be compared with what is sent now."""
     points = []
@@ -145,7 +152,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_answer_that_is_none_is_refused(wrong):
-    transport = QueueTransport()
+    transport = QueueTransport(Patience(20.0))
     transport.send(0, Message(MessageId("", 0, 1, "join: answer and question"), WRONG[wrong], "disclosure"))
     with pytest.raises(ValueError, match="refused"):
         join.join_rows(NAMES, KEY, transport, me=0, active=0, parties=2)

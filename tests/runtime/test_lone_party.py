@@ -29,7 +29,7 @@ from sottovoce.runtime.lone_party import DISCLOSED, LoneParty, PartyAnswers, run
 from sottovoce.runtime.socket_transport import SocketTransport
 from sottovoce.runtime.table_answers import ServerMoment
 from sottovoce.runtime.threads import on_threads, queues
-from sottovoce.runtime.transport import Message, MessageId, PeerGone, QueueTransport
+from sottovoce.runtime.transport import Message, MessageId, Patience, PeerGone, QueueTransport
 
 pytestmark = pytest.mark.xdist_group(str(Path(__file__).with_name("test_columns.py")))  # which compiles the same run
 GATES = {"open": Open(), "memoised": Memoised(1.0), "fresh": Fresh(1e-3), "shared": Fresh(0.05, shared=True)}
@@ -39,7 +39,7 @@ class Recording(QueueTransport):
     """Queues that keep what was sent, and look at something before each message."""
 
     def __init__(self, look=lambda: None):
-        super().__init__()
+        super().__init__(Patience(60.0))
         self.sent, self.look = [], look
 
     def _put(self, hearer, message):
@@ -235,7 +235,7 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("me", [ACTIVE, 0])
 def test_a_message_that_does_not_fit_is_refused_and_not_computed_with(wrong, me):
-    transport, party = QueueTransport(), two()[me]
+    transport, party = QueueTransport(Patience(20.0)), two()[me]
     sender, what = (0, "outputs 7") if me == ACTIVE else (ACTIVE, "gradients 7")
     transport.send(me, Message(MessageId("", 5, sender, what), WRONG[wrong], "disclosure"))
     answers = PartyAnswers(party, 5, transport)
@@ -247,7 +247,7 @@ def test_a_message_that_does_not_fit_is_refused_and_not_computed_with(wrong, me)
 
 @pytest.mark.parametrize("wrong", [b"no json", b"[1]", b'"' + b"x" * 70000 + b'"'])
 def test_facts_that_are_none_are_refused(wrong):
-    transport = QueueTransport()
+    transport = QueueTransport(Patience(20.0))
     transport.send(ACTIVE, Message(MessageId("", 0, 0, "facts"), (np.frombuffer(wrong, np.uint8),), "release"))
     with pytest.raises(ValueError, match="facts of agent 0 in round 0 was refused"):
         two()[ACTIVE].begin(transport)
