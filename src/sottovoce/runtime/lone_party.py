@@ -178,7 +178,8 @@ class LoneParty:
     def agree(self, transport: Transport, first: int) -> None:
         """Compare public facts with the other parties before step `first`; ValueError names what differs.
 
-        When all agree, the label holder charges its labels, and only then gives its word.
+        When all agree, the label holder charges its labels, and only then gives its word. All call this when they start
+        or go on together; a party that comes back alone to a run that waits for it goes on with `advance`.
         """
         facts = self._facts(first)
         agree(transport, self.me, self.active, self.others, self.run, first, facts, lambda: self.desk)
