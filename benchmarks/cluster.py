@@ -4,12 +4,14 @@ A round is a step of DP-SGD on a graph: two records per agent, clipped, noised, 
 one `ppermute` of one agent's numbers between neighbouring processes, nothing else. With fewer cores than processes the
 processes share them: what is shown then is the cost of spreading, not its gain.
 
-``python -m benchmarks.cluster`` prints all; ``python -m benchmarks.cluster 20 10000`` one number of agents and floats.
+``python -m benchmarks --write cluster`` measures all (10 minutes, up to 10 GB); ``python -m benchmarks.cluster 20
+10000`` one number of agents and floats.
 """
 
 import json
 import os
 import resource
+import statistics
 import sys
 import tempfile
 import time
@@ -23,6 +25,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import sottovoce as sv
+from benchmarks import measure
 from sottovoce.accounting.account import account_of
 from sottovoce.data.held import elsewhere
 from sottovoce.runtime import cluster, keeper, peers
@@ -33,7 +36,7 @@ from sottovoce.runtime.mesh import Grid, MeshPlace
 
 AGENTS, FLOATS, PROCESSES = (5, 20, 100), (10_000, 1_000_000), (1, 2, 4)
 NETWORKS = {"ring": sv.networks.ring, "exponential": sv.networks.exponential}
-SECONDS = 1.0  # of measured rounds per setting
+SECONDS, TURNS = 0.7, 3  # of measured rounds per turn, and turns per setting
 MEMORY = (20, 10_000, 300)  # agents, floats and records of the memory table
 
 
@@ -55,20 +58,22 @@ def place(agents: int, floats: int, network: Any, records: int = 2) -> Any:
 
 
 def rounds(agents: int, floats: int, network: Any) -> float:
-    """Rounds per second, without compiling."""
+    """Rounds per second, without compiling: the median of some turns."""
     made = place(agents, floats, network)
-    state = made.begin()
-    count = 1
-    state, _ = made.advance(state, 0, count)
+    state, _ = made.advance(made.begin(), 0, 1)
     began = time.perf_counter()
-    state, _ = made.advance(state, 0, count)
+    state, _ = made.advance(state, 0, 1)
     once = time.perf_counter() - began
-    count = peers.current().lead(lambda: int(min(200, max(2, SECONDS / once))))
+    count = peers.current().lead(lambda: int(min(200, max(1, SECONDS / once))))
     state, _ = made.advance(state, 0, count)
-    jax.block_until_ready(state)
-    began = time.perf_counter()
-    jax.block_until_ready(made.advance(state, 0, count)[0])
-    return count / (time.perf_counter() - began)
+    took = []
+    for _ in range(TURNS):
+        jax.block_until_ready(state)
+        began = time.perf_counter()
+        state, _ = made.advance(state, 0, count)
+        jax.block_until_ready(state)
+        took.append(time.perf_counter() - began)
+    return count / statistics.median(took)
 
 
 def bare(floats: int) -> float:
@@ -134,22 +139,37 @@ def work(out: str, address: str, processes: int, rank: int) -> None:
     cluster.finish(joined)
 
 
+def _own() -> float:
+    """CPU seconds that the processes of this benchmark have used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
-    print(f"Load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    found = {count: spread_over(count) for count in PROCESSES}
-    print(f"{'agents':>6} {'floats':>9} {'graph':12}" + "".join(f"{count:>4} process: rounds/s" for count in PROCESSES))
-    for place, (agents, floats, name, _) in enumerate(found[1]["rounds"]):
-        speeds = "".join(f"{found[count]['rounds'][place][3]:22.1f}" for count in PROCESSES)
-        print(f"{agents:6} {floats:9} {name:12}{speeds}")
+    found, load = {}, {}
+    for count in PROCESSES:
+        before, machine, own, began = os.getloadavg()[0], measure._busy(), _own(), time.perf_counter()
+        found[count] = spread_over(count)
+        others = max(0.0, (measure._busy() or 0.0) - (machine or 0.0) - (_own() - own))
+        share = 100 * others / (time.perf_counter() - began) / (os.cpu_count() or 1)
+        load[count] = f"{count}: load {before:.1f} before, other programs used {share:.0f}% of the machine"
+    named = [f"{count} process{'es' * (count > 1)}" for count in PROCESSES]
+    print("**DP-SGD on a graph, two records per agent: rounds per second**\n")
+    print(f"| agents | floats | graph | {' | '.join(named)} |\n|--:|--:|---|{'--:|' * len(named)}")
+    for at, (agents, floats, name, _) in enumerate(found[1]["rounds"]):
+        speeds = " | ".join(measure._short(found[count]["rounds"][at][3]) for count in PROCESSES)
+        print(f"| {agents} | {measure._short(floats)} | {name} | {speeds} |")
     for floats in FLOATS:
-        speeds = "".join(f"{found[count]['bare'][str(floats)]:22.1f}" for count in PROCESSES[1:])
-        print(f"{'bare':>6} {floats:9} {'ppermute':12}{'-':>22}{speeds}")
+        speeds = " | ".join(measure._short(found[count]["bare"][str(floats)]) for count in PROCESSES[1:])
+        print(f"| 1 per process | {measure._short(floats)} | bare `ppermute` | - | {speeds} |")
     agents, floats, records = MEMORY
     size = agents * floats * records * 4 / 2**20
-    shape = f"{agents} agents x {records} x {floats}"
-    print(f"Memory for {size:.0f} MB of records ({shape}), above that of the program alone:")
+    print(f"\nMedian of {TURNS} turns; {os.cpu_count()} cores for all processes. {'; '.join(load.values())}.\n")
+    print(f"**Memory per process for {size:.0f} MiB of records** ({agents} agents x {records} x {floats}), in MiB\n")
+    print("| processes | above the program alone, per process | largest, times the records |\n|--:|---|--:|")
     for count in PROCESSES:
-        print(f"  {count} processes: " + ", ".join(f"{one:.0f} MB" for one in found[count]["memory"]))
+        each = found[count]["memory"]
+        print(f"| {count} | {', '.join(f'{one:.0f}' for one in each)} | {max(each) / size:.2f} |")
 
 
 if __name__ == "__main__":

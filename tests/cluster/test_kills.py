@@ -21,7 +21,7 @@ KILLS = int(os.environ.get("SOAK", "2"))
 def killed(out, processes, victim, after, monkeypatch):
     """Run until a process is killed some seconds after all have begun; return the exit code."""
     children, honest = [], keeper._start
-    monkeypatch.setattr(keeper, "_start", lambda command: children.append(honest(command)) or children[-1])
+    monkeypatch.setattr(keeper, "_start", lambda *given: children.append(honest(*given)) or children[-1])
     begun, start = [], keeper.Meeting.start
 
     def watched(self, service):

@@ -1,11 +1,15 @@
 """What does not fit is named before any work, and who is left is told when one is gone."""
 
+import os
+import pty
 import socket
+import sys
 import threading
 
 import jax
 import pytest
 
+from sottovoce.runtime import coordination, keeper
 from sottovoce.runtime.cluster import join, parse_address
 from sottovoce.runtime.keeper import Meeting
 from sottovoce.runtime.peers import Link
@@ -71,3 +75,26 @@ def test_those_who_do_not_come_a_port_in_use_and_no_address_are_named():
     for wrong in ("7000", "host:", "host:99999", ":7000"):
         with pytest.raises(ValueError, match="give HOST:PORT"):
             parse_address(wrong)
+
+
+def test_the_leader_shows_its_progress_where_we_would():
+    """On a terminal it writes there itself; what the others print is shown with their rank."""
+    ours, terminal = pty.openpty()
+    kept = os.dup(2)
+    os.dup2(terminal, 2)
+    try:
+        ask = [sys.executable, "-S", "-c", "import sys; sys.exit(sys.stderr.isatty())"]
+        codes = [keeper._start(rank, ask).wait() for rank in (0, 1)]
+    finally:
+        os.dup2(kept, 2)
+        for one in (kept, ours, terminal):
+            os.close(one)
+    assert codes == [1, 0]
+
+
+def test_another_jax_is_refused_in_words(monkeypatch):
+    from jax._src.lib import _jax
+
+    monkeypatch.delattr(_jax, "get_distributed_runtime_service")
+    with pytest.raises(ValueError, match=r"several processes need jax 0.10, and jax .* leave out --processes"):
+        coordination.serve("127.0.0.1:1", 2)

@@ -34,8 +34,14 @@ def long(out: Path) -> Any:
     return small(out, steps=3000, every=20, resume=True)
 
 
+def star() -> Any:
+    """An agent that hears all others, who are in three processes: the sum goes edge by edge."""
+    rows = [np.full((4, 3), i, np.float32) for i in range(20)]
+    return sv.run(PROBLEM, rows, METHOD, network=sv.networks.star(20), steps=3, every=1, evaluate=size)
+
+
 def everything() -> dict[str, np.ndarray]:
-    """Every example of the contract, with clipping, noise and batches."""
+    """Every example of the contract, with clipping, noise and batches: the average, and the own agents' states."""
     from tests.methods import contract
     from tests.methods.test_contract import EXAMPLES
 
@@ -43,8 +49,10 @@ def everything() -> dict[str, np.ndarray]:
     for name, example in EXAMPLES.items():
         method = contract.noisy(example)
         result = contract.run(method, contract.case_for(method), contract.STEPS)
-        for number, leaf in enumerate(jax.tree.leaves((result.x, result.y, result.history["consensus"]))):
-            found[f"{name}/{number}"] = np.asarray(leaf)
+        for what, tree in {"average": (result.x, result.y), "agents": result.agents}.items():
+            for number, leaf in enumerate(jax.tree.leaves(tree)):
+                found[f"{name}/{what}/{number}"] = np.asarray(leaf)
+        found[f"{name}/consensus"] = result.history["consensus"]
     return found
 
 
@@ -53,9 +61,11 @@ def main(job: str, out: str, address: str, processes: int, rank: int) -> None:
     folder = Path(out)
     if job == "contract":
         found = everything()
+        np.savez(folder / f"found-{rank}.npz", **found)
     else:
-        result = {"small": small, "long": long}[job](folder)
-        assert len(jax.tree.leaves(result.agents)[0]) < len(SIZES)  # the others' states are elsewhere
+        result = star() if job == "star" else {"small": small, "long": long}[job](folder)
+        parties = 20 if job == "star" else len(SIZES)
+        assert len(jax.tree.leaves(result.agents)[0]) < parties  # the others' states are elsewhere
         found = {"x": result.x, **{name: values for name, values in result.history.items() if name != "seconds"}}
     if joined.leads:
         np.savez(folder / "found.npz", **found)

@@ -1,6 +1,7 @@
 """Agents on threads, and releases as they are deployed: exact noise, secret coins, charged before they are made."""
 
 import dataclasses
+import random
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -141,6 +142,37 @@ def test_a_record_adds_the_same_whole_numbers_whoever_else_is_there():
     np.testing.assert_array_equal(whole_sum([broken], range(6), BENT, at)[0], np.sum(alone[:2] + alone[3:], axis=0))
 
 
+def test_a_round_does_as_much_work_whatever_the_size_of_its_batch(monkeypatch):
+    """Coins that are drawn, records whose gradients are computed, and gradients that are rounded: only sums differ."""
+    sampling, n, grid = sv.Poisson(3), 300, discrete.on_grid(sv.Release(0.7, 0.1), 3)
+    (sealed,) = own_records(lay_out([np.tile(RECORDS[0], (25, 1))]), 0).values()
+    work, sums, slopes, whole = [], [], exact_gate._slopes, discrete.GridRelease.whole
+
+    class Coins(random.Random):
+        def randbytes(self, count):
+            work[-1].append(count)
+            return super().randbytes(count)
+
+    def computed(function):
+        return lambda source, given, at, rows: work[-1].append(len(rows)) or slopes(function)(source, given, at, rows)
+
+    monkeypatch.setattr(discrete.secrets, "SystemRandom", lambda: Coins(0))
+    monkeypatch.setattr(exact_gate, "_slopes", computed)
+    monkeypatch.setattr(
+        discrete.GridRelease, "whole", lambda grid, rows: work[-1].append(len(rows)) or whole(grid, rows)
+    )
+    for size in (0, 2, sampling.capacity(n)):
+        work.append([])
+        monkeypatch.setattr(discrete, "_binomial_number", lambda *given, size=size: size)
+        rows = exact_gate.draw(sampling, n, 0)
+        assert rows[1].sum() == size
+        sums.append(exact_gate.whole_sum(grid, Reading(sealed, STEEP, (), rows, 3), jnp.zeros(3), chunk=4))
+    assert work[0] == work[1] == work[2]
+    assert len(work[0]) > 3
+    assert not sums[0].any()
+    assert sums[1].any()
+
+
 def test_a_unit_is_clipped_as_a_whole():
     part = Part(RECORDS[0], np.arange(12), unit=np.repeat([0, 1, 2], 4))
     whole, grid = whole_sum([part], [0, 1, 2], STEEP, jnp.zeros(3))
@@ -211,6 +243,7 @@ def test_the_report_names_what_is_drawn():
     report = run_discrete(PROBLEM, PARTS, sgd(), network=RING, steps=1).privacy
     assert "discrete gaussian" in report.events[0]
     assert any("operating system" in caveat for caveat in report.caveats)
+    assert any("the time that a round takes is not protected" in caveat for caveat in report.caveats)
     assert not any("simulated" in caveat for caveat in report.caveats)
     simulated = sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=1).privacy
     assert any("simulated" in caveat for caveat in simulated.caveats)

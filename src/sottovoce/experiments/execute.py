@@ -192,7 +192,7 @@ class RowsSetup(Setup):
             performance=Performance(how.chunk, self._devices),
         )
         result = replace(result, privacy=self._stated(result.privacy))
-        if out is not None:
+        if out is not None and peers.current().leads:
             self._save_model(result, out)
         return result
 

@@ -12,16 +12,14 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 
 import sottovoce
-from sottovoce.runtime import peers
+from sottovoce.runtime import coordination, peers
 from sottovoce.runtime.peers import Joined, Link
 
 WAIT = 300.0  # seconds in which all processes must have come
-HEARTBEAT = 100  # seconds after which JAX gives a silent process up
 
 
 def facts(text: str) -> dict[str, str]:
@@ -67,10 +65,8 @@ def check_rank(rank: int, processes: int) -> None:
 
 def join(coordinator: str, processes: int, rank: int, facts: Mapping[str, str], wait: float = WAIT) -> Joined:
     """Become one of the processes; ValueError says what does not fit, before any work."""
-    from jax._src import xla_bridge
-
     check_rank(rank, processes)
-    if xla_bridge.backends_are_initialized():
+    if not coordination.untouched():
         raise ValueError("this process has used JAX already: join the cluster before anything else")
     link = Link(_reach(parse_address(coordinator), wait))
     link.say(rank=rank, processes=processes, facts=dict(facts), host=socket.gethostname())
@@ -79,7 +75,7 @@ def join(coordinator: str, processes: int, rank: int, facts: Mapping[str, str], 
         raise ValueError(f"the keeper at {coordinator} hung up: see the output of process 0")
     if "refused" in said:
         raise ValueError(said["refused"])
-    joined = Joined(_connect(said["service"], processes, rank), rank, processes, link)
+    joined = Joined(coordination.connect(said["service"], processes, rank), rank, processes, link)
     threading.Thread(target=_listen, args=(joined,), daemon=True).start()
     peers.enter(joined)
     return joined
@@ -111,24 +107,6 @@ def _reach(address: tuple[str, int], wait: float) -> socket.socket:
                     "running there, and is the port open?"
                 ) from error
             time.sleep(0.2)
-
-
-def _connect(service: str, processes: int, rank: int) -> Any:
-    """Connect to JAX's coordination service, which the keeper runs.
-
-    `jax.distributed.initialize` would run it in process 0, whose end would then end all others at once.
-    """
-    from jax._src import distributed
-    from jax._src.lib import _jax
-
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    state = distributed.global_state
-    state.process_id, state.num_processes, state.coordinator_address = rank, processes, service
-    state.client = _jax.get_distributed_runtime_client(
-        service, rank, init_timeout=60, heartbeat_timeout=HEARTBEAT, shutdown_on_destruction=False, use_compression=True
-    )
-    state.client.connect()
-    return state.client
 
 
 def _listen(joined: Joined) -> None:

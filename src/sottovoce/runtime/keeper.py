@@ -6,6 +6,7 @@ keeper on each; the one with rank 0 listens at ``--coordinator``.
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sottovoce.runtime.cluster import HEARTBEAT, WAIT, parse_address
+from sottovoce.runtime import coordination
+from sottovoce.runtime.cluster import WAIT, parse_address
 from sottovoce.runtime.peers import LOST, Link
 
 _NOISE = ("[Gloo]",)  # lines of JAX's libraries that say nothing to a user
@@ -161,7 +163,7 @@ def keep(
         meeting = Meeting.at(*(parse_address(coordinator) if coordinator else ("127.0.0.1", 0)), processes)
     address = meeting.address if meeting is not None else coordinator
     assert address is not None
-    children = {rank: _start(command(rank, address)) for rank in ranks}
+    children = {rank: _start(rank, command(rank, address)) for rank in ranks}
     relays = [_relay(rank, child) for rank, child in children.items()]
     try:
         service = None  # it runs as long as it is held
@@ -213,38 +215,38 @@ def _end(children: dict[int, subprocess.Popen[str]]) -> None:
 
 def _service(meeting: Meeting) -> tuple[Any, str]:
     """Run JAX's coordination service on a free port of the same machine."""
-    from jax._src.lib import _jax
-
     host = meeting.listener.getsockname()[0]
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         port = probe.getsockname()[1]
-    made = _jax.get_distributed_runtime_service(
-        f"{host}:{port}", meeting.processes, heartbeat_timeout=HEARTBEAT, shutdown_timeout=5
-    )
-    return made, f"{host}:{port}"
+    return coordination.serve(f"{host}:{port}", meeting.processes), f"{host}:{port}"
 
 
-def _start(command: list[str]) -> subprocess.Popen[str]:
+def _start(rank: int, command: list[str]) -> subprocess.Popen[str]:
+    """Start a process. The leader writes to our standard error itself, so its progress bar is that of one process."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if sys.stdout.isatty():  # its table is as wide as ours would be
+        environment.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
+    errors = subprocess.PIPE if rank else None
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
     )
 
 
 def _relay(rank: int, child: subprocess.Popen[str]) -> threading.Thread:
-    """Show what a process prints: the leader's as it is, the others' errors with their rank."""
+    """Show what a process prints: the leader's as it is, the others' with their rank."""
+    mark = f"[{rank}] " if rank else ""
 
-    def pump(source: Any, target: Any, mark: str) -> None:
-        for line in source:
+    def pump(source: Any, target: Any) -> None:
+        for line in source or ():
             if not line.startswith(_NOISE):
                 target.write(mark + line)
                 target.flush()
 
     def both() -> None:
-        errors = threading.Thread(target=pump, args=(child.stderr, sys.stderr, f"[{rank}] " if rank else ""))
+        errors = threading.Thread(target=pump, args=(child.stderr, sys.stderr))
         errors.start()
-        pump(child.stdout, sys.stdout, f"[{rank}] " if rank else "")
+        pump(child.stdout, sys.stdout)
         errors.join()
 
     thread = threading.Thread(target=both, daemon=True)

@@ -52,6 +52,10 @@ EXACT = (
     "noise is discrete and exact, coins and noise come from the operating system: the guarantee holds bit for bit, "
     "if a compiled program gives the same bits for the same input"
 )
+TIMED = (
+    "the time that a round takes is not protected: it does not tell the size of a drawn batch, which is padded, but "
+    "exact noise and clipping take a time that depends on what is drawn and read"
+)
 EVALUATED = "figures of `evaluate` are computed without noise: they are public only if it reads public records alone"
 _SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend their time on the disk
 
@@ -428,7 +432,8 @@ def _as_drawn(account: Account) -> PrivacyReport:
         grid = discrete.on_grid(charge.release, math.lcm(*(int(charge.sampling.denominator(n, 0)) for n in sizes)))
         often = charge.batches * charge.times * (1 if charge.phase == "init" else account.steps)
         events.append(f"{charge.release.name}: {grid}, {charge.sampling}, {often} times")
-    return replace(account.statement, events=tuple(events), caveats=(*account.report.caveats, EXACT), drawn="exact")
+    caveats = (*account.report.caveats, EXACT, TIMED)
+    return replace(account.statement, events=tuple(events), caveats=caveats, drawn="exact")
 
 
 def _refuse_for_tables(**given: Any) -> None:
