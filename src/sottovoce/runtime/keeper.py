@@ -98,7 +98,7 @@ class Meeting:
             return link.say(refused="this is no hello of sottovoce")  # somebody else's connection
         connection.settimeout(None)
         if processes != self.processes:
-            said = f"--processes {processes}, process 0 with {self.processes}"
+            said = f"--processes {processes}, process 0 with {self.processes}: give all the same number"
             return link.say(refused=f"process {guest.rank} was started with {said}")
         if not 0 <= guest.rank < processes:
             return link.say(refused=f"rank {guest.rank} does not exist: ranks go from 0 to {processes - 1}")
