@@ -120,7 +120,7 @@ def shard(sealed: Sealed, sizes: np.ndarray, spread: Spread, devices: range, wid
 
     mine = [bounds[device] for device in devices]
     rows = [padded(order, *bound, mode="edge").reshape(-1) for bound in mine]
-    pool = jax.tree.map(lambda leaf: np.stack([np.asarray(leaf)[r] for r in rows]), sealed.unseal())
+    pool = jax.tree.map(lambda leaf: _rows(np.asarray(leaf), rows), sealed.unseal())
     renumbered = np.stack([np.arange(np.prod(shape), dtype=np.int32).reshape(shape)] * len(mine))
     mask = None if sealed.filled is None else np.asarray(sealed.filled)
     filled = None if mask is None else np.stack([padded(mask, *bound) for bound in mine])
@@ -130,6 +130,16 @@ def shard(sealed: Sealed, sizes: np.ndarray, spread: Spread, devices: range, wid
         starts[place, : len(own)] = ends[own.start : own.stop] - ends[own.start]
     rest = cast(tuple[Any, Any, Any], (renumbered, filled, starts))  # the caller puts them on devices
     return Sealed(pool, *rest, filled is None)
+
+
+def _rows(leaf: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
+    """Return the rows of each device, stacked: copied once, or not at all where one device takes them as they lie."""
+    if len(rows) == 1 and np.array_equal(rows[0], np.arange(rows[0][0], rows[0][0] + rows[0].size)):
+        return leaf[None, rows[0][0] : rows[0][0] + rows[0].size]
+    stacked = np.empty((len(rows), rows[0].size, *leaf.shape[1:]), leaf.dtype)
+    for own, wanted in zip(stacked, rows):
+        np.take(leaf, wanted, axis=0, out=own, mode="clip")
+    return stacked
 
 
 def alone(sealed: Sealed, agent: int, size: int) -> Sealed:
