@@ -70,7 +70,7 @@ def check(file: RunFilePath, set_: Set = None, quick: Quick = False) -> None:
 
     runfile = RunFile.load(file, set_ or (), quick)
     say_replaced(runfile.replaced)
-    for row in plan(runfile):
+    for row in plan(runfile, draws=False):
         setup, report = row.setup, row.setup.account
         facts = Table(title=escape(row.name), title_justify="left", show_header=False, box=None)
         for name, value in (*_built(setup), *_privacy(report)):
