@@ -1,8 +1,8 @@
 """Read ranges and categories off a table where the user asks for it, openly ("public") or for a price ("private").
 
 A range that is read off the rows is a statistic of private rows. The user either declares it public, or buys it with
-noisy counts, which the account charges. Both are listed in the report. What was bought and kept in a file is used again,
-and the rows are not looked at.
+noisy counts, which the account charges. Both are listed in the report. What was bought and kept in a file is used
+again, and the rows are not looked at.
 """
 
 from collections.abc import Callable, Mapping, Sequence

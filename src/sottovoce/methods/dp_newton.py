@@ -47,8 +47,8 @@ class DpNewton(Method):
     All agents average every release, each in proportion to its number of records, so that they follow the pooled
     objective. For problems without `LinearModel` the rows are the gradients at x0, one column.
 
-    A min-max problem over parties (`PartyWeights`) is solved with weights on the parties' releases, so they move neither
-    clip nor noise. The parties' losses are released in each step, and the best weights for them have a closed form. A
+    A min-max problem over parties (`PartyWeights`) is solved with weights on the parties' releases, so weights change
+    neither clip nor noise. The parties' losses are released in each step, and the best weights for them have a closed form. A
     party too small to be heard over its own noise, a public fact, is represented by the average of all records.
 
     Args:

@@ -72,7 +72,7 @@ class Minimize:
 class MinMax:
     """min over x, max over y of the mean over records of ``loss(x, y, record)``, plus ``public(x, y)``.
 
-    Arguments as for `Minimize`; `project_y` keeps the adversary in its set (`sets.simplex()` for weights). `weighted` is
+    Arguments as for `Minimize`; `project_y` keeps the adversary in its set (`sets.simplex()` for weights); `weighted` is
     what is known of a loss that weighs parties, each with a linear model's loss; `sv.auto` uses it.
 
     >>> import jax.numpy as jnp

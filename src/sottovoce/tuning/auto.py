@@ -243,8 +243,8 @@ def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Net
         "were declared",
         f"{steps} steps on all records, because the noise is {noise:.2g} of the signal ({_FEW} steps above {_LOUD:g}, "
         f"{_MANY} below {_QUIET:g}); rate {rate:g} of Newton's own is stable by the bound on the curvature",
-        f"noise of each party for its own size, so that all spend alike; {averaged_over}, in {mixing} rounds of "
-        f"mixing; the average of the last half of the iterates",
+        f"noise of each party for its own size, so that all spend alike; {averaged_over}, in {mixing} "
+        f"{'round' if mixing == 1 else 'rounds'} of mixing; the average of the last half of the iterates",
     )
     return _Choice(method, steps, why, None if fitted else spread)
 
