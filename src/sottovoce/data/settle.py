@@ -121,7 +121,7 @@ def settle(
     """
     bought = [name for name, column in columns.items() if column.source == "private"]
     lists = sum(not columns[name].numeric for name in bought)
-    questions = {_of_column(name): columns[name].to_dict() for name in bought}
+    questions: dict[str, Any] = {_of_column(name): columns[name].to_dict() for name in bought}
     if share_of is not None:
         questions[_SHARE] = share_of
     if questions and counter is None:

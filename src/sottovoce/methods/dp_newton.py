@@ -48,8 +48,9 @@ class DpNewton(Method):
     objective. For problems without `LinearModel` the rows are the gradients at x0, one column.
 
     A min-max problem over parties (`PartyWeights`) is solved with weights on the parties' releases, so weights change
-    neither clip nor noise. The parties' losses are released in each step, and the best weights for them have a closed form. A
-    party too small to be heard over its own noise, a public fact, is represented by the average of all records.
+    neither clip nor noise. The parties' losses are released in each step, and the best weights for them have a closed
+    form. A party too small to be heard over its own noise, a public fact, is represented by the average of all
+    records.
 
     Args:
         moments: clip and noise of the mean of row times row. A row's own bound (`LinearModel.bound`) clips nothing.

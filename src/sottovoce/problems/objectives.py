@@ -72,8 +72,8 @@ class Minimize:
 class MinMax:
     """min over x, max over y of the mean over records of ``loss(x, y, record)``, plus ``public(x, y)``.
 
-    Arguments as for `Minimize`; `project_y` keeps the adversary in its set (`sets.simplex()` for weights); `weighted` is
-    what is known of a loss that weighs parties, each with a linear model's loss; `sv.auto` uses it.
+    Arguments as for `Minimize`; `project_y` keeps the adversary in its set (`sets.simplex()` for weights);
+    `weighted` is what is known of a loss that weighs parties, each with a linear model's loss. `sv.auto` uses it.
 
     >>> import jax.numpy as jnp
     >>> saddle = MinMax(lambda x, y, r: x @ y + 0.5 * x @ x - 0.5 * y @ y + r @ x, x0=jnp.zeros(2), y0=jnp.zeros(2))

@@ -209,7 +209,9 @@ def _tells(entries: int, facts: Facts) -> bool:
 
 def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Network | None) -> _Choice:
     robust = isinstance(problem, MinMax)
-    known = problem.weighted.model if isinstance(problem, MinMax) and problem.weighted else problem.linear
+    known = problem.linear if isinstance(problem, Minimize) else None
+    if isinstance(problem, MinMax) and problem.weighted is not None:
+        known = problem.weighted.model
     assert known is not None
     columns = math.prod(np.shape(problem.x0["bias"]))
     noise = math.sqrt(facts.parties * entries * columns) / (facts.mu * facts.rows)
