@@ -76,7 +76,7 @@ class PartyWeights:
     so a method can apply them after a party's release.
 
     >>> weights = PartyWeights(LinearModel(lambda r: r, lambda score, r: score, curvature=1.0, residual=1.0), price=0.1)
-    >>> weights.best(jnp.asarray([0.5, 0.6])).round(3).tolist()
+    >>> [round(weight, 3) for weight in weights.best(jnp.asarray([0.5, 0.6])).tolist()]
     [0.375, 0.625]
     """
 
