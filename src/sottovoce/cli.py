@@ -404,7 +404,7 @@ def _setups(file: Path, sets: list[str] | None, quick: bool) -> list[tuple[str, 
 
     runfile = RunFile.load(file, sets or (), quick)
     say_replaced(runfile.replaced)
-    return list(setups(runfile).items())
+    return list(setups(runfile, draws=False).items())
 
 
 def _show(made: "Comparison", out: Path, write: bool = False) -> None:

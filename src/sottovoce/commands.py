@@ -15,6 +15,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from sottovoce.experiments.setup import Setup
+    from sottovoce.methods import Method
     from sottovoce.privacy.report import PrivacyReport
 
 console = Console()
@@ -70,7 +71,7 @@ def check(file: RunFilePath, set_: Set = None, quick: Quick = False) -> None:
 
     runfile = RunFile.load(file, set_ or (), quick)
     say_replaced(runfile.replaced)
-    for row in plan(runfile):
+    for row in plan(runfile, draws=False):
         setup, report = row.setup, row.setup.account
         facts = Table(title=escape(row.name), title_justify="left", show_header=False, box=None)
         for name, value in (*_built(setup), *_privacy(report)):
@@ -90,11 +91,24 @@ def check(file: RunFilePath, set_: Set = None, quick: Quick = False) -> None:
 
 def _built(setup: "Setup") -> list[tuple[str, str]]:
     graph = setup.graph
-    lines = [("method", repr(setup.method)), ("steps", str(setup.steps))]
+    lines = [("method", _described(setup.method)), ("steps", str(setup.steps))]
     if setup.case.task is not None:
         lines.insert(0, ("task", setup.case.task.name))
     lines += [("why", line) for line in setup.why]
     return [*lines, ("network", graph.name if graph is not None else "parties talk to a server")]
+
+
+def _described(method: "Method") -> str:
+    """Return the method's name and its plain settings; clips and noise stand in the lines on releases."""
+    from dataclasses import fields
+
+    from sottovoce.privacy.release import Release
+
+    told = {field.name: getattr(method, field.name) for field in fields(method)}
+    plain = [
+        f"{name} = {value}" for name, value in told.items() if value is not None and not isinstance(value, Release)
+    ]
+    return ", ".join([type(method).__name__, *plain])
 
 
 def _privacy(report: "PrivacyReport") -> list[tuple[str, str]]:

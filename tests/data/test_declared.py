@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.account import account_of
+from sottovoce.accounting.charging import Charging
 from sottovoce.data import Column, Declarations, table
 from sottovoce.data.frames import as_frame
 from sottovoce.data.values import tell_holder
+from sottovoce.privacy import accountant
+from sottovoce.privacy.mechanisms import Mechanism
 
 ROWS = {
     "age": [30.0, None, 200.0, 60.0],
@@ -131,6 +135,57 @@ def test_what_was_bought_is_charged_with_the_run():
             sv.Minimize(lambda x, r: (x - r["label"]) ** 2, 0.0), parts, quiet, budget=sv.Budget(0.5, 1e-5, "zero-out"),
             delta=1e-5, **how,
         )  # fmt: skip
+
+
+def test_what_is_bought_is_charged_before_it_is_drawn_and_once(tmp_path, monkeypatch):
+    ledger, path = sv.Ledger(tmp_path / "ledger.jsonl"), tmp_path / "bought.json"
+
+    named = {**numbers(3000), "who": np.array(["north", "south", "west"])[np.arange(3000) % 3]}
+
+    def bought(epsilon=0.6, rows=named, **how):
+        private = sv.NoisyCounts(epsilon, **{"path": path, "ledger": ledger, **how})
+        return table(rows, "y", columns=PRIVATE, party="who", private=private, share="private")
+
+    drawn = sv.NoisyCounts.noised
+
+    def noised(self, *asked):
+        assert len(sv.Ledger(ledger.path).entries) == 1  # on disk already
+        return drawn(self, *asked)
+
+    monkeypatch.setattr(sv.NoisyCounts, "noised", noised)
+    first = bought()
+    monkeypatch.setattr(sv.NoisyCounts, "noised", lambda *_: pytest.fail("drawn again"))
+    again = bought(rows={name: held[:300] for name, held in named.items()})  # no row is looked at
+    assert (again.columns, again.share, again.facts.purchase) == (first.columns, first.share, first.facts.purchase)
+    paid = {name: float(ledger.epsilon(name, 1e-5, "zero-out")) for name in ("north", "west")}
+    assert all(0.55 < epsilon <= 0.6 for epsilon in paid.values())
+    # Two runs with this ledger: what was bought is in it once. With another ledger, each run charges it.
+    quiet = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(clip=1.0, noise=1e6), sampling=sv.Full())
+    known, apart = account_of(quiet, again.parts(), steps=2, network=sv.networks.ring(3)), sv.Ledger()
+    for kept, epsilon in ((ledger, 0.6), (ledger, 0.6), (apart, 0.6), (apart, 1.2)):
+        Charging(kept, f"run {len(kept.entries)}", known).charge(0, 2)
+        assert 0.9 * epsilon < kept.epsilon("south", 1e-5, "zero-out") <= epsilon + 1e-3
+    for change, words in (({"epsilon": 0.5}, "other epsilon"), ({"seed": 3}, "other seed")):
+        with pytest.raises(ValueError, match=words):
+            bought(**change)
+    with pytest.raises(sv.privacy.BudgetExceeded):
+        bought(path=None, budget=sv.Budget(1.0, 1e-5, "zero-out"))
+    own = [sv.Ledger() for _ in range(3)]
+    monkeypatch.setattr(sv.NoisyCounts, "noised", drawn)
+    assert bought(path=None, ledger=own).facts.purchase in {entry.run for entry in own[2].entries.values()}
+
+
+def test_a_bought_list_leaves_room_for_a_large_epsilon():
+    facts = table(numbers(3000), "y", columns=PRIVATE, private=sv.NoisyCounts(0.6, seed=0)).facts
+    spent = ((Mechanism(laplace=facts.laplace), 1), (Mechanism(gaussian=1.8), 1))
+    assert 6 < accountant.epsilon(spent, 1e-5, "zero-out", overflow=facts.delta) < 9
+
+
+def test_a_simulated_purchase_is_not_deployed():
+    parts = table(numbers(300), "y", columns=PRIVATE, private=sv.NoisyCounts(0.6, seed=0)).parts()
+    method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(clip=1.0, noise=1.0), sampling=sv.Full())
+    with pytest.raises(ValueError, match="leave seed out"):
+        sv.run(sv.Minimize(lambda x, r: (x - r["label"]) ** 2, 0.0), parts, method, steps=1, noise="discrete")
 
 
 def test_a_unit_is_counted_once():

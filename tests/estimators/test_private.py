@@ -75,12 +75,13 @@ def test_parties_and_weights_are_routed_through_a_pipeline_and_a_grid_search() -
     pandas = pytest.importorskip("pandas")
     with sklearn.config_context(enable_metadata_routing=True):
         model = sv.PrivateLogisticRegression(epsilon=1.0, random_state=0, ledger=sv.Ledger())
-        model.set_fit_request(parties=True, sample_weight=True).set_score_request(sample_weight=False)
+        model.set_fit_request(parties=True, sample_weight=True).set_score_request(sample_weight=True)
         pipeline = make_pipeline(sv.DeclaredScaler(columns), model)
         search = GridSearchCV(pipeline, {"privatelogisticregression__epsilon": [1.0, 4.0]}, cv=2, refit=False)
         search.fit(pandas.DataFrame(frame), Y, parties=PARTIES, sample_weight=np.ones(len(Y)))
     assert search.cv_results_["mean_test_score"].max() > 0.75
-    assert model.ledger.epsilon("pier", 1e-5, "zero-out") > 5.0  # four fits, added up
+    assert model.ledger.epsilon("south", 1e-5, "zero-out") > 5.0  # in both halves: four fits, added up
+    assert 4.0 < model.ledger.epsilon("pier", 1e-5, "zero-out") < 4.5  # in one half: two fits
 
 
 @pytest.mark.slow

@@ -114,7 +114,7 @@ def test_a_grid_search_is_added_up_in_its_ledger_and_warns_without() -> None:
     search = GridSearchCV(TunedLogisticRegression(steps=2, ledger=ledger), {"epsilon": [0.5]}, cv=2)
     search.fit(X[rows], Y[rows])
     assert len({entry.run for entry in ledger.entries.values()}) == 3  # two folds, and all rows
-    spent = float(ledger.epsilon("0", 1e-5, "zero-out"))
+    spent = float(ledger.epsilon("all", 1e-5, "zero-out"))
     assert spent > 1.5 * search.best_estimator_.privacy_.epsilon
     with pytest.warns(UserWarning, match="fitted on before"):
         search.set_params(estimator__ledger=None).fit(X[rows], Y[rows])

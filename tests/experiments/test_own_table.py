@@ -11,6 +11,7 @@ import sottovoce as sv
 from sottovoce.cli import app
 from sottovoce.experiments import execute
 from sottovoce.experiments.runfile import RunFile
+from sottovoce.runtime.result import Result
 
 ROWS = 600
 FILE = """
@@ -96,3 +97,68 @@ def test_groups_and_two_organisations_are_set_up_from_ones_own_table(folder):
     assert [block.shape for block in made.data.columns.blocks] == [(480, 1), (480, 3)]
     assert made.account.epsilon == 4.0
     assert any("declared and taken as public" in line for line in made.account.caveats)
+
+
+def test_a_model_of_two_organisations_travels(folder):
+    columns = FILE.replace('party = "clinic"', "").replace(FILE.split("\n")[2], 'method = "auto"')
+    case = RunFile.parse(columns + "\n[columns.holders]\nclub = ['sex']\nbank = ['age']\n", ["run.metric=accuracy"])
+    made = execute.setup(next(iter(case.cases.values())))
+    rng = np.random.default_rng(0)
+    y = [{"weights": rng.normal(size=(width, 1)), "bias": rng.normal(size=1)} for width in (3, 1)]
+    result = Result(made.problem.x0, y, (), {}, made.account, True, False, made.problem.predict)
+    made._save_model(result, folder)
+    model = sv.load(folder)
+    rows = {"sex": ["M", "F", "?"], "age": [20, 100, 60]}
+    found = model.probabilities(rows)
+    score = [y[0]["weights"][k, 0] + age * y[1]["weights"][0, 0] for k, age in ((1, -1), (0, 1), (2, 0))]
+    score = np.array(score) + y[0]["bias"] + y[1]["bias"]
+    np.testing.assert_allclose(found[:, 1], 1 / (1 + np.exp(-score)), rtol=1e-5)
+    assert model.predict(rows).tolist() == np.where(score > 0, "ill", "well").tolist()
+    (folder / "new.csv").write_text("age,sex\n20,M\n100,F\n")
+    assert said("predict", str(folder / "model.sv"), "new.csv").startswith("sick,sick=well,sick=ill ")
+    blocks = [np.eye(3, dtype=np.float32), np.zeros((3, 1), np.float32)]
+    model = sv.load(sv.save(result, folder / "blocks.sv", features=blocks))
+    np.testing.assert_allclose(model.predict(blocks), made.problem.predict(result.x, y, blocks), rtol=1e-5)
+    with pytest.raises(ValueError, match="a list of 2 blocks"):
+        model.predict(blocks[0])
+
+
+@pytest.mark.slow
+def test_a_weight_bounds_what_a_record_moves(folder):
+    lines = (folder / "patients.csv").read_text().splitlines()
+    (folder / "mine.toml").write_text(
+        FILE.replace("[data.columns]", 'weight = "w"\ntest = 0\n[data.columns]\nw = {range = [0, 10]}')
+        .replace('run.metric = "auroc"', "")
+    )  # fmt: skip
+    noiseless = ["privacy={enabled = false}", "run={steps = 1}"]
+
+    def trained(label, weight):
+        held = [f"{line},{weight if number == 7 else 4}" for number, line in enumerate(lines[1:])]
+        held[7] = f"90,F,{label},north,{weight}"
+        (folder / "patients.csv").write_text("\n".join([f"{lines[0]},w", *held]))
+        made = execute.setup(next(iter(RunFile.load(folder / "mine.toml", noiseless).cases.values())))
+        x = made.run(0).x
+        return np.append(x["weights"], x["bias"])
+
+    def moved(weight):
+        return np.linalg.norm(trained(0, weight) - trained(1, weight))
+
+    most = moved(10)
+    assert most > 0
+    assert moved(5) == pytest.approx(most / 2, rel=1e-3)
+    np.testing.assert_array_equal(trained(1, 10), trained(1, 1e6))  # no record counts for more than declared
+    for nothing in (-3, "unreadable"):
+        np.testing.assert_array_equal(trained(0, nothing), trained(1, nothing))
+
+
+def test_checks_draw_nothing_that_is_to_be_bought(folder, monkeypatch):
+    private = FILE.replace("range = [20, 100]", 'range = "private"').replace('["F", "M"]', '"private"')
+    (folder / "mine.toml").write_text(private.replace("[data]", "[data]\nprivate = 0.5"))
+    monkeypatch.setattr(sv.NoisyCounts, "noised", lambda *_: pytest.fail("counts were drawn"))
+    told = [said(command, "mine.toml") for command in ("check", "account")]
+    other = (folder / "patients.csv").read_text().replace(",F,", ",G,").replace("55,", "5e5,")
+    (folder / "patients.csv").write_text(other)
+    assert [said(command, "mine.toml") for command in ("check", "account")] == told
+    assert "nothing is drawn before a run: range of age" in told[0]
+    with pytest.raises(BaseException, match="counts were drawn"):
+        execute.plan(RunFile.load(folder / "mine.toml"))

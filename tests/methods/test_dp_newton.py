@@ -1,7 +1,10 @@
 """Newton descent without noise against scikit-learn, and its noise against what is charged."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import sottovoce as sv
@@ -42,3 +45,50 @@ def test_every_party_spends_the_whole_budget_whatever_its_size() -> None:
     assert all(1.495 < epsilon <= 1.5 for epsilon in report.per_agent)
     scale = [float(plan.method.gradient.scale(0, party)) for party in range(4)]
     np.testing.assert_allclose(np.array(scale) * SIZES, scale[0] * SIZES[0], rtol=1e-6)
+
+
+def worst_of_parties() -> tuple[list[sv.data.Part], sv.MinMax, list[tuple[np.ndarray, np.ndarray]]]:
+    """Four unequal parties, of which the smallest has other slopes."""
+    rng = np.random.default_rng(1)
+    rows = rng.uniform(-0.5, 0.5, (1000, 2)).astype(np.float32)
+    owner = np.repeat(np.arange(4), [500, 300, 150, 50])
+    slopes = np.where(owner[:, None] == 3, [-3.0, 2.0], [4.0, 2.0])
+    label = (np.sum(rows * slopes, axis=1) + rng.logistic(size=1000) > 0).astype(np.int32)
+    task = get("robust-logistic")(Shape((2,), classes=2, agents=4), penalty=0.0)
+    held = {"features": rows, "label": label}
+    parts = [sv.data.Part(held, np.flatnonzero(owner == party)) for party in range(4)]
+    return task.prepare(parts), task.problem, [(rows[part.rows], label[part.rows]) for part in parts]
+
+
+@pytest.mark.slow
+def test_without_noise_parties_are_weighed_as_at_the_saddle() -> None:
+    parts, problem, groups = worst_of_parties()
+    plan = sv.auto(problem, parts, epsilon=None, network=sv.networks.ring(4))
+    result = sv.run(problem, parts, **plan.settings, every=plan.steps, performance=QUIET)
+
+    def losses(x: np.ndarray) -> np.ndarray:
+        return np.array([np.mean(np.logaddexp(0, a @ x[:2] + x[2]) - b * (a @ x[:2] + x[2])) for a, b in groups])
+
+    def value(
+        x: np.ndarray,
+    ) -> float:  # price 1/16: the best weights are 1/4 + losses - their mean, where these are >= 0
+        y = 0.25 + losses(x) - losses(x).mean()
+        assert y.min() >= 0
+        return float(y @ losses(x) - 0.5 / 16 * np.sum((4 * y - 1) ** 2))
+
+    best = minimize(value, np.zeros(3), tol=1e-10).x
+    found = np.append(result.x["weights"], result.x["bias"])
+    np.testing.assert_allclose(found, best, atol=0.02)
+    np.testing.assert_allclose(result.y, 0.25 + losses(best) - losses(best).mean(), atol=0.003)
+
+
+def test_released_losses_are_charged_with_the_gradients() -> None:
+    _, problem, _ = worst_of_parties()
+    crowd = sv.Population([500, 300, 150, 50])
+    plan = sv.auto(problem, crowd, epsilon=1.5, delta=1e-4, network=sv.networks.complete(4))
+    known = {name: value for name, value in plan.settings.items() if name != "method"}
+    report = sv.account(plan.method, crowd, **known)
+    assert all(1.495 < epsilon <= 1.5 for epsilon in report.per_agent)
+    assert [event.split(":")[0] for event in report.events] == ["moments", "gradient", "losses"]
+    audible = dataclasses.replace(plan.method, losses=plan.method.losses.louder(0.1))
+    assert sv.account(audible, crowd, **known).epsilon > 3

@@ -257,12 +257,12 @@ class Account:
             for charge in self.charges
         )
 
-    def overflow(self, agent: int, levels: Sequence[str], steps: range) -> float:
+    def overflow(self, agent: int, levels: Sequence[str], steps: range, bought: bool = True) -> float:
         """Return the chance that some padded batch of an agent's `levels` does not fit its array during `steps`.
 
-        What `init` draws is counted with step 0, and so is the delta of what was bought to declare a table.
+        What `init` draws is counted with step 0, and so is, with `bought`, the delta of what declaring a table cost.
         """
-        total = self.population.facts.delta if 0 in steps else 0.0
+        total = self.population.facts.delta if bought and 0 in steps else 0.0
         for level in levels:
             n = int(self.population.counts[level][agent])
             seen = {(charge.phase, charge.batch): charge for charge in self.charges if level in charge.levels}

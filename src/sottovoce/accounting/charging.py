@@ -107,18 +107,24 @@ class Charging:
         alike = [np.flatnonzero(kinds == kind).tolist() for kind in np.unique(kinds)]
         who = [(agents[0], agents) for agents in alike] if agent is None else [(agent, [agent])]
         names = self.account.population.names
-        return tuple(
-            Group(
-                name,
-                tuple(names[number] for number in agents),
-                self._spent(first, levels, stretch),
-                self.account.overflow(first, levels, stretch),
-            )
-            for first, agents in who
-            for name, levels in self.account.groups(first).items()
-        )
+        groups = []
+        for first, agents in who:
+            named = tuple(names[number] for number in agents)
+            unpaid = not self._bought_before(agent, named)
+            for name, levels in self.account.groups(first).items():
+                overflow = self.account.overflow(first, levels, stretch, bought=unpaid)
+                groups.append(Group(name, named, self._spent(first, levels, stretch, unpaid), overflow))
+        return tuple(groups)
 
-    def _spent(self, agent: int, levels: Sequence[str], stretch: range) -> Spent:
+    def _bought_before(self, agent: int | None, named: Sequence[str]) -> bool:
+        """Say whether the ledger holds what declaring the table cost these agents (`NoisyCounts(ledger=...)`)."""
+        ledger = self.shared if agent is None else self.own[agent]
+        assert ledger is not None
+        name = self.account.population.facts.purchase
+        held = [entry for entry in ledger.entries.values() if name and entry.run == name]
+        return any(entry.owned or entry.names >= set(named) for entry in held)
+
+    def _spent(self, agent: int, levels: Sequence[str], stretch: range, bought_too: bool) -> Spent:
         """Return composed releases; infinity for messages of private state, whose bounds (if any) do not compose."""
         account = self.account
         if account.tells:
@@ -128,7 +134,7 @@ class Charging:
         others = [charge for charge in account.charges if not isinstance(charge.sampling, OnePass)]
         whole = range(account.steps) if 0 in stretch or self.first in stretch else range(0)
         return (
-            *bought(account.population, stretch),
+            *(bought(account.population, stretch) if bought_too else ()),
             *composed(others, account.population, agent, levels, stretch),
             *composed(once, account.population, agent, levels, whole),
         )

@@ -258,6 +258,17 @@ class Declarations(Mapping[str, Column]):
         """The largest L2 norm that an encoded row can have; public, because only declarations enter."""
         return math.sqrt(len(self))
 
+    def held_by(self, holders: Mapping[str, Sequence[str]]) -> list[np.ndarray]:
+        """Return, per holder, the positions of its encoded columns.
+
+        >>> declared = Declarations({"age": Column(range=(0, 120)), "sex": Column(categories=["F", "M"])})
+        >>> [own.tolist() for own in declared.held_by({"clinic": ["sex"], "bank": ["age"]})]
+        [[1, 2, 3], [0]]
+        """
+        ends = np.cumsum([0, *(column.width for column in self.values())])
+        place = {name: np.arange(ends[number], ends[number + 1]) for number, name in enumerate(self)}
+        return [np.concatenate([place[name] for name in own]) for own in holders.values()]
+
     def only(self, names: Sequence[str]) -> "Declarations":
         """Return the declarations of some columns, in this order."""
         return Declarations({name: self[name] for name in names})

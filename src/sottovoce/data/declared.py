@@ -18,7 +18,7 @@ import numpy as np
 from sottovoce.data.declarations import FLAG, Column, Declarations
 from sottovoce.data.frames import Frame, as_frame
 from sottovoce.data.parts import Facts, Part, Records
-from sottovoce.data.settle import Counter, settle, share_of
+from sottovoce.data.settle import Counter, Whose, settle, share_of
 from sottovoce.data.split import By, split
 from sottovoce.data.values import Reading, as_text, holder_notes, is_missing, tell_holder, texts_of
 
@@ -111,10 +111,7 @@ class DeclaredTable:
         >>> [block.shape for block in held.blocks({"bank": ["a"], "shop": ["b"]})]
         [(2, 1), (2, 1)]
         """
-        ends = np.cumsum([0, *(column.width for column in self.columns.values())])
-        place = {name: slice(ends[number], ends[number + 1]) for number, name in enumerate(self.columns)}
-        features = self.records["features"]
-        return [np.concatenate([features[:, place[name]] for name in own], axis=1) for own in holders.values()]
+        return [self.records["features"][:, own] for own in self.columns.held_by(holders)]
 
 
 def table(
@@ -159,13 +156,16 @@ def table(
             f"{frame.source}, column {label!r}: a label has no flag: name a class for missing, or leave it out"
         )
     _check_weight(frame, declared, weight)
+    if share is not None and declared[label].source is None:
+        _check_share(share, label, declared[label])  # before anything is bought
     owners, parties = _owners(frame, party, declared)
     ids = None if unit is None else _ids(frame, unit)
-    counted = _one_per_unit(owners, ids, len(frame))
-    whose = np.zeros(len(frame), int) if owners is None else owners
-    settled, facts, asked = settle(
-        frame, declared.only([*chosen, label]), whose, counted, private, int(share == "private")
-    )
+    alone = np.zeros(len(frame), int) if owners is None else owners
+    whose = Whose(alone, _one_per_unit(owners, ids, len(frame)), parties, unit or "record")
+    to_buy = label if share == "private" else None
+    settled, facts, asked = settle(frame, declared.only([*chosen, label]), whose, private, to_buy)
+    if asked.purchase is not None:
+        asked.purchase.keep()
     target, inputs = settled[label], settled.only(chosen)
     read = inputs.read(frame)
     answer = target.read(frame[label])
@@ -179,11 +179,14 @@ def table(
     read[label] = answer
     prior = None
     if share is not None:
-        if target.numeric or len(target.names) != 2:
-            raise ValueError(f"share is {share!r}, but the label {label!r} has not two classes: leave share out")
+        _check_share(share, label, target)
         prior = share_of(asked, records["label"], asked.questions - 1, share)
         how = "read off the rows and declared public" if share == "public" else "bought with noisy counts, charged"
+        if private is not None and not private.draws and share == "private":
+            how = "to be bought with noisy counts, charged, nothing is drawn before a run, here taken to be even"
         facts = replace(facts, words=(*facts.words, f"{how}: share of class {target.names[1]} ({prior:.3g})"))
+        if asked.purchase is not None:
+            asked.purchase.keep()
     notes = tuple(holder_notes(frame.source, read, frame.notes))
     tell_holder(notes)
     words = (_declared_words(declared, chosen, label, weight), *_party_words(party, parties), *facts.words)
@@ -243,6 +246,11 @@ def _remedy(name: str, role: str) -> str:
         return f"write {name} = {{range = [0, 10]}}, its largest value last"
     example = f"{name} = {{range = [0, 120]}} for numbers, {name} = {{categories = ['a', 'b']}} for classes"
     return f"write {example}" if role == "label" else f"write {example} or other lists, from knowledge of the domain"
+
+
+def _check_share(share: str, label: str, target: Column) -> None:
+    if target.numeric or len(target.names) != 2:
+        raise ValueError(f"share is {share!r}, but the label {label!r} has not two classes: leave share out")
 
 
 def _check_weight(frame: Frame, declared: Declarations, weight: str | None) -> None:

@@ -19,7 +19,8 @@ class Facts:
 
     `norm` bounds the L2 norm of each record's features, `unit` says what a privacy unit is called, `words` list for a
     report what was declared, read off the records, or bought. `laplace` holds 1 / noise scale of each noisy count that
-    was bought, and `delta` the chance that one of them shows a record: an account charges both.
+    was bought, and `delta` the chance that one of them shows a record: an account charges both. `purchase` is the name
+    under which a ledger holds this already, if one does; `simulated` says that a seed drew the noise of these counts.
 
     >>> Facts(norm=2.0).laplace
     ()
@@ -30,6 +31,8 @@ class Facts:
     words: tuple[str, ...] = ()
     laplace: tuple[float, ...] = ()
     delta: float = 0.0
+    purchase: str = ""
+    simulated: bool = False
 
 
 NO_FACTS = Facts()

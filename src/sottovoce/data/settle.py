@@ -1,10 +1,11 @@
 """Read ranges and categories off a table where the user asks for it, openly ("public") or for a price ("private").
 
 A range that is read off the rows is a statistic of private rows. The user either declares it public, or buys it with
-noisy counts, which the account charges. Both are listed in the report.
+noisy counts, which the account charges. Both are listed in the report. What was bought and kept in a file is used
+again, and the rows are not looked at.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,12 +21,42 @@ _ENDS = np.array([sign * part * 2.0**k for k in _OCTAVES for part in (1.0, 1.5) 
 _ENDS.sort()
 
 
+_STAND_INS = ["A", "B"]  # categories of a list that is not bought yet
+_SHARE = "share of class 1"
+
+
+class Purchase(Protocol):
+    """A release of noisy counts that was charged: its name in a ledger, and the answers that it has so far."""
+
+    @property
+    def name(self) -> str:
+        """The name of its entry in a ledger; empty if it has none."""
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        """What was made of the counts, by question."""
+
+    def keep(self) -> None:
+        """Store the answers, if they are to be kept."""
+
+
 class Counter(Protocol):
     """What buys noisy counts: `sottovoce.privacy.NoisyCounts`."""
 
     @property
     def delta(self) -> float:
         """The chance that a list shows a category with a single record."""
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of a simulation."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether anything is drawn; otherwise stand-ins take the place of ranges and lists."""
+
+    def buy(self, questions: Mapping[str, Any], lists: int, parties: Sequence[str], unit: str) -> Purchase:
+        """Charge all questions, before a row is counted."""
 
     def noised(self, counts: np.ndarray, questions: int, place: tuple[int, ...]) -> np.ndarray:
         """Return a party's counts with the noise of one of so many questions."""
@@ -41,20 +72,38 @@ class Counter(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Whose:
+    """Whose rows they are: the number of each row's party, the rows that stand for a unit, and the parties' names."""
+
+    owners: np.ndarray
+    counted: np.ndarray  # one row per unit and party: so a unit is in one bin of each question
+    names: tuple[str, ...] = ()
+    unit: str = "record"
+
+
+@dataclass(frozen=True, eq=False)
 class Asked:
     """The questions to a table: whose rows are counted (`owners`, one number per row), which rows stand for a unit."""
 
     frame: Frame
     owners: np.ndarray
-    counted: np.ndarray  # one row per unit and party: so a unit is in one bin of each question
+    counted: np.ndarray
     counter: Counter | None
     questions: int
     lists: int
+    purchase: Purchase | None = None
 
     @property
     def own_rows(self) -> list[np.ndarray]:
         """The rows that each party counts."""
         return [self.counted[self.owners[self.counted] == party] for party in range(self.owners.max() + 1)]
+
+    def answer(self, question: str, find: Callable[[], Any]) -> Any:
+        """Return the answer that was kept, or find it and keep it."""
+        assert self.purchase is not None
+        if question not in self.purchase.answers:
+            self.purchase.answers[question] = find()
+        return self.purchase.answers[question]
 
     def each(self, question: int, count: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
         """Return every party's noisy counts; `count` takes rows and returns counts."""
@@ -64,32 +113,65 @@ class Asked:
 
 
 def settle(
-    frame: Frame, columns: Declarations, owners: np.ndarray, counted: np.ndarray, counter: Counter | None, more: int = 0
+    frame: Frame, columns: Declarations, whose: Whose, counter: Counter | None, share_of: str | None = None
 ) -> tuple[Declarations, Facts, Asked]:
     """Return the declarations with nothing left open, and the facts that were read off the rows.
 
-    `more` is the number of further questions that the caller will ask.
+    `share_of` is the label whose share of class 1 the caller will ask for, if it is to be bought.
     """
     bought = [name for name, column in columns.items() if column.source == "private"]
     lists = sum(not columns[name].numeric for name in bought)
-    if (bought or more) and counter is None:
+    questions: dict[str, Any] = {_of_column(name): columns[name].to_dict() for name in bought}
+    if share_of is not None:
+        questions[_SHARE] = share_of
+    if questions and counter is None:
         raise ValueError(
             f"{frame.source}, column {(bought or ['label'])[0]!r}: a private range, list or share is bought with noisy "
             "counts; say what they may cost: private=sv.NoisyCounts(epsilon=0.1), or data.private = 0.1 in a run file"
         )
-    asked = Asked(frame, owners, counted, counter, len(bought) + more, lists)
+    purchase = counter.buy(questions, lists, whose.names or ("0",), whose.unit) if counter and questions else None
+    asked = Asked(frame, whose.owners, whose.counted, counter, len(questions), lists, purchase)
     made, words = dict(columns), []
     for name, column in columns.items():
         if column.source == "public":
             made[name] = _openly(frame, name, column)
             words.append(f"read off the rows and declared public: {_said(name, made[name])}")
         elif column.source == "private":
-            made[name] = (_bought_range if column.numeric else _bought_list)(asked, name, column, bought.index(name))
-            words.append(f"bought with noisy counts, charged: {_said(name, made[name])}")
+            made[name] = _bought(asked, name, column, bought.index(name))
+            words.append(_bought_words(asked, name, made[name]))
     cost: dict[str, Any] = {}
-    if counter is not None and asked.questions:
-        cost = {"laplace": counter.cost(asked.questions), "delta": counter.delta if lists else 0.0}
+    if counter is not None and purchase is not None:
+        cost = {
+            "laplace": counter.cost(asked.questions),
+            "delta": counter.delta if lists else 0.0,
+            "purchase": purchase.name,
+            "simulated": counter.seed is not None,
+        }
     return Declarations(made), Facts(words=tuple(words), **cost), asked
+
+
+def _of_column(name: str) -> str:
+    return f"column {name}"
+
+
+def _bought(asked: Asked, name: str, column: Column, question: int) -> Column:
+    assert asked.counter is not None
+    if not asked.counter.draws:
+        stand_in = (1.0, 2.0) if column.log else (-1.0, 1.0)
+        return replace(column, range=stand_in) if column.numeric else replace(column, categories=_STAND_INS)
+    if column.numeric:
+        return replace(
+            column, range=asked.answer(_of_column(name), lambda: _bought_range(asked, name, column, question))
+        )
+    return replace(column, categories=asked.answer(_of_column(name), lambda: _bought_list(asked, name, question)))
+
+
+def _bought_words(asked: Asked, name: str, column: Column) -> str:
+    assert asked.counter is not None
+    if asked.counter.draws:
+        return f"bought with noisy counts, charged: {_said(name, column)}"
+    what = "range" if column.numeric else f"categories, here taken to be {len(_STAND_INS)},"
+    return f"to be bought with noisy counts, charged, nothing is drawn before a run: {what} of {name}"
 
 
 def _said(name: str, column: Column) -> str:
@@ -117,7 +199,7 @@ def _numbers(values: np.ndarray) -> np.ndarray:
     return numbers[np.isfinite(numbers)]
 
 
-def _bought_range(asked: Asked, name: str, column: Column, question: int) -> Column:
+def _bought_range(asked: Asked, name: str, column: Column, question: int) -> tuple[float, float]:
     """Return the span of the bins whose noisy counts show that they are not empty; [-1, 1] if there are none."""
     numbers = read_numbers(asked.frame[name], _ENDS[0], _ENDS[-1]).values
     bins = len(_ENDS) - 1
@@ -132,10 +214,10 @@ def _bought_range(asked: Asked, name: str, column: Column, question: int) -> Col
     low, high = (float(_ENDS[found[0]]), float(_ENDS[found[-1] + 1])) if len(found) else (-1.0, 1.0)
     if column.log:
         low = max(low, float(2.0 ** _OCTAVES[0]))
-    return replace(column, range=(low, max(high, 2 * low) if column.log else high))
+    return low, max(high, 2 * low) if column.log else high
 
 
-def _bought_list(asked: Asked, name: str, column: Column, question: int) -> Column:
+def _bought_list(asked: Asked, name: str, question: int) -> list[str]:
     """Return the categories that some party holds so often that its noisy count may show them."""
     texts = texts_of(asked.frame[name])
     known, place = np.unique(texts, return_inverse=True)
@@ -152,7 +234,7 @@ def _bought_list(asked: Asked, name: str, column: Column, question: int) -> Colu
     ]
     for own, noisy in zip(held, asked.each(question, count)):
         shown |= {str(known[number]) for number in own if noisy[number] >= threshold}
-    return replace(column, categories=sorted(text for text in shown if not is_missing(np.array([text]))[0]) or [""])
+    return sorted(text for text in shown if not is_missing(np.array([text]))[0]) or [""]
 
 
 def share_of(asked: Asked, label: np.ndarray, question: int, source: str) -> float:
@@ -162,8 +244,14 @@ def share_of(asked: Asked, label: np.ndarray, question: int, source: str) -> flo
     """
     if source == "public":
         positive, total = float(np.sum(label == 1)), float(len(label))
+    elif asked.counter is not None and not asked.counter.draws:
+        return 0.5
     else:
-        each = asked.each(question, lambda rows: np.bincount(np.clip(label[rows], 0, 1), minlength=2))
-        counts: Sequence[float] = np.sum(each, axis=0).clip(1.0)
-        positive, total = float(counts[1]), float(counts[0] + counts[1])
+
+        def count() -> list[float]:
+            each = asked.each(question, lambda rows: np.bincount(np.clip(label[rows], 0, 1), minlength=2))
+            counts: Sequence[float] = np.sum(each, axis=0).clip(1.0)
+            return [float(counts[1]), float(counts[0] + counts[1])]
+
+        positive, total = asked.answer(_SHARE, count)
     return float(np.clip(positive / total, 0.01, 0.99))

@@ -17,9 +17,10 @@ from sottovoce.networks import Network
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.problems.tasks import Task
 from sottovoce.problems.tasks.linear import logistic, softmax
-from sottovoce.problems.tasks.robust import auc, group_robust
+from sottovoce.problems.tasks.robust import auc, group_robust, robust_logistic
 
 Objective = Literal["mean", "worst-party", "worst-class", "auc"]
+_MILD = 0.3  # price of leaving uniform weights: differences in loss of 0.3 / groups let one group have all weight
 _OBJECTIVES = ("mean", "worst-party", "worst-class", "auc")
 
 
@@ -139,7 +140,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         groups: Literal["party", "label"] = "party" if self.objective == "worst-party" else "label"
         if groups == "party" and shape.agents == 1:
             raise ValueError("objective='worst-party' needs several parties: fit(X, y, parties=...)")
-        return group_robust(shape, groups=groups), ()
+        price = _MILD / (shape.agents if groups == "party" else shape.classes) ** 2
+        if shape.classes == 2:
+            return robust_logistic(shape, groups=groups, price=price, penalty=0.0), ()
+        return group_robust(shape, groups=groups, price=price), ()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

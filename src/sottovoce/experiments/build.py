@@ -69,15 +69,17 @@ def _loaded(table: str) -> tuple[list[Any], Records, int]:
     return _load(Data.model_validate_json(table))
 
 
-def records(table: Data) -> tuple[list[Any], Records | None, tasks.Shape]:
+def records(table: Data, draws: bool = True) -> tuple[list[Any], Records | None, tasks.Shape]:
     """Return the parties' parts, the test records (None if there are none), and the public facts a task may use.
+
+    `draws` is as for `NoisyCounts`.
 
     >>> parts, test, shape = records(Data(name="digits", agents=3, limit=90))
     >>> [len(part) for part in parts], shape.classes
     ([30, 30, 30], 10)
     """
     if table.file is not None:
-        made, test_rows = own(table)
+        made, test_rows = own(table, draws)
         parts = own_table.parts(table, made)
         shape = tasks.Shape((len(made.names),), len(made.classes) or 1, len(parts), made.share)
         return _finished(table, parts), None if test_rows is None else test_rows.records, shape
@@ -85,17 +87,17 @@ def records(table: Data) -> tuple[list[Any], Records | None, tasks.Shape]:
     return parts, test, tasks.Shape(tuple(test["features"].shape[1:]), classes, len(parts))
 
 
-def own(table: Data) -> tuple[datasets.DeclaredTable, datasets.DeclaredTable | None]:
+def own(table: Data, draws: bool = True) -> tuple[datasets.DeclaredTable, datasets.DeclaredTable | None]:
     """Return one's own table: rows to train on, and rows to test on."""
     check_data(table)
     files = [Path(path) for path in (table.file, table.test) if isinstance(path, str)]
     stamps = [(path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()]
-    return _own(table.model_dump_json(exclude_unset=True), repr(stamps))
+    return _own(table.model_dump_json(exclude_unset=True), repr(stamps), draws)
 
 
 @lru_cache(maxsize=2)
-def _own(table: str, stamps: str) -> tuple[datasets.DeclaredTable, datasets.DeclaredTable | None]:
-    return own_table.load(Data.model_validate_json(table))
+def _own(table: str, stamps: str, draws: bool) -> tuple[datasets.DeclaredTable, datasets.DeclaredTable | None]:
+    return own_table.load(Data.model_validate_json(table), draws)
 
 
 def check_data(table: Data) -> None:

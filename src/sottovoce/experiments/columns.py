@@ -25,6 +25,7 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems import tasks
 from sottovoce.problems.vertical import Vertical
+from sottovoce.runtime import model_file
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.runtime.staged_labels import Staged, run_in_stages
@@ -52,6 +53,7 @@ class Held:
     label: np.ndarray
     classes: int
     test: Mapping[str, Any]
+    holders: Mapping[str, list[str]] | None = None  # who holds which columns of one's own table
 
     @property
     def shape(self) -> tasks.Shape:
@@ -138,13 +140,22 @@ class ColumnsSetup(Setup):
         }
         table = self._table(seed)
         if not staged:
-            return run(made[0].problem, table, self.method, **options)
+            result = run(made[0].problem, table, self.method, **options)
+            self._save_model(result, out)
+            return result
         problems = [task.problem for task in made]
         found = run_in_stages(problems, table, self.method, stages=asked.stages, **options)  # type: ignore[arg-type]
         result = found.members[0] if asked.stages == asked.models == 1 else averaged(found, self.held.test)
         if out is not None:
             result.save(out)
+        self._save_model(result, out)
         return result
+
+    def _save_model(self, result: Result, out: Path | None) -> None:
+        """Store the parts of all parties as one model of the whole table, as far as it is one's own."""
+        if out is not None and self.held.holders is not None:
+            table = build.own(self.case.data)[0]
+            model_file.save(result, out / model_file.NAME, table=table, holders=self.held.holders)
 
 
 def setup(case: Case) -> ColumnsSetup:
@@ -258,7 +269,7 @@ def _records(table: Data, split: str) -> Held:
     columns = Columns([np.nan_to_num(block) for block in train.blocks(holders)], facts=train.facts)
     columns = columns if table.upper is None else columns.levels(table.upper, table.seed)
     own = {"blocks": test.blocks(holders), "label": test.records["label"]}
-    return Held(columns, train.records["label"], len(train.classes), own)
+    return Held(columns, train.records["label"], len(train.classes), own, holders)
 
 
 def _holders(asked: ColumnsTable, train: DeclaredTable) -> dict[str, list[str]]:

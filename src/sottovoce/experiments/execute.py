@@ -215,8 +215,10 @@ class RowsSetup(Setup):
         return Budget(privacy.budget, privacy.delta, check_adjacency(self.account.adjacency))
 
 
-def setup(case: Case) -> Setup:
+def setup(case: Case, draws: bool = True) -> Setup:
     """Build a case, and calibrate it if it names an epsilon; nothing is run.
+
+    Without `draws`, ranges and lists that are to be bought have stand-ins, and nothing about private rows is learned.
 
     >>> from sottovoce.experiments.runfile import Case
     >>> case = Case.model_validate({
@@ -243,7 +245,7 @@ def setup(case: Case) -> Setup:
     method = None if chosen else build.method(case.method, calibrated=calibrated)
     if case.data.file is None:
         build.network(case.network, case.data.agents)  # before records are loaded, which may take long
-    parts, test, shape = build.records(case.data)
+    parts, test, shape = build.records(case.data, draws)
     judges = None
     if case.select is not None:
         parts, judges = choice.apart(case, parts)
@@ -288,8 +290,8 @@ def setup(case: Case) -> Setup:
     return made
 
 
-def setups(runfile: RunFile) -> dict[str, Setup]:
-    """Build every case of a run file; an error names the file and the case."""
+def setups(runfile: RunFile, draws: bool = True) -> dict[str, Setup]:
+    """Build every case of a run file, as `setup` does; an error names the file and the case."""
     made: dict[str, Setup] = {}
     try:
         cases = choice.complete(runfile.cases)
@@ -297,7 +299,7 @@ def setups(runfile: RunFile) -> dict[str, Setup]:
         raise ValueError(f"{runfile.source}: {error}") from None
     for name, case in cases.items():
         try:
-            made[name] = setup(case)
+            made[name] = setup(case, draws)
         except (ValueError, TypeError, OverflowError) as error:
             raise ValueError(f"{runfile.source}, {name}: {error}") from error
         except MemoryError as error:
@@ -325,12 +327,15 @@ class Planned:
         return f"{words}/{seed}"
 
 
-def plan(runfile: RunFile) -> list[Planned]:
-    """Build and check all rows of a run file, so that an error in the last is found before the first is run."""
+def plan(runfile: RunFile, draws: bool = True) -> list[Planned]:
+    """Build and check all rows of a run file, so that an error in the last is found before the first is run.
+
+    `draws` is as for `setup`.
+    """
     rows: list[Planned] = []
     pooled: set[str] = set()
     several = len(runfile.cases) > 1
-    for (name, case), made in zip(runfile.cases.items(), setups(runfile).values()):
+    for (name, case), made in zip(runfile.cases.items(), setups(runfile, draws).values()):
         rows.append(Planned(name, "together", made))
         if case.compare.alone:
             rows.append(Planned(name + ALONE, "alone", made.alone()))

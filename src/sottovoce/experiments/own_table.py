@@ -41,11 +41,11 @@ def check(table: Data, names: list[str]) -> None:
         raise ValueError('data.label is missing: name the column to predict, such as label = "death"')
 
 
-def load(table: Data) -> tuple[DeclaredTable, DeclaredTable | None]:
-    """Return the rows to train on, and those to test on if there are any."""
+def load(table: Data, draws: bool = True) -> tuple[DeclaredTable, DeclaredTable | None]:
+    """Return the rows to train on, and those to test on if there are any; `draws` is as for `NoisyCounts`."""
     assert table.file is not None
     assert table.label is not None
-    counter = None if table.private is None else NoisyCounts(table.private, seed=table.seed)
+    counter = None if table.private is None else NoisyCounts(table.private, seed=table.seed, draws=draws)
     made = datasets.table(
         Path(table.file),
         table.label,

@@ -21,10 +21,11 @@ from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
-from sottovoce.problems import Minimize
-from sottovoce.problems.linear_model import TARGET
+from sottovoce.problems import Minimize, MinMax
+from sottovoce.problems.linear_model import TARGET, LinearModel
 from sottovoce.trees import Tree
 
+_GRADIENT, _LOSS = 0.15, 0.1  # noise of a party's gradient, and of its loss, at which it is half heard
 _NARROWEST = 1e-5  # a direction's eigenvalue over the largest one, below which float32 does not resolve it
 
 
@@ -35,6 +36,8 @@ class NewtonState(NamedTuple):
     now: Tree
     basis: jax.Array  # whitens a row, and makes the clip of a typical gradient 1
     stride: jax.Array  # the step size in that basis
+    y: Tree = ()  # min-max over parties: their weights
+    losses: Tree = ()  # and their released losses, of which the recent ones count most
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ class DpNewton(Method):
 
     All agents average every release, each in proportion to its number of records, so that they follow the pooled
     objective. For problems without `LinearModel` the rows are the gradients at x0, one column.
+
+    A min-max problem over parties (`PartyWeights`) is solved with weights on the parties' releases, so weights change
+    neither clip nor noise. The parties' losses are released in each step, and the best weights for them have a closed
+    form. A party too small to be heard over its own noise, a public fact, is represented by the average of all
+    records.
 
     Args:
         moments: clip and noise of the mean of row times row. A row's own bound (`LinearModel.bound`) clips nothing.
@@ -54,6 +62,7 @@ class DpNewton(Method):
         least: eigenvalues are raised to at least this; needed where gradients at x0 say little about the curvature.
         mixing: how many times neighbours average each release.
         tail: share of the steps, at the end, whose iterates are averaged.
+        losses: clip and noise of a party's mean loss: given for min-max problems, and for these only.
 
     >>> import sottovoce as sv
     >>> method = DpNewton(sv.Release(1.25, 0.01), sv.Release(1.0, 0.02))
@@ -71,11 +80,13 @@ class DpNewton(Method):
     least: float = 0.0
     mixing: int = 1
     tail: float = 0.5
+    losses: Release | None = None
 
-    solves: ClassVar[tuple[type, ...]] = (Minimize,)
+    solves: ClassVar[tuple[type, ...]] = (Minimize, MinMax)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "solves", (Minimize,) if self.losses is None else (MinMax,))
         if not 0 < self.norm < math.inf:
             raise ValueError(f"norm is {self.norm}: give a positive bound on the norm of a row")
         if not 0 < self.rate < 2:
@@ -86,10 +97,11 @@ class DpNewton(Method):
                 f"{self.mixing}: give reach > 0, trust and least >= 0, a tail in (0, 1], at least one round of mixing"
             )
 
-    def init(self, problem: Minimize, agent: Agent) -> NewtonState:
+    def init(self, problem: Minimize | MinMax, agent: Agent) -> NewtonState:
         """Release the moments, and whiten by them."""
         row = self._row_of(problem)
-        target = problem.linear.target if problem.linear is not None else None
+        known, now = _known(problem), problem.x0
+        target = known.target if known is not None else None
 
         def entry(record: Any) -> jax.Array:
             if target is None:
@@ -112,7 +124,6 @@ class DpNewton(Method):
         raised = jnp.maximum(raised, jnp.maximum(self.least, _NARROWEST * jnp.maximum(values[-1], _NARROWEST)))
         seen = jnp.maximum(values, 0.0) / raised  # 1 for a direction that stands out of the noise
         whitening = (vectors / jnp.sqrt(raised)) @ vectors.T  # symmetric: the same for all who have the same moments
-        known, now = problem.linear, problem.x0
         residual = jnp.asarray(1.0 if known is None else known.residual)
         if target is not None and known is not None:
             # AdaSSP: the least-squares solution of what was released, and the variance that it leaves.
@@ -125,11 +136,14 @@ class DpNewton(Method):
             now = known.moved(now, solution[:, None], self.norm)
         clip = self.reach * residual * jnp.sqrt(jnp.maximum(jnp.sum(seen), 1.0))
         stride = self.rate / (1.0 if known is None else known.curvature) * clip**2
-        return NewtonState(now, now, whitening / clip, jnp.asarray(stride, jnp.float32))
+        made = NewtonState(now, now, whitening / clip, jnp.asarray(stride, jnp.float32))
+        if isinstance(problem, Minimize):
+            return made
+        return made._replace(y=problem.y0, losses=jax.tree.map(jnp.zeros_like, problem.y0))
 
-    def step(self, problem: Minimize, state: NewtonState, agent: Agent) -> NewtonState:
+    def step(self, problem: Minimize | MinMax, state: NewtonState, agent: Agent) -> NewtonState:
         """Release the gradient in whitened coordinates, average it over all records, descend."""
-        known, columns = problem.linear, 1
+        known, columns = _known(problem), 1
         moved = self._moved_by(problem)
         if known is not None:
             columns = math.prod(jnp.shape(problem.x0["bias"]))
@@ -139,25 +153,60 @@ class DpNewton(Method):
 
         def loss(change: jax.Array, record: Any) -> jax.Array:
             if known is None:
-                return problem.loss(at(change), record)
+                return _loss(problem, state.y)(at(change), record)
             # As a function of whitened rows: a record's gradient is an outer product, and is clipped as cheaply.
             more = (known.row(record, self.norm) @ state.basis) @ change
             return known.loss(known.scores(state.now, record) + more.reshape(jnp.shape(problem.x0["bias"])), record)
 
-        here = agent.release(
-            self.gradient,
-            loss,
-            at=jnp.zeros((state.basis.shape[0], columns)),
-            batch=agent.sample(Full()),
-            public=lambda change: problem.public(at(change)),
-        )
-        size = self._size(agent)
-        total, weight = self._average(agent, (size * here, size))
+        def public(change: jax.Array) -> Any:
+            return problem.public(at(change)) if isinstance(problem, Minimize) else problem.public(at(change), state.y)
+
+        batch = agent.sample(Full())
+        start = jnp.zeros((state.basis.shape[0], columns))
+        here = agent.release(self.gradient, loss, at=start, batch=batch, public=public)
+        weight, y, losses = self._size(agent), state.y, state.losses
+        if isinstance(problem, MinMax):
+            if problem.weighted is not None:
+                weight = self._heard(agent, y, math.sqrt(start.size) / _GRADIENT)
+            y, losses = self._judged(problem, state, agent, batch)
+        total, weight = self._average(agent, (weight * here, weight))
         now = problem.project_x(at(-state.stride * total / weight))
         late = agent.t - int((1 - self.tail) * agent.steps)
         past = jnp.where(late > 0, late / (late + 1.0), 0.0)
         x = jax.tree.map(lambda before, here: past * before + (1 - past) * here, state.x, now)
-        return NewtonState(x, now, state.basis, state.stride)
+        return NewtonState(x, now, state.basis, state.stride, y, losses)
+
+    def _judged(self, problem: MinMax, state: NewtonState, agent: Agent, batch: Any) -> tuple[Tree, Tree]:
+        """Release the party's mean loss, and return the best weights for all parties' recent losses."""
+        assert self.losses is not None  # `solves` says so
+        if problem.weighted is None:  # of a problem of which nothing is known: y goes up
+            up = agent.release(
+                self.losses, lambda y, r: problem.loss(state.now, y, r), at=state.y, batch=batch,
+                public=lambda y: problem.public(state.now, y),
+            )  # fmt: skip
+            return problem.project_y(jax.tree.map(jnp.add, agent.mix(state.y), up)), state.losses
+        known, parties, size = problem.weighted.model, agent.parties, self._size(agent)
+
+        def loss(times: jax.Array, record: Any) -> jax.Array:
+            return times * known.loss(known.scores(state.now, record), record)  # its slope is the loss
+
+        here = agent.release(self.losses, loss, at=jnp.zeros(()), batch=batch)
+        mine = parties * jax.nn.one_hot(agent.index, parties)
+        share = self._share_heard(agent, self.losses, 1 / _LOSS)
+        each, shares, sizes = self._average(agent, (mine * here, mine * share, mine * size))
+        losses = jnp.where(agent.t == 0, each, 0.5 * (state.losses + each))
+        mean = jnp.sum(sizes * losses) / jnp.sum(sizes)
+        return problem.weighted.best(shares * losses + (1 - shares) * mean), losses
+
+    def _heard(self, agent: Agent, y: Tree, per_noise: float) -> jax.Array:
+        """Return this party's weight: its y as far as it is heard, and its part of what the average stands for."""
+        size, own = self._size(agent), y[agent.index] * self._share_heard(agent, self.gradient, per_noise)
+        heard, records = self._average(agent, (agent.parties * own, size))
+        return own + (1 - heard) * size / (agent.parties * records)
+
+    def _share_heard(self, agent: Agent, release: Release, per_noise: float) -> jax.Array:
+        noise = release.scale(agent.t, agent.index)
+        return 1 / (1 + (per_noise * noise) ** 2)
 
     def _size(self, agent: Agent) -> jax.Array:
         return jnp.asarray(agent.size(), jnp.float32)
@@ -168,16 +217,17 @@ class DpNewton(Method):
             return agent.mix(value)
         return agent.loop(self.mixing, lambda value, agent: agent.mix(value), value, "mixing")
 
-    def _row_of(self, problem: Minimize) -> Callable[[Any], jax.Array]:
+    def _row_of(self, problem: Minimize | MinMax) -> Callable[[Any], jax.Array]:
         """Return a record's row: that of the linear model, or the gradient where x starts."""
-        known = problem.linear
+        known = _known(problem)
         if known is not None:
             return lambda record: known.row(record, self.norm)
-        return lambda record: ravel_pytree(jax.grad(problem.loss)(problem.x0, record))[0]
+        loss = _loss(problem, () if isinstance(problem, Minimize) else problem.y0)
+        return lambda record: ravel_pytree(jax.grad(loss)(problem.x0, record))[0]
 
-    def _moved_by(self, problem: Minimize) -> Callable[[Tree, jax.Array], Tree]:
+    def _moved_by(self, problem: Minimize | MinMax) -> Callable[[Tree, jax.Array], Tree]:
         """Return how x changes by a change that is stated for rows."""
-        known = problem.linear
+        known = _known(problem)
         if known is not None:
             return lambda x, change: known.moved(x, change, self.norm)
 
@@ -193,8 +243,20 @@ class DpNewton(Method):
         return {"plain": cls(Release.open(), Release.open(), rate=0.2, least=1.0, mixing=20, tail=0.1)}
 
 
-def _length(problem: Minimize) -> int:
+def _known(problem: Minimize | MinMax) -> LinearModel | None:
+    """Return what is known of the model."""
+    if isinstance(problem, Minimize):
+        return problem.linear
+    return None if problem.weighted is None else problem.weighted.model
+
+
+def _loss(problem: Minimize | MinMax, y: Tree) -> Callable[[Tree, Any], jax.Array]:
+    """Return the loss of x and a record, at y if there is one."""
+    return problem.loss if isinstance(problem, Minimize) else lambda x, record: problem.loss(x, y, record)
+
+
+def _length(problem: Minimize | MinMax) -> int:
     """Return how many numbers a row has."""
-    if problem.linear is not None:
+    if _known(problem) is not None:
         return 1 + jnp.shape(problem.x0["weights"])[0]
     return ravel_pytree(problem.x0)[0].size

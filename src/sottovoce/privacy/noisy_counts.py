@@ -2,19 +2,47 @@
 
 Example: nobody knows the range of a laboratory value. Each party counts its records in bins that were fixed in advance,
 adds noise to each count, and publishes the counts. The range is the span of the bins that are clearly not empty.
+
+Counts that are drawn again cost again. With a `path`, what was bought is kept and used again; with a `ledger`, its cost
+is written down before a row is counted, once.
 """
 
 import hashlib
+import json
 import math
 import random
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from sottovoce.files import read_facts, write_facts
 from sottovoce.privacy.discrete import GridRelease
-from sottovoce.privacy.mechanisms import check_delta, check_epsilon
+from sottovoce.privacy.ledger import Budget, Entry, Group, Ledger
+from sottovoce.privacy.mechanisms import Mechanism, check_delta, check_epsilon
 
+_KIND, _VERSION = "what was bought with noisy counts", 1
+_REMEDY = "give another path, which costs again"
 _PARTS = 1024  # of a record: noise is drawn in whole parts, so that its scale can be close to what is wanted
+
+
+@dataclass(frozen=True, eq=False)
+class Purchase:
+    """What was bought at once: the `name` of its ledger entry, and the answers, which are kept if there is a path."""
+
+    name: str
+    answers: dict[str, Any]
+    path: Path | None
+    asked: Mapping[str, Any]
+
+    def keep(self) -> None:
+        """Write the answers to the file."""
+        if self.path is not None:
+            facts = {"name": self.name, "asked": self.asked, "answers": self.answers}
+            write_facts(self.path, _KIND, _VERSION, facts, private=True)
 
 
 @dataclass(frozen=True)
@@ -29,18 +57,67 @@ class NoisyCounts:
         epsilon: for all questions together, per party.
         delta: for lists of categories: the chance that a category with a single record is shown.
         seed: None draws the noise from the operating system; a number makes it a simulation that can be repeated.
+        path: a file that keeps what was bought. The same questions with the same path draw nothing, and do not look at
+            the rows; other questions are refused.
+        ledger: where the cost is written before anything is drawn: one for all parties, or one for each, as `sv.run`
+            takes it. A run with the same ledger does not charge it again. A run with another ledger, or without one
+            here, charges it with its first step.
+        budget: refuse to buy what would exceed this, counting what `ledger` has already.
+        draws: False only plans: nothing is drawn or charged, and stand-ins take the place of ranges and lists.
 
     >>> NoisyCounts(epsilon=1.0, seed=0).noised(np.array([100, 0, 50]), questions=2).shape
     (3,)
     """
 
     epsilon: float
-    delta: float = 1e-6
+    delta: float = 1e-9
     seed: int | None = None
+    path: str | Path | None = None
+    ledger: Ledger | Sequence[Ledger] | None = None
+    budget: Budget | None = None
+    draws: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         object.__setattr__(self, "delta", check_delta(self.delta))
+        if self.budget is not None and self.ledger is None:
+            raise ValueError("a budget counts what a ledger holds: give ledger=sv.Ledger(path) too")
+
+    def buy(self, questions: Mapping[str, Any], lists: int, parties: Sequence[str], unit: str) -> Purchase:
+        """Charge all questions, before a row is counted, and return the purchase; a kept one has its answers."""
+        path = None if self.path is None or not self.draws else Path(self.path)
+        said = {"epsilon": self.epsilon, "delta": self.delta, "seed": self.seed, "questions": dict(questions),
+                "parties": list(parties), "unit": unit}  # fmt: skip
+        asked = json.loads(json.dumps(said))
+        name, answers = f"counts {secrets.token_hex(8)}", dict[str, Any]()
+        if path is not None and path.exists():
+            kept = read_facts(path, _KIND, _VERSION, _REMEDY)
+            for key, value in asked.items():
+                if kept["asked"][key] != value:
+                    raise ValueError(f"{path} keeps what was bought with other {key}: {_REMEDY}, or ask the same again")
+            name, answers = kept["name"], kept["answers"]
+        if self.ledger is None or not self.draws:
+            return Purchase(name if path is not None else "", answers, path, asked)
+        spent = ((Mechanism(laplace=self.cost(len(questions))), 1),)
+        self._charge(name, spent, self.delta if lists else 0.0, parties, unit)
+        return Purchase(name, answers, path, asked)
+
+    def _charge(self, name: str, spent: Any, delta: float, parties: Sequence[str], unit: str) -> None:
+        shared = isinstance(self.ledger, Ledger)
+        ledgers = [self.ledger] if isinstance(self.ledger, Ledger) else list(self.ledger or ())
+        if not shared and len(ledgers) != len(parties):
+            raise ValueError(f"there are {len(ledgers)} ledgers for {len(parties)} parties: give one ledger per party")
+        each = [tuple(parties)] if shared else [(party,) for party in parties]
+        entries = [
+            Entry(name, 0, 1, (Group("records", who, spent, delta),), unit, adjacency="zero-out", owned=not shared)
+            for who in each
+        ]
+        for ledger, entry in zip(ledgers, entries):  # all of them first: a refusal leaves nothing behind
+            ledger.check(entry)
+            if self.budget is not None:
+                ledger.require(self.budget, name, entry.groups, f"party {entry.groups[0].agents[0]}")
+        for ledger, entry in zip(ledgers, entries):
+            ledger.charge(entry)
 
     def grid(self, questions: int) -> GridRelease:
         """Return the release of one of so many questions: noise on counts, in whole parts of a record."""

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from sottovoce.problems.sets import simplex
 from sottovoce.trees import Tree
 
 
@@ -65,3 +66,24 @@ class LinearModel:
 
 INTERCEPT = 0.5  # stands in a row for the intercept: half of the largest row, so that it does not dominate the clip
 TARGET = 0.5  # weight of the target beside a row
+
+
+@dataclass(frozen=True)
+class PartyWeights:
+    """State that a min-max loss weighs parties: the loss of party i's records is m y_i times that of a linear model.
+
+    y is on the simplex of the m parties, and leaving uniform weights costs ``price/2 |m y - 1|^2``. Weights are public,
+    so a method can apply them after a party's release.
+
+    >>> weights = PartyWeights(LinearModel(lambda r: r, lambda score, r: score, curvature=1.0, residual=1.0), price=0.1)
+    >>> [round(weight, 3) for weight in weights.best(jnp.asarray([0.5, 0.6])).tolist()]
+    [0.375, 0.625]
+    """
+
+    model: LinearModel
+    price: float
+
+    def best(self, losses: jax.Array) -> jax.Array:
+        """Return the weights that maximise the weighted loss less its price."""
+        m = losses.shape[0]
+        return simplex()(1 / m + losses / (self.price * m**2))

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
 from sottovoce.problems import captures
-from sottovoce.problems.linear_model import LinearModel
+from sottovoce.problems.linear_model import LinearModel, PartyWeights
+from sottovoce.problems.sets import Projection
 from sottovoce.trees import Tree
 
-Projection = Callable[[Tree], Tree]
 Record = Any
 
 
@@ -72,7 +72,8 @@ class Minimize:
 class MinMax:
     """min over x, max over y of the mean over records of ``loss(x, y, record)``, plus ``public(x, y)``.
 
-    Arguments as for `Minimize`; `project_y` keeps the adversary in its set (`sets.simplex()` for weights).
+    Arguments as for `Minimize`; `project_y` keeps the adversary in its set (`sets.simplex()` for weights);
+    `weighted` is what is known of a loss that weighs parties, each with a linear model's loss. `sv.auto` uses it.
 
     >>> import jax.numpy as jnp
     >>> saddle = MinMax(lambda x, y, r: x @ y + 0.5 * x @ x - 0.5 * y @ y + r @ x, x0=jnp.zeros(2), y0=jnp.zeros(2))
@@ -89,6 +90,7 @@ class MinMax:
     predict: Callable[..., Any] | None = None
     public_constants: bool = False
     spread: float = 0.0
+    weighted: PartyWeights | None = None
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
     losses: ClassVar[Mapping[str, str]] = {"records": "loss"}
 

@@ -6,13 +6,15 @@ Any function from a tree to a tree of the same shapes can serve as a projection.
 [-1.0, 0.5]
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from sottovoce.problems.objectives import Projection
-from sottovoce.trees import norm
+from sottovoce.trees import Tree, norm
+
+Projection = Callable[[Tree], Tree]
 
 
 def box(low: float, high: float) -> Projection:

@@ -8,8 +8,8 @@ is stored as a compiled program (`jax.export`): no Python code is stored, and op
 import base64
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ class OpenedModel:
     columns: Declarations | None = None
     label: str | None = None
     target: Column | None = None
+    blocks: int | None = None  # for parties with columns and no table: the number of blocks that it predicts from
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -74,7 +75,14 @@ class OpenedModel:
         width = None if self.columns is None else len(self.columns.names)
         if width is not None and np.shape(rows)[1:] != (width,):
             raise ValueError(f"features have shape {np.shape(rows)}: give a table, or {width} encoded columns")
-        return np.asarray(self.predictor(*self.variables, jnp.asarray(rows, jnp.float32)))
+        return np.asarray(self.predictor(*self.variables, self._features(rows)))
+
+    def _features(self, rows: Any) -> Any:
+        if self.blocks is None:
+            return jnp.asarray(rows, jnp.float32)
+        if not isinstance(rows, (list, tuple)) or len(rows) != self.blocks:
+            raise ValueError(f"this model predicts from a list of {self.blocks} blocks of columns, one per party")
+        return [jnp.asarray(block, jnp.float32) for block in rows]
 
     def probabilities(self, rows: Any) -> np.ndarray:
         """Return one line per row and one column per class, in the order of `classes`."""
@@ -106,6 +114,7 @@ def save(
     table: DeclaredTable | None = None,
     task: NamedTask | None = None,
     features: Any = None,
+    holders: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
     """Write a result's model to one file, and its card (Markdown) and statement (JSON) beside it.
 
@@ -114,7 +123,10 @@ def save(
         path: of the file, by custom with the ending .sv.
         table: whose columns the model was trained on; then it predicts from tables with the same columns.
         task: the ready-made task that predicts; without one, the problem's own `predict` is stored as a program.
-        features: an array of features as `predict` takes them, if there is no table: only its shape is used.
+        features: an array of features as `predict` takes them (a list of blocks, for parties with columns), if there is
+            no table: only shapes are used.
+        holders: for parties with columns, who held which columns of the table, as for `DeclaredTable.blocks`. The file
+            then has the parts of all parties, and predicts from the whole table.
 
     >>> import tempfile, sottovoce as sv
     >>> problem = sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2), jnp.zeros(2), predict=lambda x, rows: rows @ x)
@@ -129,8 +141,12 @@ def save(
         raise ValueError("the problem was stated without predict=: give it predict(x, features), or with y too")
     if table is None and features is None:
         raise ValueError("a model needs to know its features: give table=, or an array features= of the right shape")
+    if holders is not None:
+        if table is None:
+            raise ValueError("holders name columns of a table: give table= too")
+        result = replace(result, predictor=_joint(result.predictor, table.columns.held_by(holders)))
     variables = (result.x,) if result.y is None else (result.x, result.y)
-    width = (len(table.names),) if table is not None else np.shape(features)[1:]
+    rows = np.zeros((1, len(table.names))) if table is not None else features
     facts: dict[str, Any] = {
         "privacy": result.privacy.to_dict(),
         "releasable": result.releasable,
@@ -140,7 +156,10 @@ def save(
     if task is not None:
         facts["task"] = {"name": task.name, "options": dict(task.options), "shape": asdict(task.shape)}
     else:
-        facts["program"] = _exported(result.predictor, variables, width)
+        assert result.predictor is not None
+        facts["program"] = _exported(result.predictor, variables, rows)
+    if isinstance(rows, (list, tuple)):
+        facts["blocks"] = len(rows)
     if table is not None:
         facts["columns"] = table.columns.to_dict()
         facts["label"] = {"name": table.label, **table.target.to_dict()}
@@ -172,10 +191,10 @@ def load(path: str | Path) -> OpenedModel:
 
 
 def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> OpenedModel:
-    about: dict[str, Any] = {}
+    about: dict[str, Any] = {"blocks": facts.get("blocks")}
     if "columns" in facts:
         label = dict(facts["label"])
-        about = {"label": label.pop("name"), "columns": Declarations(facts["columns"]), "target": Column.of(label)}
+        about |= {"label": label.pop("name"), "columns": Declarations(facts["columns"]), "target": Column.of(label)}
     if "task" in facts:
         named = facts["task"]
         shape = dict(named["shape"], features=tuple(named["shape"]["features"]))
@@ -196,16 +215,21 @@ def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> O
     )
 
 
-def _exported(predict: Callable[..., Any], variables: tuple[Tree, ...], width: tuple[int, ...]) -> str:
+def _joint(predict: Callable[..., Any], held: Sequence[np.ndarray]) -> Callable[..., Any]:
+    """Return `predict` for rows of the whole table, of which each party holds some columns."""
+    return lambda x, y, rows: predict(x, y, [rows[:, own] for own in held])
+
+
+def _exported(predict: Callable[..., Any], variables: tuple[Tree, ...], features: Any) -> str:
     """Return `predict` as a program of (leaves of the variables, features), for any number of rows."""
     leaves, structure = jax.tree.flatten(variables)
 
-    def program(leaves: list[Any], features: jax.Array) -> Any:
+    def program(leaves: list[Any], features: Any) -> Any:
         return predict(*jax.tree.unflatten(structure, leaves), features)
 
     (rows,) = jax.export.symbolic_shape("rows")
     held = [jax.ShapeDtypeStruct(np.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves]
-    wanted = jax.ShapeDtypeStruct((rows, *width), jnp.float32)
+    wanted = jax.tree.map(lambda held: jax.ShapeDtypeStruct((rows, *np.shape(held)[1:]), jnp.float32), features)
     made = jax.export.export(jax.jit(program), platforms=_PLATFORMS)(held, wanted)
     return base64.b64encode(made.serialize()).decode()
 

@@ -318,6 +318,10 @@ def _deployed(
             raise ValueError(exact_gate.PRINTED.format(charge.release.name))
         if not charge.release.private:
             raise ValueError(f"release {charge.release.name!r} has no clip or no noise: discrete noise needs both")
+    if account.population.facts.simulated:
+        raise ValueError(
+            "ranges or lists of the table were bought with a seed, which simulates: leave seed out of sv.NoisyCounts"
+        )
     if not account.report.private:
         raise ValueError(f"discrete noise is for runs that guarantee something: {account.report.statement()}")
     layout = lay_out(data)

@@ -39,6 +39,7 @@ _FEW, _MANY = 8, 32  # steps
 _LOST = 2.0  # noise of the moments over an average eigenvalue, above which they say too little
 _SHARE = 0.25  # of the budget, for the moments
 _HOPELESS = 0.1  # noise of all gradients together over the longest possible gradient
+_LONGEST, _JUDGING = 2.0, 3.0  # clip of a loss; noise of losses over that of gradients, each against its clip
 _UNRULY = 1.0  # a spread of scores that changes odds by a factor of e
 
 
@@ -192,6 +193,8 @@ def _choose(problem: Any, facts: Facts, network: Network | None) -> _Choice:
         entries = 1 + np.shape(problem.x0["weights"])[0]
         return _newton(problem, entries, facts, network) if _tells(entries, facts) else _plain(problem, facts)
     if isinstance(problem, MinMax):
+        if problem.weighted is not None and _tells(entries := 1 + np.shape(problem.x0["weights"])[0], facts):
+            return _newton(problem, entries, facts, network)
         return _saddle(problem, facts)
     if isinstance(problem, Bilevel):
         return _tuned(facts)
@@ -204,8 +207,11 @@ def _tells(entries: int, facts: Facts) -> bool:
     return entries <= WIDEST and noise * entries < _LOST
 
 
-def _newton(problem: Minimize, entries: int, facts: Facts, network: Network | None) -> _Choice:
-    known = problem.linear
+def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Network | None) -> _Choice:
+    robust = isinstance(problem, MinMax)
+    known = problem.linear if isinstance(problem, Minimize) else None
+    if isinstance(problem, MinMax) and problem.weighted is not None:
+        known = problem.weighted.model
     assert known is not None
     columns = math.prod(np.shape(problem.x0["bias"]))
     noise = math.sqrt(facts.parties * entries * columns) / (facts.mu * facts.rows)
@@ -214,10 +220,10 @@ def _newton(problem: Minimize, entries: int, facts: Facts, network: Network | No
     quiet = 1.0 if noise == 0 else min(max(quiet, 0.0), 1.0)
     steps = round(_FEW * (_MANY / _FEW) ** quiet)
     fitted = known.target is not None
-    share, rate, reach = (0.4, 1.0, 1.5) if fitted else (_SHARE, 1.5, 0.8 * 2.0**quiet)
+    share, rate, reach = (0.4, 1.0, 1.5) if fitted else (_SHARE, 1.5, 1.5 * 1.5**quiet)
     if math.isinf(facts.mu):
         steps = 2 * _MANY
-    multiplier = math.sqrt(steps / (1 - share))
+    multiplier = math.sqrt(steps * (1 + robust / _JUDGING**2) / (1 - share))
     mixing = _rounds(network)
     method = DpNewton(
         moments=Release(known.bound, facts.noise(known.bound, 1 / math.sqrt(share))),
@@ -227,18 +233,20 @@ def _newton(problem: Minimize, entries: int, facts: Facts, network: Network | No
         reach=reach,
         mixing=mixing,
         trust=0.0 if math.isinf(facts.mu) else 1.0,
+        losses=Release(_LONGEST, facts.noise(_LONGEST, _JUDGING * multiplier)) if robust else None,
     )
     averaged = max(1.0, method.tail * steps / 2)
     spread = entries * reach * known.residual * multiplier * math.sqrt(facts.parties) / (facts.mu * facts.rows)
     spread *= rate / known.curvature / math.sqrt(averaged)
+    averaged_over = "parties weigh by their released losses" if robust else "averages over records"
     why = (
         f"DpNewton: the model is linear in rows of {entries - 1} numbers of norm {facts.norm:.3g} at most, so their "
         f"noisy second moments ({share:.0%} of the budget) say in which directions the loss is steep, whatever ranges "
         "were declared",
         f"{steps} steps on all records, because the noise is {noise:.2g} of the signal ({_FEW} steps above {_LOUD:g}, "
         f"{_MANY} below {_QUIET:g}); rate {rate:g} of Newton's own is stable by the bound on the curvature",
-        f"noise of each party for its own size, so that all spend alike; averages over records, in {mixing} rounds of "
-        f"mixing; the average of the last half of the iterates",
+        f"noise of each party for its own size, so that all spend alike; {averaged_over}, in {mixing} "
+        f"{'round' if mixing == 1 else 'rounds'} of mixing; the average of the last half of the iterates",
     )
     return _Choice(method, steps, why, None if fitted else spread)
 

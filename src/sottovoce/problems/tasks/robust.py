@@ -8,7 +8,7 @@ public number that brings their norms near 1. The maximising variables and their
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from sottovoce.data.parts import Part
 from sottovoce.problems import models, sets
+from sottovoce.problems.linear_model import LinearModel, PartyWeights
 from sottovoce.problems.objectives import MinMax
 from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
 from sottovoce.problems.tasks.metrics import accuracy, auroc
@@ -76,6 +77,9 @@ def robust_logistic(
         squares = [sharpness * leaf**2 for leaf in jax.tree.leaves(model.unscaled(x))]
         return penalty * sum(jnp.sum(s / (1 + s)) for s in squares) - _leaving(y, price)
 
+    def of_scores(scores: jax.Array, record: Any) -> jax.Array:
+        return jax.nn.softplus(scores[0]) - record["label"] * scores[0]
+
     problem = MinMax(
         loss,
         model.start,
@@ -83,6 +87,7 @@ def robust_logistic(
         public=public,
         project_y=sets.simplex(),
         predict=lambda x, y, features: jax.nn.sigmoid(model(x, features)[..., 0]),
+        weighted=model.weighted(groups, of_scores, 0.25, 0.5, _price(price, count)),
     )
     return Task(problem, _binary(lambda x, y, features: model(x, features)[..., 0]), _preparation(groups))
 
@@ -121,6 +126,9 @@ def group_robust(
 
         return evaluate
 
+    def of_scores(scores: jax.Array, record: Any) -> jax.Array:
+        return -jax.nn.log_softmax(scores)[record["label"]]
+
     problem = MinMax(
         loss,
         model.start,
@@ -128,6 +136,7 @@ def group_robust(
         public=lambda x, y: -_leaving(y, price),
         project_y=sets.simplex(),
         predict=lambda x, y, features: jax.nn.softmax(model(x, features)),
+        weighted=model.weighted(groups, of_scores, 0.5, math.sqrt(1 - 1 / shape.classes), _price(price, count)),
     )
     return Task(problem, metrics, _preparation(groups))
 
@@ -185,15 +194,28 @@ class _Scores:
             raise ValueError(f"scale is {scale}: it must be positive")
         self.model, self.scale = models.mlp((math.prod(shape.features),), outputs, tuple(hidden)), scale
         drawn = self.model.init(jax.random.key(seed))
-        self.start = drawn if hidden else jax.tree.map(jnp.zeros_like, drawn)
+        self.linear = not hidden
+        self.start: Tree = drawn if hidden else jax.tree.map(jnp.zeros_like, drawn[0])
 
     def __call__(self, x: Tree, features: Any) -> jax.Array:
-        return self.model.apply(x, self.scale * features)
+        return self.model.apply([x] if self.linear else x, self.scale * features)
 
     def unscaled(self, x: Tree) -> Tree:
         """Return the parameters of the same function of unscaled features."""
-        first, *rest = x
+        first, *rest = [x] if self.linear else x
         return [{**first, "weights": self.scale * first["weights"]}, *rest]
+
+    def weighted(
+        self, groups: str, loss: Callable[..., jax.Array], curvature: float, residual: float, price: float
+    ) -> PartyWeights | None:
+        """Return what is known beforehand where the model is linear in the features and groups are parties."""
+        if not self.linear or self.scale != 1.0 or groups != "party" or price <= 0:
+            return None
+        return PartyWeights(LinearModel(_row, loss, curvature, residual), price)
+
+
+def _row(record: Any) -> jax.Array:
+    return record["features"].reshape(-1)
 
 
 def _two_classes(name: str, shape: Shape) -> None:
@@ -215,7 +237,11 @@ def _preparation(groups: str) -> Any:
 def _leaving(y: jax.Array, price: float | None) -> jax.Array:
     """Return the price of weights that are not uniform."""
     m = y.shape[0]
-    return 0.5 * (1 / m**2 if price is None else price) * jnp.sum((m * y - 1) ** 2)
+    return 0.5 * _price(price, m) * jnp.sum((m * y - 1) ** 2)
+
+
+def _price(price: float | None, groups: int) -> float:
+    return 1 / groups**2 if price is None else price
 
 
 def _binary(score: Any) -> Any:
