@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import importlib.util
 import os
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 jax.config.update("jax_num_cpu_devices", 2)
 
+if importlib.util.find_spec("nvflare") is None:  # pip install 'sottovoce[deploy]'
+    collect_ignore_glob = [f"src/sottovoce/deploy/{name}.py" for name in ("site", "kits", "federation", "poc")]
 _ROOM = 900 * 2**20  # bytes that a test process may hold before it forgets compiled programs
 
 
@@ -17,6 +20,8 @@ _ROOM = 900 * 2**20  # bytes that a test process may hold before it forgets comp
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the tests of a file to one worker, unless they say otherwise: its programs are then compiled once."""
     for item in items:
+        if item.path.parent.name == "deploy":
+            item.add_marker(pytest.mark.deploy)
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
 

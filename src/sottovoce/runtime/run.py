@@ -268,7 +268,7 @@ def _simulated(
     spread = company.count * devices > 1
     layout = lay_out(data, Grid(devices).held(account.population.parties) if spread else None)
     checks.finite(layout)
-    program = f"{account.trace.fingerprint}|{_described(account.method)}|{_network_digest(account.network)}"
+    program = program_of(account)
     said = f"{SIMULATED if seed is not None else SECRET} (noise='discrete' is exact)"
     report = account.statement
     if report.private:
@@ -311,13 +311,7 @@ def _deployed(
         raise ValueError("deployed agents keep a ledger each: give a list, ledger=[sv.Ledger(path), ...]")
     if performance.devices > 1:
         raise ValueError("discrete noise runs on threads: leave out devices")
-    for charge in account.charges:
-        if charge.sampling is None:
-            raise ValueError(exact_gate.PRINTED.format(charge.release.name))
-        if not charge.release.private:
-            raise ValueError(f"release {charge.release.name!r} has no clip or no noise: discrete noise needs both")
-    if not account.report.private:
-        raise ValueError(f"discrete noise is for runs that guarantee something: {account.report.statement()}")
+    check_exact(account)
     layout = lay_out(data)
     checks.finite(layout)
 
@@ -341,7 +335,7 @@ def _deployed(
             folder.name,
         )
         identity = _identity(account, own_digests(layout), folder, every, noise="discrete")
-        return Job(place, _as_drawn(account), identity, lambda start, stop: None, starting)  # agents pay by themselves
+        return Job(place, as_drawn(account), identity, lambda start, stop: None, starting)  # agents pay by themselves
 
     return job
 
@@ -359,7 +353,7 @@ def _columns(
         account.charge(table.labels, run=_name_of_noise(folder, root, steps))
         place = ColumnsPlace(account, table, root)
         columns = table.columns
-        identity = {"method": _described(method), "steps": steps, "every": every, "seed": seed}
+        identity = {"method": described(method), "steps": steps, "every": every, "seed": seed}
         if folder.path is not None:
             identity["program"] = fingerprint(account.trace.programs)
             identity["columns"] = folder.seal([columns.blocks, columns.upper, columns.lower])
@@ -384,10 +378,10 @@ def _identity(account: Account, digests: Sequence[bytes], folder: RunFolder, eve
     network = account.network
     sealed = peers.current().gather([folder.seal([np.frombuffer(own, np.uint8)]) for own in digests])
     return {
-        "method": _described(account.method),
+        "method": described(account.method),
         "steps": account.steps,
         "every": every,
-        "network": f"{network.name}/{_network_digest(network)}",
+        "network": f"{network.name}/{network_digest(network)}",
         "program": account.trace.fingerprint,
         "records": folder.seal([np.frombuffer("".join(one for own in sealed for one in own).encode(), np.uint8)]),
         **how,
@@ -417,7 +411,7 @@ def _seed_of_table(seed: int | None) -> int:
     return seed
 
 
-def _described(method: Method) -> str:
+def described(method: Method) -> str:
     """Return a method in words that are the same in every process.
 
     An optax transformation shows where its functions lie in memory; what they compute is in the traced program.
@@ -425,11 +419,28 @@ def _described(method: Method) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(method))
 
 
-def _network_digest(network: Network) -> str:
+def program_of(account: Account) -> str:
+    """Return what is computed, as text: the same in every process and on every machine."""
+    return f"{account.trace.fingerprint}|{described(account.method)}|{network_digest(account.network)}"
+
+
+def check_exact(account: Account) -> None:
+    """Refuse a run that exact noise cannot serve: printed designs, and releases without clip or noise."""
+    for charge in account.charges:
+        if charge.sampling is None:
+            raise ValueError(exact_gate.PRINTED.format(charge.release.name))
+        if not charge.release.private:
+            raise ValueError(f"release {charge.release.name!r} has no clip or no noise: discrete noise needs both")
+    if not account.report.private:
+        raise ValueError(f"discrete noise is for runs that guarantee something: {account.report.statement()}")
+
+
+def network_digest(network: Network) -> str:
+    """Return a digest of all weights."""
     return digest([matrix.tocsr() for _, matrix in sorted(network.matrices.items())])[:16]
 
 
-def _as_drawn(account: Account) -> PrivacyReport:
+def as_drawn(account: Account) -> PrivacyReport:
     """Return the report with each release as it is drawn, for the first agent at the first step."""
     events = []
     for charge in account.charges:

@@ -1,0 +1,44 @@
+"""A real federation on this machine: a server, five sites, a process per running job, mutual TLS on loopback."""
+
+import shutil
+
+import pytest
+
+from sottovoce.deploy.federation import Administrator, Federation
+from sottovoce.deploy.kits import provision
+from sottovoce.deploy.party import Order
+from sottovoce.deploy.poc import agree, free_port, submitted
+from tests.deploy import cases
+
+IN_SHORT = ("DpSgd", "DpGradientTracking")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    folder = provision(cases.SITES, "localhost", free_port(), tmp_path_factory.mktemp("federation") / "kits")
+    with Federation(folder, cases.SITES) as federation:
+        admin = Administrator(folder / "admin")
+        yield federation, admin
+        admin.close()
+
+
+def run(running, text, name, folder, say=lambda line: None):
+    """Submit a run and wait for its end; return where the sites' states lie."""
+    federation, admin = running
+    order = Order(text, name)
+    for site in cases.SITES:
+        shutil.rmtree(federation.kits / site / "runs", ignore_errors=True)
+    agree(order, federation.kits)
+    submitted(order, admin, folder / "job", say, federation.revive)
+    return federation.kits
+
+
+@pytest.mark.parametrize(
+    "method", [name if name in IN_SHORT else pytest.param(name, marks=pytest.mark.slow) for name in cases.METHODS]
+)
+def test_a_federation_of_five_processes_equals_the_run_on_one_machine(running, method, tmp_path):
+    text = cases.text(method)
+    kits = run(
+        running, text.replace("epsilon = 8.0", "epsilon = 8.0\nbudget = 100.0"), f"equal-{method.lower()}", tmp_path
+    )
+    assert cases.furthest(cases.states(kits), cases.one_machine(text)) < 1e-5
