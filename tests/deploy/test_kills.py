@@ -1,4 +1,4 @@
-"""kill -9 of each role at random moments: the run ends as if nothing had happened. ``SOAK=1`` kills 20 times per role."""
+"""kill -9 of each role at random moments: the run ends as if nothing had happened. ``SOAK=1``: 20 kills per role."""
 
 import os
 import random

@@ -61,8 +61,8 @@ class Outbox:
         """Remember a draw; it is written down with the next message."""
         self._fresh[place] = drawn
 
-    def say(self, hearer: int, message: Message) -> bool:
-        """Keep a message for a hearer; what was said at this place before is said again. Return whether it is new."""
+    def say(self, hearer: int, message: Message) -> None:
+        """Keep a message for a hearer; what was said at this place before is said again."""
         round, number = message.id.round, 0
         if (before := self._turn.get(hearer)) is not None and before[0] == round:
             number = before[1] + 1
@@ -74,7 +74,7 @@ class Outbox:
                 _log.warning(
                     "%s came out differently than before the restart: what was said then is said again", message.id
                 )
-            return False
+            return
         self._write_draws(round)
         path = self._path(hearer, place)
         if self._last is not None and self._last[0] is message and self._last[1].exists():
@@ -87,7 +87,6 @@ class Outbox:
         with self._changed:
             self._places.setdefault(hearer, []).append(place)
             self._changed.notify_all()
-        return True
 
     def after(self, hearer: int, place: Place, seconds: float) -> tuple[Place, bytes] | None:
         """Return the first message for a hearer after a place, waiting some seconds for one; None if there is none."""

@@ -17,6 +17,7 @@ south = "90:aa:..."
 """
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -107,7 +108,7 @@ class Policy(_Closed):
                 self._one(me, "column", column, self.data.columns)
 
     @staticmethod
-    def _one(me: str, what: str, wanted: str, allowed: list[str]) -> None:
+    def _one(me: str, what: str, wanted: str, allowed: Sequence[str]) -> None:
         if wanted not in allowed:
             raise PermissionError(
                 f"the policy of {me} does not agree to {what} {wanted!r}: it allows {', '.join(allowed) or 'none'}"

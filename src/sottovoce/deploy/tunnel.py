@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _HEAD = struct.Struct("!16sI")  # session, number of the call
 _LENGTH = struct.Struct("!Q")
@@ -58,7 +59,7 @@ class Identity:
     def require(self, line: ssl.SSLObject, name: str) -> None:
         """Refuse a peer whose certificate has another name, or is not on the list."""
         shown = line.getpeercert(binary_form=True) or b""
-        facts = line.getpeercert() or {}
+        facts: Mapping[str, Any] = line.getpeercert() or {}
         names = [value for entry in facts.get("subject", ()) for key, value in entry if key == "commonName"]
         if names != [name]:
             raise Refused(f"{name} showed a certificate of another name")

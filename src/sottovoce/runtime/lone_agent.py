@@ -177,7 +177,8 @@ class LoneAnswers:
                 batches = [exact_gate.draw(sampling, n, self.t) for n in counts.values()]
                 drawn = [np.asarray(part) for batch in batches for part in batch]
                 self.journal.note(place, drawn)
-            return [BatchRows(dict(zip(counts, zip(drawn[::2], drawn[1::2]))), sampling)]
+            rows: Any = dict(zip(counts, zip(drawn[::2], drawn[1::2])))  # read by NumPy
+            return [BatchRows(rows, sampling)]
         release = equation.params["release"]
         if equation.primitive is not equations.release_p:
             raise ValueError(exact_gate.PRINTED.format(release.name))

@@ -171,6 +171,7 @@ class Transport(ABC):
 class QueueTransport(Transport):
     """Queues between threads of one process.
 
+    >>> import numpy as np
     >>> between = QueueTransport()
     >>> between.send(1, Message(MessageId("r", 0, 0, "mix 1"), (np.float32(2),), "release"))
     >>> between.receive(1, MessageId("r", 0, 0, "mix 1"))
