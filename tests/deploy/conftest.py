@@ -65,7 +65,7 @@ class Hall:
             except BaseException as failure:
                 self.failures[name] = failure
 
-        threads = [threading.Thread(target=live, args=pair, daemon=True) for pair in self.parties.items()]
+        threads = [threading.Thread(target=live, args=pair, daemon=True, name=pair[0]) for pair in self.parties.items()]
         for thread in threads:
             thread.start()
         for thread in threads:
