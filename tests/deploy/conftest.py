@@ -60,8 +60,7 @@ class Hall:
 
         def live(name, party):
             try:
-                party.prepare()
-                party.run()
+                party.live()
             except BaseException as failure:
                 self.failures[name] = failure
 

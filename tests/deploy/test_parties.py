@@ -31,6 +31,21 @@ def test_five_parties_equal_the_run_on_one_machine(homes, hall, method):
     assert all(charged(folder, site) == Counter(range(20)) for site in cases.SITES)
 
 
+def stopping(calls, parties):
+    """After some calls, stop all parties."""
+    left = [calls]
+
+    def between(caller, name, data):
+        left[0] -= 1
+        if left[0] == 0:
+            for party in parties.values():
+                if party.transport is not None:
+                    party.transport.stop()
+        return data
+
+    return between
+
+
 @pytest.mark.parametrize("noise", ["simulated", "exact"])
 def test_a_run_that_was_stopped_several_times_says_the_same_bytes_and_pays_once(
     homes, hall, noise, monkeypatch, caplog
@@ -51,17 +66,8 @@ def test_a_run_that_was_stopped_several_times_says_the_same_bytes_and_pays_once(
     monkeypatch.setattr(Outbox, "after", after)
     monkeypatch.setattr(sys.modules["sottovoce.runtime.run"], "_SAVE_SECONDS", 0.0)
     for calls in (60, 90, 200, 10**9):
-        left = [calls]
-
-        def between(caller, name, data, left=left):
-            left[0] -= 1
-            if left[0] == 0:
-                for party in now.parties.values():
-                    if party.transport is not None:
-                        party.transport.stop()
-            return data
-
-        now = hall(folder, text, between=between)
+        now = hall(folder, text)
+        now.between = stopping(calls, now.parties)
         now.run()
         assert calls < 10**9 or now.failures == {}
     assert all(same)

@@ -144,7 +144,20 @@ class Administrator:
 
     def abort(self, job: str) -> None:
         """Stop a job; the sites keep what they have stored."""
-        self._do(lambda session: session.abort_job(job))
+        with suppress(Exception):  # it may have ended meanwhile, or be one that a restarted server does not run
+            self._do_once(lambda session: session.abort_job(job))
+
+    def server_since(self) -> float:
+        """Return when the server was started."""
+        return float(self._do(lambda session: session.get_system_info()).server_info.start_time)
+
+    def without_jobs(self) -> set[str]:
+        """Return the sites that are connected and run nothing, as after a restart of their process."""
+        try:
+            found = self._do_once(lambda session: session.get_client_job_status()) or []
+            return {str(one.get("client_name")) for one in found if one.get("status") == "no_jobs"}
+        except Exception:
+            return set()
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return all jobs that the server knows, the newest last."""

@@ -126,9 +126,9 @@ class FlareTransport(Transport):
             inbox.put(None)
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop asking, and answer nothing more: this is no farewell, a next process may go on."""
         self._closed.set()
-        self.outbox.end()
+        self.outbox.close()
 
     def tidy(self, drawn_before: int) -> None:
         """Remove messages that all their hearers have behind them, and draws of rounds that are stored."""

@@ -45,7 +45,7 @@ class Outbox:
         self._turn: dict[int, Place] = {}  # the last place that was said in this process, by hearer
         self._last: tuple[Message, Path] | None = None
         self._changed = threading.Condition()
-        self._ended = False
+        self._ended = self._closed = False
         for path in sorted(self._drawn.glob("*")) if self._drawn.is_dir() else ():
             for message in _drawn_in(path.read_bytes()):
                 self._known[message.id.tag] = message.values
@@ -95,7 +95,7 @@ class Outbox:
             return min((found for found in self._places.get(hearer, ()) if found > place), default=None)
 
         with self._changed:
-            self._changed.wait_for(lambda: following() is not None or self._ended, seconds)
+            self._changed.wait_for(lambda: following() is not None or self._ended or self._closed, seconds)
             found = following()
         return None if found is None else (found, self._path(hearer, found).read_bytes())
 
@@ -103,6 +103,12 @@ class Outbox:
         """Wake everybody who waits: nothing more will be said."""
         with self._changed:
             self._ended = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wake everybody who waits: this process stops here, and the next one goes on."""
+        with self._changed:
+            self._closed = True
             self._changed.notify_all()
 
     @property

@@ -7,6 +7,8 @@ anything is drawn; the ledger is charged before each step; what is said is kept 
 import hashlib
 import importlib.metadata
 import json
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +42,8 @@ from sottovoce.runtime.transport import Patience
 
 TOLD = "the number of records of each party was told to all parties, without noise"
 _MEETING = 600.0  # seconds for all sites to be there
+_ENDING = 120.0  # seconds for an earlier process of this party to end
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,24 @@ class Party:
         kit = self.home / "startup"
         self.identity = Identity(kit / "client.crt", kit / "client.key", kit / "rootCA.pem", self.policy.peers)
 
+    def live(self) -> None:
+        """Take part from the beginning to the end, or from where an earlier process stopped.
+
+        One process at a time: two would draw and say different things. An earlier one that is about to end is waited
+        for.
+        """
+        deadline = time.monotonic() + _ENDING
+        while True:
+            try:
+                with keep_for_one_run(self.folder / "run"):
+                    self.prepare()
+                    return self.run()
+            except TimeoutError as error:
+                if self.transport is not None or time.monotonic() > deadline:
+                    raise
+                _log.info("%s", error)
+                time.sleep(1.0)
+
     def prepare(self) -> None:
         """Ask the policy, and open the line to the others; no record is read."""
         self.policy.require(self.case, self.name, self.deploy.noise, self.deploy.sites)
@@ -131,10 +153,9 @@ class Party:
         if self.finished:
             return
         assert self.transport is not None
-        with keep_for_one_run(self.folder / "run"):
-            made, account = self._agreed(self.transport)
-            result, folder = self._computed(made, account, self.transport)
-            made.save(result, folder)
+        made, account = self._agreed(self.transport)
+        result, folder = self._computed(made, account, self.transport)
+        made.save(result, folder)
         row = {"name": self.name, "kind": "together", "metric": self.case.run.metric, "runs": ["run"]}
         comparison.save_plan(self.folder, f"{self.title}, {self.name}", self.order.text, (), [row])
         write_report(comparison.load(self.folder), self.folder / "report.html")

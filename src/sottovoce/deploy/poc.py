@@ -14,6 +14,7 @@ from sottovoce.experiments.runfile import RunFile
 from sottovoce.experiments.toml import dump
 from sottovoce.files import write_atomically
 
+_UNSEEN = 5.0  # seconds without a word of a job, after which it is looked whether the server was restarted
 _ATTEMPTS = 100  # of one run, each of which goes on from the sites' checkpoints
 
 
@@ -78,9 +79,10 @@ def submitted(
     job.write(folder, order.text, order.run, sites)
     for attempt in range(attempts):
         await_sites(admin, sites, revive)
+        since = admin.server_since()
         number = admin.submit(folder)
         say(f"submitted {order.run}" + (f", attempt {attempt + 1}" if attempt else ""))
-        status, why = watched(admin, number, say, revive)
+        status, why = watched(admin, number, since, say, revive)
         if status == DONE:
             return say("all sites are done")
         if why:
@@ -102,16 +104,21 @@ def await_sites(
 
 
 def watched(
-    admin: Administrator, number: str, say: Callable[[str], None], revive: Callable[[], list[str]]
+    admin: Administrator, number: str, since: float, say: Callable[[str], None], revive: Callable[[], list[str]]
 ) -> tuple[str, list[str]]:
-    """Watch a job to its end; return its status, and why sites failed by themselves."""
-    shown, why = "", list[str]()
+    """Watch a job to its end; return its status, and why sites failed by themselves. `since`: the server's start.
+
+    FLARE does not notice that a site was restarted in mid-job, and forgets jobs when its server is: such a job is
+    aborted here, so that it can be submitted again.
+    """
+    shown, why, seen = "", list[str](), time.monotonic()
     while True:
         for name in revive():
             say(f"{name} was started again")
         status = admin.status(number)
         sites = admin.where(number)
         if sites:
+            seen = time.monotonic()
             why = [said["why"] for said in sites.values() if said.get("state") == "failed"]
             line = ", ".join(f"{name} {in_words(said)}" for name, said in sites.items())
             if line != shown:
@@ -119,6 +126,11 @@ def watched(
                 shown = line
         if status.startswith("FINISHED"):
             return status, why
+        lost = {name for name, said in sites.items() if said.get("state") == "not reached"}
+        unseen = time.monotonic() - seen > _UNSEEN and admin.server_since() != since
+        if unseen or (lost and lost & admin.without_jobs()):
+            admin.abort(number)
+            return "the server or a site was restarted", why
         time.sleep(0.5)
 
 

@@ -30,7 +30,7 @@ class Site:
     """One party's end of the federation."""
 
     def __init__(self, run: str) -> None:
-        self._run, self._failure = run, ""
+        self._run, self._failure, self._paused = run, "", False
         self._party: Party | None = None
 
     @collab.init
@@ -55,7 +55,7 @@ class Site:
     def where(self) -> dict[str, Any]:
         """Say how far this party is; nothing that depends on a record."""
         if self._failure:
-            return {"state": "failed", "why": self._failure}
+            return {"state": "paused" if self._paused else "failed", "why": self._failure}
         return {"state": "starting"} if self._party is None else self._party.where()
 
     @collab.final
@@ -66,13 +66,15 @@ class Site:
             self._party.transport.close()
 
     def _live(self, home: Path, name: str, text: str) -> None:
-        try:
-            from sottovoce.deploy.party import Order, Party  # JAX takes seconds to load
+        from sottovoce.deploy.party import Order, Party  # JAX takes seconds to load
+        from sottovoce.runtime.transport import Stopped
 
-            party = Party(home, name, Order(text, self._run), self._call, self._agreed)
-            party.prepare()
-            self._party = party
-            party.run()
+        try:
+            self._party = Party(home, name, Order(text, self._run), self._call, self._agreed)
+            self._party.live()
+        except (Stopped, TimeoutError) as pause:  # nothing is wrong here: the run may be resumed
+            self._failure, self._paused = f"{name}: {pause}", True
+            _log.warning("%s", pause)
         except PermissionError as refusal:
             self._failure = str(refusal).partition(":")[0]  # what the policy allows instead stays here
             _log.warning("%s", refusal)
@@ -122,9 +124,10 @@ class Relay:
                     self._known[proxy.name] = {**proxy(timeout=_LOST).where(), "seen": time.time()}
                 except Exception:  # it may be cut off for a while; the others say whom they wait for
                     self._known[proxy.name] = {**self._known[proxy.name], "state": "not reached"}
-            failed = {name: said["why"] for name, said in self._known.items() if said["state"] == "failed"}
-            if failed:
-                raise RuntimeError(f"stopped: {'; '.join(failed.values())}")
+            ended = [said["why"] for said in self._known.values() if said["state"] in ("failed", "paused")]
+            if ended:
+                time.sleep(2.0)  # so that an administrator who watches sees why
+                raise RuntimeError(f"stopped: {'; '.join(ended)}")
             if all(said["state"] == "done" for said in self._known.values()):
                 return "done"
             time.sleep(0.5)
