@@ -1,13 +1,15 @@
 """A real federation on this machine: a server, five sites, a process per running job, mutual TLS on loopback."""
 
+import json
 import shutil
+import time
 
 import pytest
 
-from sottovoce.deploy.federation import Administrator, Federation
+from sottovoce.deploy.federation import Administrator, Federation, end, start
 from sottovoce.deploy.kits import provision
 from sottovoce.deploy.party import Order
-from sottovoce.deploy.poc import agree, free_port, submitted
+from sottovoce.deploy.poc import agree, await_sites, free_port, submitted
 from tests.deploy import cases
 
 IN_SHORT = ("DpSgd", "DpGradientTracking")
@@ -20,6 +22,12 @@ def running(tmp_path_factory):
         admin = Administrator(folder / "admin")
         yield federation, admin
         admin.close()
+
+
+def port_of(kits):
+    """The port of a federation's server."""
+    facts = json.loads((kits / "north" / "startup" / "fed_client.json").read_text())
+    return int(facts["servers"][0]["service"]["target"].rpartition(":")[2])
 
 
 def run(running, text, name, folder, say=lambda line: None):
@@ -42,3 +50,21 @@ def test_a_federation_of_five_processes_equals_the_run_on_one_machine(running, m
         running, text.replace("epsilon = 8.0", "epsilon = 8.0\nbudget = 100.0"), f"equal-{method.lower()}", tmp_path
     )
     assert cases.furthest(cases.states(kits), cases.one_machine(text)) < 1e-5
+
+
+def test_sites_without_a_certificate_of_this_federation_do_not_get_in(running, tmp_path):
+    """One with a certificate of another authority, one whose certificate is missing; the others stay connected."""
+    federation, admin = running
+    await_sites(admin, cases.SITES, federation.revive)
+    strangers = provision(["stranger", "naked"], "localhost", port_of(federation.kits), tmp_path / "foreign")
+    (strangers / "naked" / "startup" / "client.crt").unlink()
+    processes = [start(strangers / name) for name in ("stranger", "naked")]
+    try:
+        for _ in range(20):
+            time.sleep(0.5)
+            assert admin.connected() == sorted(cases.SITES)
+        said = (strangers / "stranger" / "console.log").read_text()
+        assert "CERTIFICATE_VERIFY_FAILED" in said or "cannot" in said.lower() or "fail" in said.lower()
+    finally:
+        for process in processes:
+            end(process)

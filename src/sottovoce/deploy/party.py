@@ -179,6 +179,8 @@ class Party:
         account = account_of(
             made.method, made.parts, made.steps, made.network, privacy.delta, privacy.adjacency, made.problem
         )
+        if account.report.epsilon > self.policy.epsilon:
+            raise PermissionError(f"the policy of {self.name} does not agree to epsilon {account.report.epsilon:g}")
         if self.deploy.noise == "exact":
             check_exact(account)
         mine = self._digest(account, told)

@@ -1,5 +1,7 @@
 """A whole federation on this machine, in one go: kits, processes, run, results, stop."""
 
+import csv
+import io
 import secrets
 import socket
 import time
@@ -11,9 +13,10 @@ from sottovoce.deploy.federation import DONE, Administrator, Federation
 from sottovoce.deploy.party import Order
 from sottovoce.deploy.policy import NAME
 from sottovoce.experiments.runfile import RunFile
-from sottovoce.experiments.toml import dump
+from sottovoce.experiments.toml import dump, read
 from sottovoce.files import write_atomically
 
+TABLE = "table.csv"  # a site's own, in a trial
 _UNSEEN = 5.0  # seconds without a word of a job, after which it is looked whether the server was restarted
 _ATTEMPTS = 100  # of one run, each of which goes on from the sites' checkpoints
 
@@ -21,12 +24,16 @@ _ATTEMPTS = 100  # of one run, each of which goes on from the sites' checkpoints
 def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: None) -> Path:
     """Run a file's one case on a federation of this machine; return the folder with one folder per site."""
     made, known = out / "kits", out / "run.txt"
-    order = Order(runfile.text, known.read_text() if known.exists() else new_name(runfile.title))
+    Order(runfile.text, "").case()  # refuse what is no federation before anything is made
+    text, tables = distributed(runfile)
+    order = Order(text, known.read_text() if known.exists() else new_name(runfile.title))
     sites = order.case()[2].sites
     if not made.exists():
         say("making certificates")
         kits.provision(sites, "localhost", free_port(), made)
         agree(order, made)
+        for site, table in tables.items():
+            write_atomically(made / site / TABLE, table, private=True)
     write_atomically(known, order.run.encode())
     say(f"starting a server and {len(sites)} sites")
     with Federation(made, sites) as running:
@@ -37,6 +44,36 @@ def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: N
         finally:
             admin.close()
     return made
+
+
+def distributed(runfile: RunFile) -> tuple[str, dict[str, bytes]]:
+    """Return the run file for sites with a table each, and these tables: one CSV file is split by its column `party`.
+
+    A run file on a ready-made set stays as it is: each site takes its own part of the set.
+    """
+    document = read(runfile.text)
+    path, column = next(iter(runfile.cases.values())).data.file, document["data"].pop("party", None)
+    if path is None:
+        return runfile.text, {}
+    if column is None or not path.endswith(".csv"):
+        raise ValueError(
+            "a trial on this machine splits one CSV file among the sites: give data.party, the column that says who "
+            "holds a row. Real sites have a file each (sottovoce deploy provision)"
+        )
+    with open(path, newline="") as file:
+        lines = list(csv.DictReader(file))
+    made = {}
+    for site in document["deploy"]["sites"]:
+        own = [line for line in lines if line[column] == site]
+        if not own:
+            raise ValueError(f"{path} has no row of {site!r} in its column {column}: deploy.sites must name its values")
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, [name for name in own[0] if name != column], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(own)
+        made[site] = text.getvalue().encode()
+    document["data"]["file"] = TABLE
+    return dump(document), made
 
 
 def new_name(title: str) -> str:
