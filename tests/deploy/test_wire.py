@@ -151,6 +151,8 @@ def test_calls_that_the_relay_repeats_changes_cuts_or_makes_up_are_refused(conne
             between.send(1, said(round, value=round))
             assert between.receive(1, said(round).id)[0] == round
     assert "refused" in caplog.text
+    body = said(7, value=7).to_bytes()
+    assert not any(piece in b"".join(seen) for piece in (body[-20:], b"mix 1"))  # the relay reads nothing
 
 
 def test_messages_of_a_dishonest_peer_are_refused(connect, caplog):

@@ -226,7 +226,7 @@ def test_every_kind_of_number_survives_and_a_fourth_standing_cannot_be_made():
 
 def test_arrays_of_other_shapes_or_types_are_not_heard(connect, caplog):
     """Whoever knows what to expect never computes with anything else: the sender counts as silent."""
-    between = connect(Patience(0.3))
+    between = connect(Patience(0.1))
     for values in ((np.float32(1), np.arange(4)), (np.float64(1), np.arange(3)), (np.float32(1),)):
         between.send(1, replace(said(), values=values))
         with pytest.raises(Silence), caplog.at_level(logging.WARNING):

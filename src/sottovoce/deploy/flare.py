@@ -57,7 +57,7 @@ class FlareTransport(Transport):
     ) -> None:  # fmt: skip
         super().__init__(patience, never if agreed is None else self._away)
         self._agreed, self.absences = agreed, absences
-        self._missing: set[int] = set()  # who was away when we last asked
+        self._missing: set[int] = set()  # who was away when we last asked; we ourselves, if we may have been given up
         self.me, self.names, self.run, self.outbox = me, list(names), run, outbox
         self.round = 0  # that we were last in
         self.first = 0  # the round that we start with: what is older is not asked for
@@ -146,13 +146,15 @@ class FlareTransport(Transport):
     def _take(self, hearer: int, sender: int, seconds: float | None) -> Message | None:
         self.check()
         inbox = self._ask_on(sender)
-        self.waits_for = (sender, time.time())
+        self.waits_for, began = (sender, time.time()), time.monotonic()
         try:
             message = inbox.get(timeout=seconds)
         except queue.Empty:
             return None
         finally:
             self.waits_for = None
+            if time.monotonic() - began > (self.patience.seconds or 1e9) / 2:
+                self._missing.add(self.me)
         if message is None:
             inbox.put(None)  # who asks again is told again
             self.check()
@@ -161,17 +163,24 @@ class FlareTransport(Transport):
         return message
 
     def _away(self, agent: int, round: int, silent: bool) -> bool:
-        """Ask the relay, if somebody is away or silent; on record is what it said before.
+        """Say whether an agent is away, or we are ourselves: who was silent for long may have been given up by all.
 
-        If the relay is not reached it is we who are cut off: it is asked until it answers. If it says that the silent
-        one is there, the run waits for it as long again.
+        If the relay says that a silent one is there, the run waits for it as long again.
+        """
+        mine = self._given_up(self.me, round, self.me in self._missing, False)
+        return mine or self._given_up(agent, round, silent or agent in self._missing, silent)
+
+    def _given_up(self, agent: int, round: int, unsure: bool, silent: bool) -> bool:
+        """Ask the relay, if somebody is unsure; on record is what it said before.
+
+        If the relay is not reached it is we who are cut off: it is asked until it answers.
         """
         assert self._agreed is not None
         assert self.absences is not None
         name = self.names[agent]
         if self.absences.known(name, round):
             return True
-        if not silent and agent not in self._missing:
+        if not unsure:
             return False
         while True:
             self.check()

@@ -1,11 +1,12 @@
 """Who is there in which round: the relay decides once, and everybody who asks gets the same answer.
 
 Example: "south" falls silent. A neighbour whose deadline is over asks about round 7; the relay does not reach south
-either, so south is away from round 7 on. Later south is back and catches up with what its neighbours kept for it. The
-first who asks about a round that south has reached, say 31, ends its absence: it is there from round 31 on, for all.
+either, so south is away from round 7 on. Later south is back. It asks about itself, hears that it is away, and computes
+its rounds alone, until it comes to a round that nobody was told it misses, say 31: from then on it is there, for all.
 
-In the very round in which a party leaves, its last message may have reached some neighbours and not others: the former
-have used it. From the next round on all agree.
+So in each round the same parties exchange with each other, and whoever is away exchanges with nobody: averages stay
+averages, sums stay sums. The one exception is the round in which a party leaves: its last message may have reached some
+neighbours and not others.
 """
 
 import json
@@ -29,11 +30,13 @@ class Presence:
 
     >>> seen = {"south": None}
     >>> presence = Presence(seen.get)
-    >>> presence.away("south", 7, silent=True), presence.away("south", 8, silent=False)
+    >>> presence.away("south", 7, True, "north"), presence.away("south", 8, False, "mid")
     (True, True)
-    >>> seen["south"] = 31
-    >>> presence.away("south", 31, silent=False), presence.away("south", 8, silent=False)
-    (False, True)
+    >>> seen["south"] = 7
+    >>> [presence.away("south", round, False, "south") for round in (7, 8, 9)]
+    [True, True, False]
+    >>> presence.away("south", 8, False, "north"), presence.away("south", 9, False, "north")
+    (True, False)
     """
 
     def __init__(self, round_of: Callable[[str], int | None]) -> None:
@@ -41,14 +44,14 @@ class Presence:
         self._spans: dict[str, list[_Span]] = {}
         self._lock = threading.Lock()
 
-    def away(self, name: str, round: int, silent: bool) -> bool:
-        """Decide, or repeat what was decided."""
+    def away(self, name: str, round: int, silent: bool, asker: str) -> bool:
+        """Decide, or repeat what was decided; who asks about itself is there."""
         with self._lock:
             spans = self._spans.setdefault(name, [])
             if any(span.end is not None and span.first <= round < span.end for span in spans):
                 return True
             now = spans[-1] if spans and spans[-1].end is None else None
-            seen = self._round_of(name)
+            seen = round if asker == name else self._round_of(name)
             if now is None:
                 if silent and seen is None and not any(span.end is not None and round < span.end for span in spans):
                     spans.append(_Span(round, round))

@@ -105,9 +105,9 @@ class Relay:
         self._presence = Presence(self._round_of)
 
     @collab.publish
-    def away(self, name: str, round: int, silent: bool) -> bool:
+    def away(self, name: str, round: int, silent: bool, context: Context) -> bool:
         """Say whether all go on without a site in a round."""
-        return self._presence.away(name, round, silent)
+        return self._presence.away(name, round, silent, context.caller)
 
     def _round_of(self, name: str) -> int | None:
         said = self._known.get(name, {})
