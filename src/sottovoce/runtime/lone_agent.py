@@ -10,7 +10,7 @@ releasing are stops too.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -28,9 +28,9 @@ from sottovoce.methods.base import Method
 from sottovoce.networks import Network
 from sottovoce.privacy import exact_gate
 from sottovoce.privacy.gate import Reading
-from sottovoce.runtime import mixing
 from sottovoce.runtime.answers import BatchRows, Moment
 from sottovoce.runtime.array import ArrayAnswers, Spec
+from sottovoce.runtime.exchange import Edges, Heard, edges_of, settled
 from sottovoce.runtime.interpreter import Answer, Segment, contains, play, walk
 from sottovoce.runtime.journal import NO_JOURNAL, Journal
 from sottovoce.runtime.keys import step_key
@@ -46,26 +46,6 @@ STOPS = {
 }
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["said", "weights"], meta_fields=[])
-@dataclass(frozen=True)
-class Heard:
-    """What was heard at an exchange, in the order of the senders' numbers: summed up inside the next program."""
-
-    said: Sequence[Any]
-    weights: Any
-
-    def total(self) -> jax.Array:
-        """Return the weighted sum."""
-        total = jnp.zeros_like(self.said[0])
-        for number, value in enumerate(self.said):
-            total = total + self.weights[number] * value
-        return total
-
-
-def _settled(values: Sequence[Any]) -> list[Any]:
-    return [value.total() if isinstance(value, Heard) else value for value in values]
-
-
 class Programs:
     """The compiled programs of a trace, shared by all agents and steps."""
 
@@ -74,7 +54,7 @@ class Programs:
         self._made: dict[tuple[Segment, str], Callable[..., list[Any]]] = {}
         self._alone: dict[int, Segment] = {}
         self._edges: dict[tuple[str, bool], Edges] = {}
-        self.settle, self.finish = jax.jit(_settled), jax.jit(self._finish)
+        self.settle, self.finish = jax.jit(settled), jax.jit(self._finish)
         told = contains([*trace.init.jaxpr.eqns, *trace.step.jaxpr.eqns], frozenset({equations.tell_p}))
         self.standing: Standing = "disclosure" if told else "release"  # of all messages
 
@@ -83,16 +63,16 @@ class Programs:
 
         def computed(root: Any, index: Any, t: Any, turns: Sequence[Any], records: Any, values: Any) -> list[Any]:
             now = moment(self.spec, root, index, phase, t, tuple(zip(loops, turns)), records)
-            return segment(*_settled(values), answer=ArrayAnswers(self.spec, now))
+            return segment(*settled(values), answer=ArrayAnswers(self.spec, now))
 
         made = self._made.get((segment, phase))  # to make one costs more than to run it
         return made or self._made.setdefault((segment, phase), jax.jit(computed))
 
-    def edges(self, over: str, others_only: bool) -> "Edges":
+    def edges(self, over: str, others_only: bool) -> Edges:
         """Return who talks to whom at an exchange."""
         found = self._edges.get((over, others_only))
         return found or self._edges.setdefault(
-            (over, others_only), _edges(self.spec.trace.known.network, over, others_only)
+            (over, others_only), edges_of(self.spec.trace.known.network, over, others_only)
         )
 
     def alone(self, equation: JaxprEqn) -> Segment:
@@ -103,7 +83,7 @@ class Programs:
 
     def _finish(self, state: Sequence[Any], broken: Any, t: Any) -> tuple[list[Any], Any]:
         """Return the state, and when each public leaf was first not finite."""
-        leaves = _settled(state)
+        leaves = settled(state)
         fine = jnp.array([jnp.all(jnp.isfinite(leaves[leaf])) for leaf in self.shown], bool)
         return leaves, jnp.where(fine, broken, jnp.minimum(broken, t))
 
@@ -230,7 +210,7 @@ class LoneAnswers:
         except Absent:
             return [jnp.zeros_like(value) for value in values] if over == "push" else values
 
-    def _not_heard(self, edges: "Edges") -> float:
+    def _not_heard(self, edges: Edges) -> float:
         """Return the weight of what we push to agents that all go on without: we keep it, so that sums stay."""
         away = [hearer for hearer in edges.hearers[self.me] if self.transport.away(hearer, self.t, False)]
         return sum(float(edges.weights[hearer][edges.senders[hearer].index(self.me)]) for hearer in away)
@@ -255,27 +235,6 @@ class LoneAnswers:
         for k in range(times):
             carry = turn(k, carry)
         return carry
-
-
-@dataclass(frozen=True)
-class Edges:
-    """Per agent: who hears it (itself apart), whom it hears, in the order of their numbers, and with which weights."""
-
-    hearers: list[list[int]]
-    senders: list[list[int]]
-    weights: list[np.ndarray]
-
-
-def _edges(network: Network, over: str, others_only: bool) -> Edges:
-    lists = mixing.neighbours(network, over, others_only)
-    kept = [weights != 0 for weights in lists.weights]
-    senders = [row[used].tolist() for row, used in zip(lists.senders, kept)]
-    hearers: list[list[int]] = [[] for _ in senders]
-    for hearer, heard in enumerate(senders):
-        for sender in heard:
-            if sender != hearer:
-                hearers[sender].append(hearer)
-    return Edges(hearers, senders, [weights[used] for weights, used in zip(lists.weights, kept)])
 
 
 @dataclass(frozen=True)
