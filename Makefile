@@ -35,7 +35,7 @@ $(DEPLOY): $(STAMP)
 	@touch $@
 
 test-deploy: $(DEPLOY) ## a federation of five processes on this machine (under five minutes)
-	$(BIN)/python -m pytest -m "not slow" src/sottovoce/deploy tests/deploy
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" src/sottovoce/deploy tests/deploy
 
 test-all: $(DEPLOY) ## the long ones too
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

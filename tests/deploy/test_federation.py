@@ -68,3 +68,22 @@ def test_sites_without_a_certificate_of_this_federation_do_not_get_in(running, t
     finally:
         for process in processes:
             end(process)
+
+
+def test_an_administrator_cannot_look_into_a_site(running):
+    """FLARE's own defaults would let it read files in a site's folder: the policy, the ledger, the checkpoints."""
+    federation, admin = running
+    await_sites(admin, cases.SITES, federation.revive)
+    secret = federation.kits / "north" / "secret.txt"
+    secret.write_text("for north alone")
+    for look in (
+        lambda session: session.cat_target("north", file="secret.txt"),
+        lambda session: session.ls_target("north"),
+    ):
+        try:
+            shown = str(admin._do_once(look))
+        except Exception as refusal:
+            shown = str(refusal)
+        assert "for north alone" not in shown
+        assert "secret.txt" not in shown
+        assert "auth" in shown.lower()

@@ -46,7 +46,7 @@ def stopping(calls, parties):
     return between
 
 
-@pytest.mark.parametrize("noise", ["simulated", "exact"])
+@pytest.mark.parametrize("noise", ["exact", pytest.param("simulated", marks=pytest.mark.slow)])
 def test_a_run_that_was_stopped_several_times_says_the_same_bytes_and_pays_once(
     homes, hall, noise, monkeypatch, caplog
 ):

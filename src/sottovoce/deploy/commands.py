@@ -167,7 +167,7 @@ def status(admin: Admin) -> None:
     try:
         console.print(f"connected: {', '.join(session.connected()) or 'nobody'}", highlight=False)
         for job in session.jobs():
-            console.print(f"{escape(str(job['job_name']))}: {job['status']}", highlight=False)
+            console.print(f"{escape(str(job['name']))}: {job['status']}", highlight=False)
             if str(job["status"]).startswith("RUNNING"):
                 for name, said in session.where(str(job["job_id"])).items():
                     since = f" since {time.time() - said['since']:.0f} s" if said.get("since") else ""
@@ -190,7 +190,7 @@ def stop(admin: Admin) -> None:
         for job in session.jobs():
             if not str(job["status"]).startswith("FINISHED"):
                 session.abort(str(job["job_id"]))
-                console.print(f"stopped {escape(str(job['job_name']))}", highlight=False)
+                console.print(f"stopped {escape(str(job['name']))}", highlight=False)
     finally:
         session.close()
 
@@ -207,8 +207,14 @@ def fingerprint(kit: Kit) -> None:
 
 
 def _needed() -> None:
-    """Say what to install, if FLARE is not there."""
+    """Say what to install, if FLARE is not there; and end like after Ctrl-C when the system asks for it (SIGTERM)."""
     import importlib.util
+    import signal
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
 
     if importlib.util.find_spec("nvflare") is None:
         raise ValueError("a federation needs NVIDIA FLARE: pip install 'sottovoce[deploy]'")

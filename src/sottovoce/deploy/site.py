@@ -67,6 +67,7 @@ class Site:
 
     def _live(self, home: Path, name: str, text: str) -> None:
         from sottovoce.deploy.party import Order, Party  # JAX takes seconds to load
+        from sottovoce.privacy.ledger import BudgetExceeded
         from sottovoce.runtime.transport import Stopped
 
         try:
@@ -75,6 +76,9 @@ class Site:
         except (Stopped, TimeoutError) as pause:  # nothing is wrong here: the run may be resumed
             self._failure, self._paused = f"{name}: {pause}", True
             _log.warning("%s", pause)
+        except BudgetExceeded as refusal:
+            self._failure = f"the budget of {name} does not allow this run"
+            _log.warning("%s", refusal)
         except PermissionError as refusal:
             self._failure = str(refusal).partition(":")[0]  # what the policy allows instead stays here
             _log.warning("%s", refusal)
