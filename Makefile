@@ -8,7 +8,7 @@ export JAX_PLATFORMS ?= cpu
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 
-.PHONY: dist first-report setup demo test test-all soak lint format bench bench-peers docs lock clean help
+.PHONY: dist first-report setup demo test test-deploy test-all soak lint format bench bench-peers docs lock clean help
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -26,9 +26,18 @@ demo: $(STAMP) ## the main job on embedded data: a table and demo/report.html
 
 # Nearly all of its time is compilation, so `make test` asks the compiler for little; `make test-all` runs as users do.
 test: $(STAMP) ## every test that stands in a few minutes
-	JAX_DISABLE_MOST_OPTIMIZATIONS=true $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	JAX_DISABLE_MOST_OPTIMIZATIONS=true $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not deploy"
 
-test-all: $(STAMP) ## the long ones too
+DEPLOY := .venv/.deploy
+$(DEPLOY): $(STAMP)
+	@echo "Adding NVIDIA FLARE to .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,deploy]'
+	@touch $@
+
+test-deploy: $(DEPLOY) ## a federation of five processes on this machine (under five minutes)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" src/sottovoce/deploy tests/deploy
+
+test-all: $(DEPLOY) ## the long ones too
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 soak: $(STAMP) ## interrupts, kills, pairs, damaged files and full disks at full count

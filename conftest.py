@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import importlib.util
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,8 @@ collect_ignore = [] if find_spec("private_set_intersection") else ["src/sottovoc
 
 jax.config.update("jax_num_cpu_devices", 2)
 
+if importlib.util.find_spec("nvflare") is None:  # pip install 'sottovoce[deploy]'
+    collect_ignore_glob = [f"src/sottovoce/deploy/{name}.py" for name in ("site", "kits", "federation", "poc")]
 _ROOM = 900 * 2**20  # bytes that a test process may hold before it forgets compiled programs
 
 
@@ -21,6 +24,8 @@ _ROOM = 900 * 2**20  # bytes that a test process may hold before it forgets comp
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the tests of a file to one worker, unless they say otherwise: its programs are then compiled once."""
     for item in items:
+        if item.path.parent.name == "deploy":
+            item.add_marker(pytest.mark.deploy)
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
 

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sottovoce.commands import Quick, RunFilePath, Set, check, init, predict, say_replaced
+from sottovoce.deploy.commands import app as deploy
 
 if TYPE_CHECKING:
     from sottovoce.experiments.execute import Setup
@@ -59,6 +60,7 @@ app = typer.Typer(
 )
 ledgers = typer.Typer(help="Show what has been spent.", no_args_is_help=True)
 app.add_typer(ledgers, name="ledger")
+app.add_typer(deploy, name="deploy")
 console = Console()
 notes = Console(stderr=True, highlight=False)
 

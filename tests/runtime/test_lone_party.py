@@ -138,8 +138,8 @@ def test_what_crosses_is_head_outputs_gradients_and_scalars_and_nothing_else():
         seen[what, message.standing, shapes] = seen.get((what, message.standing, shapes), 0) + 1
     lower, upper, numbers = ((copies, batch, CLASSES),), ((batch, CLASSES),), ((METHOD.directions,),)
     assert seen == {
-        ("facts", "release", None): 1,
-        ("agreement", "release", None): 1,
+        ("facts", "public", None): 1,
+        ("agreement", "public", None): 1,
         ("outputs", "disclosure", lower): STEPS * METHOD.inner_steps,
         ("gradients", "disclosure", lower): STEPS * METHOD.inner_steps,  # of open labels
         ("outputs", "disclosure", upper): STEPS,
@@ -248,7 +248,7 @@ def test_a_message_that_does_not_fit_is_refused_and_not_computed_with(wrong, me)
 @pytest.mark.parametrize("wrong", [b"no json", b"[1]", b'"' + b"x" * 70000 + b'"'])
 def test_facts_that_are_none_are_refused(wrong):
     transport = QueueTransport(Patience(20.0))
-    transport.send(ACTIVE, Message(MessageId("", 0, 0, "facts"), (np.frombuffer(wrong, np.uint8),), "release"))
+    transport.send(ACTIVE, Message(MessageId("", 0, 0, "facts"), (np.frombuffer(wrong, np.uint8),), "public"))
     with pytest.raises(ValueError, match="facts of agent 0 in round 0 was refused"):
         two()[ACTIVE].begin(transport)
 

@@ -5,11 +5,13 @@ import logging
 import socket
 import threading
 import time
+from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.runtime import socket_transport
+from sottovoce.runtime import frames, socket_transport
 from sottovoce.runtime.socket_transport import SocketTransport, listen
 from sottovoce.runtime.transport import (
     Message,
@@ -81,8 +83,8 @@ class Sockets:
     def send(self, hearer, message):
         self.of[message.id.sender].send(hearer, message)
 
-    def receive(self, hearer, wanted):
-        return self.of[hearer].receive(hearer, wanted)
+    def receive(self, hearer, wanted, like=None):
+        return self.of[hearer].receive(hearer, wanted, like)
 
     def leave(self, agent):
         self.of[agent].leave(agent)
@@ -175,26 +177,33 @@ def test_a_stop_ends_sending_and_waiting(connect):
 
 
 def with_id(**changed):
-    head, _, body = said(sender=2, tag="secret").to_bytes().partition(b"\n")
-    facts = json.loads(head)
-    return b"\n".join([json.dumps({**facts, "id": {**facts["id"], **changed}}).encode(), body])
+    message = said(sender=2, tag="secret")
+    return replace(message, id=replace(message.id, **changed)).to_bytes()
 
 
-def shaped(shape):
-    return (
-        json.dumps({"id": said().id.__dict__, "standing": "release", "arrays": [["float32", shape]]}).encode() + b"\n"
-    )
+def changed(at, new, message=None):
+    """Return a frame with some bytes of its head replaced."""
+    data = (message or said()).to_bytes()
+    return data[:at] + new + data[at + len(new) :]
 
 
+HEAD = frames._HEAD.size + len("r" + "mix 1")  # where the first array is described
+FLAG = Message(said().id, (np.array([True, False]),), "release")
 MALFORMED = {
+    "empty": b"",
     "short": said().to_bytes()[:-1],
     "long": said().to_bytes() + b"x",
     "no head": said().to_bytes()[5:],
-    "round": with_id(round="3"),
-    "tag": with_id(tag=["a"]),
-    "deep": b"[" * 100_000,
-    "huge": shaped([10**30]),
-    "negative": shaped([-1]),
+    "magic": changed(0, b"X"),
+    "version": changed(4, b"\0\x63"),
+    "standing": changed(6, b"\x03"),  # a fourth reason to leave
+    "arrays": changed(7, b"\xff\xff"),
+    "length of the tag": changed(23, b"\xff\xff"),
+    "kind of number": changed(HEAD, b"\x63"),
+    "axes": changed(HEAD + 1, b"\xff"),
+    "huge": changed(HEAD + 4, b"\xff" * 8),
+    "no text": changed(frames._HEAD.size, b"\xff"),
+    "truth value": FLAG.to_bytes()[:-1] + b"\2",
     "pickle": b"\x80\x04cos\nsystem\n(S'true'\ntR.",
 }
 
@@ -203,6 +212,26 @@ MALFORMED = {
 def test_bytes_that_are_no_message_are_refused(data):
     with pytest.raises(ValueError, match="these bytes are no message"):
         Message.from_bytes(data)
+
+
+def test_every_kind_of_number_survives_and_a_fourth_standing_cannot_be_made():
+    values = [np.zeros((2, 3), kind) for kind in ("bool", "int64", "uint8", "float16", "float64")] + [
+        jnp.ones(2, "bfloat16")
+    ]
+    back = Message.from_bytes(Message(said().id, values, "public").to_bytes())
+    assert [(one.dtype, one.shape) for one in back.values] == [(one.dtype, one.shape) for one in values]
+    with pytest.raises(ValueError, match="standing is 'secret'"):
+        Message(said().id, (), "secret")
+
+
+def test_arrays_of_other_shapes_or_types_are_not_heard(connect, caplog):
+    """Whoever knows what to expect never computes with anything else: the sender counts as silent."""
+    between = connect(Patience(0.1))
+    for values in ((np.float32(1), np.arange(4)), (np.float64(1), np.arange(3)), (np.float32(1),)):
+        between.send(1, replace(said(), values=values))
+        with pytest.raises(Silence), caplog.at_level(logging.WARNING):
+            between.receive(1, said().id, said().values)
+    assert "other shapes or types" in caplog.text
 
 
 def test_a_message_of_another_run_is_not_heard_by_queues():
@@ -284,8 +313,8 @@ def test_a_new_connection_takes_the_place_of_the_senders_old_one(three):
 
 
 def test_a_message_over_the_limit_is_not_sent(three):
-    three[0].limit = 100
-    with pytest.raises(ValueError, match=r"mix 1 of agent 0 in round 0 has \d+ bytes, over the limit of 100"):
+    three[0].limit = 50
+    with pytest.raises(ValueError, match=r"mix 1 of agent 0 in round 0 has \d+ bytes, over the limit of 50"):
         three[0].send(1, said())
 
 

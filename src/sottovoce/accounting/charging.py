@@ -71,6 +71,11 @@ class Charging:
             name = f"agent {self.account.population.names[agent]}"
             ledger.require(budget, replaced, self._planned(planned, agent), name)
 
+    def require_own(self, agent: int, budget: Budget) -> None:
+        """Refuse what would bring one agent over its budget: what its own ledger holds of other runs counts too."""
+        planned = self._planned(range(self.account.steps), agent)
+        self.own[agent].require(budget, self.run, planned, f"agent {self.account.population.names[agent]}")
+
     def ensure(self, stop: int, every: int) -> None:
         """Charge what a resumed run has released before step `stop`, if a ledger does not hold it yet."""
         if self.shared is not None:

@@ -148,7 +148,7 @@ class RowsSetup(Setup):
     def _devices(self) -> int:
         return self.case.run.devices if len(self.parts) > 1 else 1
 
-    def _judge(self) -> Evaluate:
+    def judge(self) -> Evaluate:
         """Return metrics on test records and, if wanted, on some training records of every party, the loss first."""
         on_test = self.task.metrics(self.test) if self.test is not None else lambda *variables: {}
         if (count := self.case.run.train) is None:
@@ -170,7 +170,7 @@ class RowsSetup(Setup):
             raise ValueError("select.metric: " + unknown("metric", self.case.select.metric, self._metrics()))
 
     def _metrics(self) -> list[str]:
-        return list(jax.eval_shape(self._judge(), *objectives.start(self.task.problem)))
+        return list(jax.eval_shape(self.judge(), *objectives.start(self.task.problem)))
 
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""
@@ -182,7 +182,7 @@ class RowsSetup(Setup):
             steps=self.steps,
             network=self.network,
             seed=seed,
-            evaluate=self._judge(),
+            evaluate=self.judge(),
             every=how.every,
             out=out,
             resume=resume,
@@ -215,8 +215,11 @@ class RowsSetup(Setup):
         return Budget(privacy.budget, privacy.delta, check_adjacency(self.account.adjacency))
 
 
-def setup(case: Case, draws: bool = True) -> Setup:
-    """Build a case, and calibrate it if it names an epsilon; nothing is run.
+Loaded = tuple[list[Any], Any, tasks.Shape]  # the parties' parts, test records, and what a task may know of them
+
+
+def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> Setup:
+    """Build a case, and calibrate it if it names an epsilon; nothing is run. `loaded` takes the place of its [data].
 
     Without `draws`, ranges and lists that are to be bought have stand-ins, and nothing about private rows is learned.
 
@@ -245,7 +248,7 @@ def setup(case: Case, draws: bool = True) -> Setup:
     method = None if chosen else build.method(case.method, calibrated=calibrated)
     if case.data.file is None:
         build.network(case.network, case.data.agents)  # before records are loaded, which may take long
-    parts, test, shape = build.records(case.data, draws)
+    parts, test, shape = build.records(case.data, draws) if loaded is None else loaded
     judges = None
     if case.select is not None:
         parts, judges = choice.apart(case, parts)

@@ -84,6 +84,12 @@
     validation = 0.2        # share of the private rows for scores
     trials = 6              # on average; default: twice the variants
 
+    [deploy]                # across organisations: sottovoce deploy --help
+    sites = ["a", "b"]      # one party each, in the network's order
+    noise = "exact"         # simulated: only to compare with one machine
+    deadline = 600          # seconds that a silent party is waited for
+    absent = "pause"        # then stop and wait to be resumed, or "go on"
+
     [[variant]]             # any number; each changes some of the above
     name = "epsilon 4"
     privacy.epsilon = 4.0
@@ -239,6 +245,22 @@ class SelectTable(_Closed):
     trials: Annotated[Number, Field(ge=1, le=10**6)] | None = None
 
 
+class DeployTable(_Closed):
+    """Which sites take part in a federation, and how they wait for each other."""
+
+    sites: Annotated[list[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")]], Field(min_length=1)]
+    noise: Literal["exact", "simulated"] = "exact"
+    deadline: Positive = 600.0
+    absent: Literal["pause", "go on"] = "pause"
+
+    @field_validator("sites")
+    @classmethod
+    def _different(cls, sites: list[str]) -> list[str]:
+        if len({site.lower() for site in sites}) < len(sites) or "server" in sites:
+            raise PydanticCustomError("sites", "give each site a name of its own, and none the name server")
+        return sites
+
+
 class Case(_Closed):
     """One complete configuration."""
 
@@ -251,6 +273,7 @@ class Case(_Closed):
     privacy: Privacy = Privacy()
     compare: Compare = Compare()
     select: SelectTable | None = None
+    deploy: DeployTable | None = None
 
     @field_validator("method", mode="before")
     @classmethod

@@ -55,7 +55,7 @@ def agree(
 
 def _say(transport: Transport, hearer: int, name: MessageId, words: Any) -> None:
     said = np.frombuffer(json.dumps(words).encode(), np.uint8)
-    transport.send(hearer, Message(name, (said,), "release"))  # public: it follows from nothing private
+    transport.send(hearer, Message(name, (said,), "public"))  # public: it follows from nothing private
 
 
 def _heard(transport: Transport, me: int, name: MessageId, kind: type) -> Any:

@@ -10,7 +10,7 @@ releasing are stops too.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -28,14 +28,15 @@ from sottovoce.methods.base import Method
 from sottovoce.networks import Network
 from sottovoce.privacy import exact_gate
 from sottovoce.privacy.gate import Reading
-from sottovoce.runtime import mixing
 from sottovoce.runtime.answers import BatchRows, Moment
 from sottovoce.runtime.array import ArrayAnswers, Spec
+from sottovoce.runtime.exchange import Edges, Heard, edges_of, settled
 from sottovoce.runtime.interpreter import Answer, Segment, contains, play, walk
+from sottovoce.runtime.journal import NO_JOURNAL, Journal
 from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.layout import Layout, alone, lay_out
 from sottovoce.runtime.place import NEVER, public
-from sottovoce.runtime.transport import Message, MessageId, Standing, Transport
+from sottovoce.runtime.transport import Absent, Message, MessageId, Standing, Transport
 
 NoiseSource = Literal["simulated", "discrete"]
 Turns = tuple[tuple[JaxprEqn, Any], ...]  # the loops that a moment is in, and their turns
@@ -43,26 +44,6 @@ STOPS = {
     "simulated": frozenset({equations.mix_p}),
     "discrete": equations.OURS - {equations.key_p, equations.loop_p},
 }
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["said", "weights"], meta_fields=[])
-@dataclass(frozen=True)
-class Heard:
-    """What was heard at an exchange, in the order of the senders' numbers: summed up inside the next program."""
-
-    said: Sequence[Any]
-    weights: Any
-
-    def total(self) -> jax.Array:
-        """Return the weighted sum."""
-        total = jnp.zeros_like(self.said[0])
-        for number, value in enumerate(self.said):
-            total = total + self.weights[number] * value
-        return total
-
-
-def _settled(values: Sequence[Any]) -> list[Any]:
-    return [value.total() if isinstance(value, Heard) else value for value in values]
 
 
 class Programs:
@@ -73,7 +54,7 @@ class Programs:
         self._made: dict[tuple[Segment, str], Callable[..., list[Any]]] = {}
         self._alone: dict[int, Segment] = {}
         self._edges: dict[tuple[str, bool], Edges] = {}
-        self.settle, self.finish = jax.jit(_settled), jax.jit(self._finish)
+        self.settle, self.finish = jax.jit(settled), jax.jit(self._finish)
         told = contains([*trace.init.jaxpr.eqns, *trace.step.jaxpr.eqns], frozenset({equations.tell_p}))
         self.standing: Standing = "disclosure" if told else "release"  # of all messages
 
@@ -82,16 +63,16 @@ class Programs:
 
         def computed(root: Any, index: Any, t: Any, turns: Sequence[Any], records: Any, values: Any) -> list[Any]:
             now = moment(self.spec, root, index, phase, t, tuple(zip(loops, turns)), records)
-            return segment(*_settled(values), answer=ArrayAnswers(self.spec, now))
+            return segment(*settled(values), answer=ArrayAnswers(self.spec, now))
 
         made = self._made.get((segment, phase))  # to make one costs more than to run it
         return made or self._made.setdefault((segment, phase), jax.jit(computed))
 
-    def edges(self, over: str, others_only: bool) -> "Edges":
+    def edges(self, over: str, others_only: bool) -> Edges:
         """Return who talks to whom at an exchange."""
         found = self._edges.get((over, others_only))
         return found or self._edges.setdefault(
-            (over, others_only), _edges(self.spec.trace.known.network, over, others_only)
+            (over, others_only), edges_of(self.spec.trace.known.network, over, others_only)
         )
 
     def alone(self, equation: JaxprEqn) -> Segment:
@@ -102,7 +83,7 @@ class Programs:
 
     def _finish(self, state: Sequence[Any], broken: Any, t: Any) -> tuple[list[Any], Any]:
         """Return the state, and when each public leaf was first not finite."""
-        leaves = _settled(state)
+        leaves = settled(state)
         fine = jnp.array([jnp.all(jnp.isfinite(leaves[leaf])) for leaf in self.shown], bool)
         return leaves, jnp.where(fine, broken, jnp.minimum(broken, t))
 
@@ -134,6 +115,7 @@ class LoneAnswers:
     transport: Transport
     noise: NoiseSource
     run: str
+    journal: Journal = NO_JOURNAL
     turns: Turns = ()
     compiled: ClassVar[bool] = True  # each piece between two stops is a program of its own
 
@@ -165,15 +147,23 @@ class LoneAnswers:
         return self.programs.between(segment, self.phase, loops)(*here, dict(records), values)
 
     def exact(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
-        """Answer as deployed: secret coins, whole-number sums, exact noise."""
-        spec = self.programs.spec
+        """Answer as deployed: secret coins, whole-number sums, exact noise; each is drawn once (`Journal`)."""
+        spec, place = self.programs.spec, f"{self.t} {self.tag(equation)}"
         counts = {level: int(n[self.me]) for level, n in sorted(spec.trace.known.population.counts.items())}
+        drawn = self.journal.recall(place)
         if equation.primitive is equations.sample_p:
             sampling = equation.params["sampling"]
-            return [BatchRows({level: exact_gate.draw(sampling, n, self.t) for level, n in counts.items()}, sampling)]
+            if drawn is None:
+                batches = [exact_gate.draw(sampling, n, self.t) for n in counts.values()]
+                drawn = [np.asarray(part) for batch in batches for part in batch]
+                self.journal.note(place, drawn)
+            rows: Any = dict(zip(counts, zip(drawn[::2], drawn[1::2])))  # read by NumPy
+            return [BatchRows(rows, sampling)]
         release = equation.params["release"]
         if equation.primitive is not equations.release_p:
             raise ValueError(exact_gate.PRINTED.format(release.name))
+        if drawn is not None:
+            return list(drawn)
         asked = equation.params["asked"]
         batch, leaves, closed_over = asked.split(values)
         readings = []
@@ -181,24 +171,49 @@ class LoneAnswers:
             whole = batch.sampling.denominator(counts[function.level], self.t)
             readings.append(Reading(self.records[function.level], function, given, batch.rows[function.level], whole))
         at = jax.tree.unflatten(asked.structure, leaves)
-        return jax.tree.leaves(exact_gate.release(readings, at, release, self.t, self.me, spec.chunk))
+        noised = jax.tree.leaves(exact_gate.release(readings, at, release, self.t, self.me, spec.chunk))
+        self.journal.note(place, noised)
+        return noised
+
+    def tag(self, equation: JaxprEqn) -> str:
+        """Return the name of an equation's turn within the step."""
+        turns = "".join(f", turn {turn}" for _, turn in self.turns)
+        what = equation.params.get("over", equation.primitive.name)
+        return f"{self.phase}: {what} {equation.params['number']}{turns}"
 
     def mix(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Send to those who hear, wait for those who are heard; the sum is part of the next program."""
         over, others_only = equation.params["over"], equation.params["others_only"]
         edges = self.programs.edges(over, others_only)
-        turns = "".join(f", turn {turn}" for _, turn in self.turns)
-        tag = f"{self.phase}: {over} {equation.params['number']}{turns}"
-        mine = Message(MessageId(self.run, self.t, self.me, tag), tuple(values), self.programs.standing)
+        mine = Message(MessageId(self.run, self.t, self.me, self.tag(equation)), tuple(values), self.programs.standing)
         for hearer in edges.hearers[self.me]:
             self.transport.send(hearer, mine)
         said = [
-            values if sender == self.me else self.transport.receive(self.me, replace(mine.id, sender=sender))
+            values if sender == self.me else self._heard(replace(mine.id, sender=sender), values, over)
             for sender in edges.senders[self.me]
         ]
+        weights = edges.weights[self.me]
+        if over == "push" and (kept := self._not_heard(edges)):
+            said, weights = [*said, values], np.append(weights, np.float32(kept))
         if not said:
             return [jnp.zeros_like(value) for value in values]
-        return [Heard(list(heard), edges.weights[self.me]) for heard in zip(*said)]
+        return [Heard(list(heard), weights) for heard in zip(*said)]
+
+    def _heard(self, wanted: MessageId, values: list[Any], over: str) -> Sequence[Any]:
+        """Wait for what a sender says; if all go on without it, return what stands for it.
+
+        That is what we say ourselves, so its weight goes to our own value: rows and columns of `mix` still sum to one.
+        What is pushed along edges is kept by who would have sent it (`_not_heard`), so nothing stands for it here.
+        """
+        try:
+            return self.transport.receive(self.me, wanted, values)
+        except Absent:
+            return [jnp.zeros_like(value) for value in values] if over == "push" else values
+
+    def _not_heard(self, edges: Edges) -> float:
+        """Return the weight of what we push to agents that all go on without: we keep it, so that sums stay."""
+        away = [hearer for hearer in edges.hearers[self.me] if self.transport.away(hearer, self.t, False)]
+        return sum(float(edges.weights[hearer][edges.senders[hearer].index(self.me)]) for hearer in away)
 
     def loop(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Run the turns one by one: messages inside must really be sent."""
@@ -223,33 +238,12 @@ class LoneAnswers:
 
 
 @dataclass(frozen=True)
-class Edges:
-    """Per agent: who hears it (itself apart), whom it hears, in the order of their numbers, and with which weights."""
-
-    hearers: list[list[int]]
-    senders: list[list[int]]
-    weights: list[np.ndarray]
-
-
-def _edges(network: Network, over: str, others_only: bool) -> Edges:
-    lists = mixing.neighbours(network, over, others_only)
-    kept = [weights != 0 for weights in lists.weights]
-    senders = [row[used].tolist() for row, used in zip(lists.senders, kept)]
-    hearers: list[list[int]] = [[] for _ in senders]
-    for hearer, heard in enumerate(senders):
-        for sender in heard:
-            if sender != hearer:
-                hearers[sender].append(hearer)
-    return Edges(hearers, senders, [weights[used] for weights, used in zip(lists.weights, kept)])
-
-
-@dataclass(frozen=True)
 class LoneAgent:
     """One agent: its program, its own records and its key.
 
     `pay(agent, t)` is called before `init` (with step 0) and before each step, so that a deployed agent charges its own
     ledger before it releases anything; to pay twice for a step is to pay once. `observe` may wrap the agent's answers,
-    for an audit. Messages carry the name `run`.
+    for an audit. Messages carry the name `run`. With a `journal`, exact noise that was drawn is not drawn again.
     """
 
     me: int
@@ -260,6 +254,7 @@ class LoneAgent:
     pay: Callable[[int, int], None] = lambda agent, t: None
     observe: Callable[[LoneAnswers], Answer] = lambda answers: answers
     run: str = ""
+    journal: Journal = NO_JOURNAL
 
     @classmethod
     def of(
@@ -314,7 +309,9 @@ class LoneAgent:
         transport.check()
         trace = self.programs.spec.trace
         closed = trace.init if phase == "init" else trace.step
-        own = LoneAnswers(self.me, phase, t, self.root, self.records, self.programs, transport, self.noise, self.run)
+        own = LoneAnswers(
+            self.me, phase, t, self.root, self.records, self.programs, transport, self.noise, self.run, self.journal
+        )
         answer = self.observe(own)
         stops = STOPS[self.noise] if answer is own else equations.OURS  # an observer wants to see each answer
         return play(walk(closed.jaxpr, closed.consts, arguments, True, stops, own.compute), answer)

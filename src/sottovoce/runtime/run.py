@@ -270,7 +270,7 @@ def _simulated(
     spread = company.count * devices > 1
     layout = lay_out(data, Grid(devices).held(account.population.parties) if spread else None)
     checks.finite(layout)
-    program = f"{account.trace.fingerprint}|{described(account.method)}|{_network_digest(account.network)}"
+    program = program_of(account)
     said = f"{SIMULATED if seed is not None else SECRET} (noise='discrete' is exact)"
     report = account.statement
     if report.private:
@@ -313,17 +313,7 @@ def _deployed(
         raise ValueError("deployed agents keep a ledger each: give a list, ledger=[sv.Ledger(path), ...]")
     if performance.devices > 1:
         raise ValueError("discrete noise runs on threads: leave out devices")
-    for charge in account.charges:
-        if charge.sampling is None:
-            raise ValueError(exact_gate.PRINTED.format(charge.release.name))
-        if not charge.release.private:
-            raise ValueError(f"release {charge.release.name!r} has no clip or no noise: discrete noise needs both")
-    if account.population.facts.simulated:
-        raise ValueError(
-            "ranges or lists of the table were bought with a seed, which simulates: leave seed out of sv.NoisyCounts"
-        )
-    if not account.report.private:
-        raise ValueError(f"discrete noise is for runs that guarantee something: {account.report.statement()}")
+    check_exact(account)
     layout = lay_out(data)
     checks.finite(layout)
 
@@ -347,7 +337,7 @@ def _deployed(
             folder.name,
         )
         identity = _identity(account, own_digests(layout), folder, every, noise="discrete")
-        return Job(place, _as_drawn(account), identity, lambda start, stop: None, starting)  # agents pay by themselves
+        return Job(place, as_drawn(account), identity, lambda start, stop: None, starting)  # agents pay by themselves
 
     return job
 
@@ -393,7 +383,7 @@ def _identity(account: Account, digests: Sequence[bytes], folder: RunFolder, eve
         "method": described(account.method),
         "steps": account.steps,
         "every": every,
-        "network": f"{network.name}/{_network_digest(network)}",
+        "network": f"{network.name}/{network_digest(network)}",
         "program": account.trace.fingerprint,
         "records": folder.seal([np.frombuffer("".join(one for own in sealed for one in own).encode(), np.uint8)]),
         **how,
@@ -423,11 +413,32 @@ def _seed_of_table(seed: int | None) -> int:
     return seed
 
 
-def _network_digest(network: Network) -> str:
+def program_of(account: Account) -> str:
+    """Return what is computed, as text: the same in every process and on every machine."""
+    return f"{account.trace.fingerprint}|{described(account.method)}|{network_digest(account.network)}"
+
+
+def check_exact(account: Account) -> None:
+    """Refuse a run that exact noise cannot serve: printed designs, and releases without clip or noise."""
+    for charge in account.charges:
+        if charge.sampling is None:
+            raise ValueError(exact_gate.PRINTED.format(charge.release.name))
+        if not charge.release.private:
+            raise ValueError(f"release {charge.release.name!r} has no clip or no noise: discrete noise needs both")
+    if account.population.facts.simulated:
+        raise ValueError(
+            "ranges or lists of the table were bought with a seed, which simulates: leave seed out of sv.NoisyCounts"
+        )
+    if not account.report.private:
+        raise ValueError(f"discrete noise is for runs that guarantee something: {account.report.statement()}")
+
+
+def network_digest(network: Network) -> str:
+    """Return a digest of all weights."""
     return digest([matrix.tocsr() for _, matrix in sorted(network.matrices.items())])[:16]
 
 
-def _as_drawn(account: Account) -> PrivacyReport:
+def as_drawn(account: Account) -> PrivacyReport:
     """Return the report with each release as it is drawn, for the first agent at the first step."""
     events = []
     for charge in account.charges:

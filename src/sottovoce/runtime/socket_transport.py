@@ -27,7 +27,7 @@ from sottovoce.runtime.transport import Message, Patience, QueueTransport, Silen
 
 Address = tuple[str, int]
 Purpose = Literal["messages", "leave", "stop"]
-PROTOCOL = 1  # raised when frames change
+PROTOCOL = 2  # raised when frames change
 LIMIT = 1 << 28  # bytes per frame: 64 million numbers
 _GREETING = 1 << 12  # bytes: more is no greeting
 _YES, _NO = b"+", b"-"

@@ -2,28 +2,36 @@
 
 A transport knows nothing of methods or records. What it carries is what `mix` says, which an agent may let go of: see
 `Standing`. Example: agent 2 sends `Message(MessageId("run", 7, 2, "mix 4"), ...)` to agent 3; agent 3 asks for exactly
-this id, so a message that comes twice, late or out of turn does no harm.
+this id, so a message that comes twice, late or out of turn does no harm. `sottovoce.runtime.frames` has the bytes.
 
 A driver implements `_put`, `_take`, `leave`, `stop` and `check`. `QueueTransport`, between threads, is the first,
 `SocketTransport` (`sottovoce.runtime.socket_transport`), between processes, the second.
 """
 
-import json
-import math
+import logging
 import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
-from typing import Any, Literal, final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
 
-import jax
-import numpy as np
+from sottovoce.runtime.frames import Message, MessageId, Standing, fits
 
-Standing = Literal["release", "disclosure"]
-"""Why a message may leave: it follows from releases that the ledger holds (or from nothing private), or it discloses
-private state with noise, as printed designs do."""
+__all__ = [
+    "Absent",
+    "Message",
+    "MessageId",
+    "Patience",
+    "PeerGone",
+    "QueueTransport",
+    "Silence",
+    "Standing",
+    "Stopped",
+    "Transport",
+]
+_log = logging.getLogger(__name__)
 
 
 class Stopped(Exception):
@@ -38,60 +46,8 @@ class Silence(TimeoutError):
     """A peer said nothing, or could not be reached, within the deadline."""
 
 
-@dataclass(frozen=True)
-class MessageId:
-    """Which message: the run, the round (step), who says it, and at which question of the step (`tag`)."""
-
-    run: str
-    round: int
-    sender: int
-    tag: str
-
-    def __str__(self) -> str:
-        return f"{self.tag} of agent {self.sender} in round {self.round}"
-
-
-@dataclass(frozen=True)
-class Message:
-    """Arrays under an id.
-
-    >>> said = Message(MessageId("r", 3, 0, "mix 1"), (np.arange(3.0),), "release")
-    >>> back = Message.from_bytes(said.to_bytes())
-    >>> str(back.id), back.values[0].tolist(), back.standing
-    ('mix 1 of agent 0 in round 3', [0.0, 1.0, 2.0], 'release')
-    """
-
-    id: MessageId
-    values: Sequence[Any]
-    standing: Standing
-
-    def to_bytes(self) -> bytes:
-        """Return one line of JSON that describes the message, and the arrays' bytes."""
-        held = [np.asarray(value) for value in self.values]
-        arrays = [(str(value.dtype), value.shape) for value in held]
-        head = json.dumps({"id": asdict(self.id), "standing": self.standing, "arrays": arrays})
-        return b"\n".join([head.encode(), b"".join(np.ascontiguousarray(value).tobytes() for value in held)])
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "Message":
-        """Read what `to_bytes` wrote; ValueError if the bytes are no message."""
-        try:
-            head, _, body = data.partition(b"\n")
-            facts, values, start = json.loads(head), [], 0
-            for name, shape in facts["arrays"]:
-                kind, count = jax.numpy.dtype(name), math.prod(shape)
-                values.append(np.frombuffer(body, kind, count, start).reshape(shape))
-                start += kind.itemsize * count
-            if start != len(body):
-                raise ValueError(f"{len(body) - start} bytes too many")
-            if facts["standing"] not in ("release", "disclosure"):
-                raise ValueError(f"standing {facts['standing']!r}")
-            name = MessageId(**facts["id"])
-            if [type(part) for part in astuple(name)] != [str, int, int, str]:
-                raise ValueError("an id of other types")
-            return cls(name, tuple(values), facts["standing"])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise ValueError(f"these bytes are no message ({type(error).__name__}: {error!s:.100})") from error
+class Absent(Exception):
+    """All parties agreed that the sender is away in this round: the others go on without it."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +63,27 @@ class Patience:
     pause: float = 0.2  # before the first retry; doubled before each further one
 
 
-class Transport(ABC):
-    """Messages along edges. One agent is one sender and one hearer; each calls from its own thread only."""
+Away = Callable[[int, int, bool], bool]
 
-    def __init__(self, patience: Patience) -> None:
-        self.patience = patience
+
+def never(agent: int, round: int, silent: bool) -> bool:
+    """Say that nobody is ever away: who is silent is waited for until the deadline, then the run stops.
+
+    >>> never(2, 7, silent=True)
+    False
+    """
+    return False
+
+
+class Transport(ABC):
+    """Messages along edges. One agent is one sender and one hearer; each calls from its own thread only.
+
+    `away(agent, round, silent)` says whether all agreed to go on without an agent in a round; `silent` that its
+    deadline is over for us. Whoever asks about the same agent and round must get the same answer.
+    """
+
+    def __init__(self, patience: Patience, away: Away = never) -> None:
+        self.patience, self.away = patience, away
         self._early: dict[tuple[int, MessageId], Message] = {}
 
     @abstractmethod
@@ -156,9 +128,15 @@ class Transport(ABC):
                 pause *= 2
 
     @final
-    def receive(self, hearer: int, wanted: MessageId) -> Sequence[Any]:
-        """Wait for one message and return its arrays; keep those that come before their turn, drop repeated ones."""
-        if (early := self._early.pop((hearer, wanted), None)) is not None:
+    def receive(self, hearer: int, wanted: MessageId, like: Sequence[Any] | None = None) -> Sequence[Any]:
+        """Wait for one message and return its arrays; keep those that come before their turn, drop repeated ones.
+
+        With `like`, a message whose arrays have other shapes or types is dropped too, and logged without its content:
+        its sender then counts as silent. `Absent` if all go on without the sender.
+        """
+        if self.away(wanted.sender, wanted.round, False):
+            raise Absent(str(wanted))
+        if (early := self._early.pop((hearer, wanted), None)) is not None and self._fits(early, like):
             return early.values
         seconds = self.patience.seconds
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -166,21 +144,34 @@ class Transport(ABC):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             message = self._take(hearer, wanted.sender, left)
             if message is None:
+                if self.away(wanted.sender, wanted.round, True):
+                    raise Absent(str(wanted))
+                if self.away is not never and seconds is not None:  # it is there, only slow: all wait for it
+                    deadline = time.monotonic() + seconds
+                    continue
                 raise Silence(
                     f"agent {hearer} waited {seconds:g} seconds for {wanted}, and it did not come: is the sender's "
                     "process running, and the network between the two up?"
                 )
-            if message.id == wanted:
+            if message.id == wanted and self._fits(message, like):
                 return message.values
-            if (
+            if message.id != wanted and (
                 message.id.run == wanted.run and message.id.round >= wanted.round
             ):  # what is over, or of another run, goes
                 self._early[hearer, message.id] = message
+
+    @staticmethod
+    def _fits(message: Message, like: Sequence[Any] | None) -> bool:
+        if like is None or fits(message.values, like):
+            return True
+        _log.warning("refused %s: its arrays have other shapes or types than what is waited for", message.id)
+        return False
 
 
 class QueueTransport(Transport):
     """Queues between threads of one process.
 
+    >>> import numpy as np
     >>> between = QueueTransport()
     >>> between.send(1, Message(MessageId("r", 0, 0, "mix 1"), (np.float32(2),), "release"))
     >>> between.receive(1, MessageId("r", 0, 0, "mix 1"))

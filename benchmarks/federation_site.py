@@ -1,0 +1,130 @@
+"""What runs at each site in the benchmark of a federation: exchanges on a ring, bare or by our driver."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nvflare.collab.api import decorators as collab
+from nvflare.collab.api.context import Context
+
+from sottovoce.deploy.flare import FlareTransport
+from sottovoce.deploy.outbox import Outbox
+from sottovoce.deploy.policy import Policy
+from sottovoce.deploy.tunnel import Identity
+from sottovoce.runtime.frames import Message, MessageId
+from sottovoce.runtime.transport import Patience
+
+
+class Exchanges:
+    """Sends an array to both neighbours and waits for theirs, again and again."""
+
+    def __init__(self, how: str, floats: int, rounds: int, sites: list[str], run: str) -> None:
+        self._how, self._floats, self._rounds, self._names, self._run = how, floats, rounds, sites, run
+        self._state: dict[str, Any] = {"state": "running"}
+        self._came: dict[tuple[int, str], bytes] = {}
+        self._changed = threading.Condition()
+        self._transport: FlareTransport | None = None
+
+    @collab.init
+    def begin(self, context: Context) -> None:
+        self._home, self._me = Path(context.workspace.get_root_dir()), self._names.index(context.app.name)
+        self._sites = {proxy.name: proxy for proxy in context.clients}
+        threading.Thread(target=self._live, daemon=True).start()
+
+    @collab.publish
+    def ask(self, data: bytes, context: Context) -> bytes:
+        return b"" if self._transport is None else self._transport.answer(context.caller, data)
+
+    @collab.publish
+    def take(self, round: int, data: bytes, context: Context) -> bool:
+        with self._changed:
+            self._came[round, context.caller] = data
+            self._changed.notify_all()
+        return True
+
+    @collab.publish
+    def where(self) -> dict[str, Any]:
+        return self._state
+
+    def _live(self) -> None:
+        try:
+            values = np.random.default_rng(self._me).normal(size=self._floats).astype(np.float32)
+            near = [(self._me + step) % len(self._names) for step in (-1, 1)]
+            exchange = self._bare(near) if self._how == "bare" else self._ours(near)
+            exchange(0, values)
+            began = time.perf_counter()
+            for round in range(1, self._rounds + 1):
+                exchange(round, values)
+            self._state = {"state": "done", "seconds": time.perf_counter() - began}
+        except BaseException as failure:
+            self._state = {"state": "failed", "why": repr(failure)}
+
+    def _bare(self, near: list[int]) -> Any:
+        def tell(name: str, round: int, data: bytes) -> None:
+            for _ in range(100):  # others may not be set up yet
+                try:
+                    return self._sites[name](timeout=60.0).take(round, data)
+                except Exception:
+                    time.sleep(0.2)
+
+        def exchange(round: int, values: np.ndarray) -> None:
+            data = values.tobytes()
+            sending = [threading.Thread(target=tell, args=(self._names[peer], round, data)) for peer in near]
+            for thread in sending:
+                thread.start()
+            with self._changed:
+                for peer in near:
+                    key = (round, self._names[peer])
+                    self._changed.wait_for(lambda key=key: key in self._came, 120.0)
+                    np.frombuffer(self._came.pop(key), np.float32)
+            for thread in sending:
+                thread.join()
+
+        return exchange
+
+    def _ours(self, near: list[int]) -> Any:
+        kit = self._home / "startup"
+        peers = Policy.load(self._home / "policy.toml").peers
+        identity = Identity(kit / "client.crt", kit / "client.key", kit / "rootCA.pem", peers)
+
+        def call(name: str, data: bytes, seconds: float) -> bytes:
+            try:
+                return bytes(self._sites[name](timeout=seconds).ask(data))
+            except Exception as error:
+                raise ConnectionError(str(error)) from error
+
+        outbox = Outbox(self._home / "runs" / self._run / "outbox")
+        transport = FlareTransport(self._me, self._names, self._run, outbox, identity, call, Patience(120.0))
+        self._transport = transport
+        transport.expect(near)
+
+        def exchange(round: int, values: np.ndarray) -> None:
+            mine = Message(MessageId(self._run, round, self._me, "mix"), (values,), "release")
+            for peer in near:
+                transport.send(peer, mine)
+            for peer in near:
+                transport.receive(self._me, MessageId(self._run, round, peer, "mix"), (values,))
+            if round % 10 == 0:
+                transport.stored = round
+                transport.tidy(round)
+
+        return exchange
+
+
+class Watch:
+    """Waits for all sites, and keeps their times."""
+
+    def __init__(self, sites: list[str]) -> None:
+        self._names = sites
+
+    @collab.main
+    def watch(self, context: Context) -> str:
+        while not context.is_aborted():
+            said = [proxy(timeout=30.0).where() for proxy in context.clients]
+            if all(one["state"] != "running" for one in said):
+                Path(context.workspace.get_root_dir(), "times.json").write_text(str(said))
+                return "done"
+            time.sleep(1.0)
+        return "aborted"

@@ -1,0 +1,160 @@
+"""What a party has said and drawn, on disk before anybody hears of it.
+
+Example: in round 7 a party draws a batch and noise, and says the result to two neighbours. Before the first of them can
+hear it, the folder holds the draws (`drawn/`) and the message's bytes (`said/<hearer>/`). If the process is killed now,
+the next one computes round 7 from the same draws, and says the same bytes: nothing is drawn twice, nothing is charged
+twice. Exact noise could not be repeated otherwise.
+
+Draws that no message followed may be lost in a kill: nobody has seen anything of them.
+"""
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sottovoce.files import write_atomically
+from sottovoce.runtime.frames import Message, MessageId
+
+Place = tuple[int, int]  # a round, and which message of this round to this hearer
+_log = logging.getLogger(__name__)
+_NAME = re.compile(r"(\d{9})-(\d{6})")
+
+
+class Outbox:
+    """Messages by hearer, in the order in which they were said, and the draws behind them.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     box = Outbox(Path(folder))
+    ...     box.say(1, Message(MessageId("r", 0, 0, "mix 1"), (np.float32(2),), "release"))
+    ...     again = Outbox(Path(folder))
+    ...     Message.from_bytes(again.after(1, (0, -1), seconds=0)[1]).values[0].item()
+    2.0
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._said, self._drawn = folder / "said", folder / "drawn"
+        self._fresh: dict[str, Sequence[np.ndarray]] = {}  # drawn, and not on disk yet
+        self._known: dict[str, Sequence[np.ndarray]] = {}  # on disk, from before the last kill
+        self._places: dict[int, list[Place]] = {}
+        self._turn: dict[int, Place] = {}  # the last place that was said in this process, by hearer
+        self._last: tuple[Message, Path] | None = None
+        self._changed = threading.Condition()
+        self._ended = self._closed = False
+        for path in sorted(self._drawn.glob("*")) if self._drawn.is_dir() else ():
+            for message in _drawn_in(path.read_bytes()):
+                self._known[message.id.tag] = message.values
+        for hearer in sorted(self._said.glob("*")) if self._said.is_dir() else ():
+            found = (_NAME.fullmatch(path.name) for path in hearer.iterdir())
+            self._places[int(hearer.name)] = sorted((int(name[1]), int(name[2])) for name in found if name)
+
+    def recall(self, place: str) -> Sequence[np.ndarray] | None:
+        """Return what was drawn at a place before the last kill."""
+        return self._known.get(place)
+
+    def note(self, place: str, drawn: Sequence[np.ndarray]) -> None:
+        """Remember a draw; it is written down with the next message."""
+        self._fresh[place] = drawn
+
+    def say(self, hearer: int, message: Message) -> None:
+        """Keep a message for a hearer; what was said at this place before is said again."""
+        round, number = message.id.round, 0
+        if (before := self._turn.get(hearer)) is not None and before[0] == round:
+            number = before[1] + 1
+        place = self._turn[hearer] = (round, number)
+        with self._changed:
+            before_kill = place in self._places.get(hearer, ())
+        if before_kill:
+            if self._path(hearer, place).read_bytes() != message.to_bytes():
+                _log.warning(
+                    "%s came out differently than before the restart: what was said then is said again", message.id
+                )
+            return
+        self._write_draws(round)
+        path = self._path(hearer, place)
+        if self._last is not None and self._last[0] is message and self._last[1].exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.link(self._last[1], path)  # the same bytes for the next hearer
+            _sync(path.parent)
+        else:
+            write_atomically(path, message.to_bytes(), private=True)
+        self._last = (message, path)
+        with self._changed:
+            self._places.setdefault(hearer, []).append(place)
+            self._changed.notify_all()
+
+    def after(self, hearer: int, place: Place, seconds: float) -> tuple[Place, bytes] | None:
+        """Return the first message for a hearer after a place, waiting some seconds for one; None if there is none."""
+
+        def following() -> Place | None:
+            return min((found for found in self._places.get(hearer, ()) if found > place), default=None)
+
+        with self._changed:
+            self._changed.wait_for(lambda: following() is not None or self._ended or self._closed, seconds)
+            found = following()
+        return None if found is None else (found, self._path(hearer, found).read_bytes())
+
+    def end(self) -> None:
+        """Wake everybody who waits: nothing more will be said."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wake everybody who waits: this process stops here, and the next one goes on."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will be said."""
+        return self._ended
+
+    def forget(self, before: Callable[[int], int], drawn_before: int) -> None:
+        """Remove messages of rounds that a hearer has behind it (`before(hearer)`), and draws of stored rounds."""
+        with self._changed:
+            for hearer, places in self._places.items():
+                limit = before(hearer)
+                for place in [place for place in places if place[0] < limit]:
+                    self._path(hearer, place).unlink(missing_ok=True)
+                    places.remove(place)
+        for path in self._drawn.glob("*") if self._drawn.is_dir() else ():
+            name = _NAME.fullmatch(path.name)
+            if name and int(name[1]) < drawn_before:
+                path.unlink()
+
+    def _write_draws(self, round: int) -> None:
+        if not self._fresh:
+            return
+        frames = [Message(MessageId("", round, 0, place), drawn, "release") for place, drawn in self._fresh.items()]
+        used = {path.name for path in self._drawn.glob("*")} if self._drawn.is_dir() else set()
+        number = next(n for n in range(10**6) if f"{round:09}-{n:06}" not in used)
+        data = b"".join(len(frame).to_bytes(8, "big") + frame for frame in (one.to_bytes() for one in frames))
+        write_atomically(self._drawn / f"{round:09}-{number:06}", data, private=True)
+        self._fresh = {}
+
+    def _path(self, hearer: int, place: Place) -> Path:
+        return self._said / str(hearer) / f"{place[0]:09}-{place[1]:06}"
+
+
+def _drawn_in(data: bytes) -> list[Message]:
+    found, start = [], 0
+    while start < len(data):
+        size = int.from_bytes(data[start : start + 8], "big")
+        found.append(Message.from_bytes(data[start + 8 : start + 8 + size]))
+        start += 8 + size
+    return found
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,194 @@
+"""A whole federation on this machine, in one go: kits, processes, run, results, stop."""
+
+import csv
+import io
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sottovoce.deploy import job, kits
+from sottovoce.deploy.federation import DONE, Administrator, Federation
+from sottovoce.deploy.party import Order
+from sottovoce.deploy.policy import NAME
+from sottovoce.experiments.runfile import RunFile
+from sottovoce.experiments.toml import dump, read
+from sottovoce.files import write_atomically
+
+TABLE = "table.csv"  # a site's own, in a trial
+_UNSEEN = 5.0  # seconds without a word of a job, after which it is looked whether the server was restarted
+_ATTEMPTS = 100  # of one run, each of which goes on from the sites' checkpoints
+
+
+def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: None) -> Path:
+    """Run a file's one case on a federation of this machine; return the folder with one folder per site."""
+    made, known = out / "kits", out / "run.txt"
+    Order(runfile.text, "").case()  # refuse what is no federation before anything is made
+    text, tables = distributed(runfile)
+    order = Order(text, known.read_text() if known.exists() else new_name(runfile.title))
+    sites = order.case()[2].sites
+    if not made.exists():
+        say("making certificates")
+        kits.provision(sites, "localhost", free_port(), made)
+        agree(order, made)
+        for site, table in tables.items():
+            write_atomically(made / site / TABLE, table, private=True)
+    write_atomically(known, order.run.encode())
+    say(f"starting a server and {len(sites)} sites")
+    with Federation(made, sites) as running:
+        admin = Administrator(made / "admin")
+        try:
+            submitted(order, admin, out / "job", say, revive=running.revive)
+            known.unlink()  # the next one is another run
+        finally:
+            admin.close()
+    return made
+
+
+def distributed(runfile: RunFile) -> tuple[str, dict[str, bytes]]:
+    """Return the run file for sites with a table each, and these tables: one CSV file is split by its column `party`.
+
+    A run file on a ready-made set stays as it is: each site takes its own part of the set.
+    """
+    document = read(runfile.text)
+    path, column = next(iter(runfile.cases.values())).data.file, document["data"].pop("party", None)
+    if path is None:
+        return runfile.text, {}
+    if column is None or not path.endswith(".csv"):
+        raise ValueError(
+            "a trial on this machine splits one CSV file among the sites: give data.party, the column that says who "
+            "holds a row. Real sites have a file each (sottovoce deploy provision)"
+        )
+    with open(path, newline="") as file:
+        lines = list(csv.DictReader(file))
+    made = {}
+    for site in document["deploy"]["sites"]:
+        own = [line for line in lines if line[column] == site]
+        if not own:
+            raise ValueError(f"{path} has no row of {site!r} in its column {column}: deploy.sites must name its values")
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, [name for name in own[0] if name != column], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(own)
+        made[site] = text.getvalue().encode()
+    document["data"]["file"] = TABLE
+    return dump(document), made
+
+
+def new_name(title: str) -> str:
+    """Return a name for a run, which no other run has.
+
+    >>> new_name("My run")[:7]
+    'my-run-'
+    """
+    words = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in title[:20].lower())
+    return f"{words.strip('-') or 'run'}-{secrets.token_hex(4)}"
+
+
+def agree(order: Order, made: Path) -> None:
+    """Write for each site the policy that agrees to exactly this run."""
+    _, case, deploy = order.case()
+    prints = kits.fingerprints(made, deploy.sites)
+    privacy = case.privacy
+    for site in deploy.sites:
+        policy = {
+            "methods": [case.method.name.partition(".")[0]],
+            "epsilon": privacy.epsilon or 1.0,
+            "delta": privacy.delta,
+            "budget": privacy.budget or privacy.epsilon or 1.0,
+            "noise": [deploy.noise],
+            "data": {"name": case.data.name} if case.data.file is None else {"file": case.data.file},
+            "peers": {name: seen for name, seen in prints.items() if name != site},
+        }
+        write_atomically(made / site / NAME, dump(policy).encode(), private=True)
+
+
+def submitted(
+    order: Order, admin: Administrator, folder: Path, say: Callable[[str], None],
+    revive: Callable[[], list[str]] = list, attempts: int = _ATTEMPTS,
+) -> None:  # fmt: skip
+    """Submit a run and watch it to its end; where a process or the server was lost, submit it again.
+
+    It goes on from the sites' checkpoints. ValueError if a site refuses, or fails by itself.
+    """
+    sites = order.case()[2].sites
+    job.write(folder, order.text, order.run, sites)
+    for attempt in range(attempts):
+        await_sites(admin, sites, revive)
+        since = admin.server_since()
+        number = admin.submit(folder)
+        say(f"submitted {order.run}" + (f", attempt {attempt + 1}" if attempt else ""))
+        status, why = watched(admin, number, since, say, revive)
+        if status == DONE:
+            return say("all sites are done")
+        if why:
+            raise ValueError(f"the run stopped: {'; '.join(why)}")
+        say(f"the job ended ({status}); the sites keep what they have stored")
+    raise ValueError(f"the run did not end in {attempts} attempts: see the sites' logs")
+
+
+def await_sites(
+    admin: Administrator, sites: list[str], revive: Callable[[], list[str]], seconds: float = 180.0
+) -> None:
+    """Wait until all sites are connected."""
+    deadline = time.monotonic() + seconds
+    while missing := set(sites) - set(admin.connected()):
+        revive()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{', '.join(sorted(missing))} did not connect within {seconds:g} seconds: start them")
+        time.sleep(0.5)
+
+
+def watched(
+    admin: Administrator, number: str, since: float, say: Callable[[str], None], revive: Callable[[], list[str]]
+) -> tuple[str, list[str]]:
+    """Watch a job to its end; return its status, and why sites failed by themselves. `since`: the server's start.
+
+    FLARE does not notice that a site was restarted in mid-job, and forgets jobs when its server is: such a job is
+    aborted here, so that it can be submitted again.
+    """
+    shown, why, seen = "", list[str](), time.monotonic()
+    while True:
+        for name in revive():
+            say(f"{name} was started again")
+        status = admin.status(number)
+        sites = admin.where(number)
+        if sites:
+            seen = time.monotonic()
+            why = [said["why"] for said in sites.values() if said.get("state") == "failed"]
+            line = ", ".join(f"{name} {in_words(said)}" for name, said in sites.items())
+            if line != shown:
+                say(line)
+                shown = line
+        if status.startswith("FINISHED"):
+            return status, why
+        lost = {name for name, said in sites.items() if said.get("state") == "not reached"}
+        unseen = time.monotonic() - seen > _UNSEEN and admin.server_since() != since
+        if unseen or (lost and lost & admin.without_jobs()):
+            admin.abort(number)
+            return "the server or a site was restarted", why
+        time.sleep(0.5)
+
+
+def in_words(said: dict[str, object]) -> str:
+    """Say in a few words how far a site is.
+
+    >>> in_words({"state": "running", "round": 3, "steps": 20, "waits for": "south"})
+    '3/20 (waits for south)'
+    """
+    if said.get("state") != "running" or said.get("round") is None:
+        return str(said.get("state"))
+    waits = f" (waits for {said['waits for']})" if said.get("waits for") else ""
+    return f"{said['round']}/{said['steps'] or '?'}{waits}"
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody uses now.
+
+    >>> free_port() > 0
+    True
+    """
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

@@ -1,0 +1,138 @@
+"""What runs inside FLARE: `Site`, in the job's process at each site, and `Relay`, at the server.
+
+Both are named by a job's configuration, and built by FLARE. A site starts its party on a thread; calls of other sites
+are handed to the party's transport as opaque bytes. The relay hands calls over, asks everybody how far they are, and
+ends the job when all are done or one has failed. It computes nothing, and sees no message.
+"""
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nvflare.collab.api import decorators as collab
+from nvflare.collab.api.constants import FL_CONTEXT_PROP
+from nvflare.collab.api.context import Context
+
+from sottovoce.deploy.job import RUN_FILE
+from sottovoce.deploy.presence import Presence
+
+if TYPE_CHECKING:
+    from sottovoce.deploy.party import Party
+
+STATUS = "sottovoce"  # the topic under which an administrator asks how far a run is
+_LOST = 5.0  # seconds for a site to say how far it is
+_log = logging.getLogger(__name__)
+
+
+class Site:
+    """One party's end of the federation."""
+
+    def __init__(self, run: str) -> None:
+        self._run, self._failure, self._paused = run, "", False
+        self._party: Party | None = None
+
+    @collab.init
+    def begin(self, context: Context) -> None:
+        """Start the party; FLARE calls this when all sites are there."""
+        home, name = Path(context.workspace.get_root_dir()), context.app.name
+        job = context.app.get_prop(FL_CONTEXT_PROP).get_job_id()
+        text = (Path(context.workspace.get_app_config_dir(job)) / RUN_FILE).read_text()
+        self._server = context.server
+        self._sites = {proxy.name: proxy for proxy in context.clients}
+        threading.Thread(target=self._live, args=(home, name, text), daemon=True, name=f"party {name}").start()
+
+    @collab.publish
+    def ask(self, data: bytes, context: Context) -> bytes:
+        """Answer another site: opaque bytes in, opaque bytes out; none if this party is not ready, or refuses."""
+        party = self._party
+        if party is None or party.transport is None or not isinstance(data, bytes):
+            return b""
+        return party.transport.answer(context.caller, data)
+
+    @collab.publish
+    def where(self) -> dict[str, Any]:
+        """Say how far this party is; nothing that depends on a record."""
+        if self._failure:
+            return {"state": "paused" if self._paused else "failed", "why": self._failure}
+        return {"state": "starting"} if self._party is None else self._party.where()
+
+    @collab.final
+    def end(self) -> None:
+        """Stop the party where it is; what it has stored stays."""
+        if self._party is not None and self._party.transport is not None:
+            self._party.transport.stop()
+            self._party.transport.close()
+
+    def _live(self, home: Path, name: str, text: str) -> None:
+        from sottovoce.deploy.party import Order, Party  # JAX takes seconds to load
+        from sottovoce.privacy.ledger import BudgetExceeded
+        from sottovoce.runtime.transport import Stopped
+
+        try:
+            self._party = Party(home, name, Order(text, self._run), self._call, self._agreed)
+            self._party.live()
+        except (Stopped, TimeoutError) as pause:  # nothing is wrong here: the run may be resumed
+            self._failure, self._paused = f"{name}: {pause}", True
+            _log.warning("%s", pause)
+        except BudgetExceeded as refusal:
+            self._failure = f"the budget of {name} does not allow this run"
+            _log.warning("%s", refusal)
+        except PermissionError as refusal:
+            self._failure = str(refusal).partition(":")[0]  # what the policy allows instead stays here
+            _log.warning("%s", refusal)
+        except BaseException as failure:
+            self._failure = f"{type(failure).__name__} at {name}: see the log of this site"
+            _log.exception("the party failed")
+
+    def _call(self, name: str, data: bytes, seconds: float) -> bytes:
+        try:
+            answer = self._sites[name](timeout=seconds).ask(data)
+        except Exception as error:  # FLARE raises its own kinds
+            raise ConnectionError(f"{name} cannot be reached ({type(error).__name__})") from error
+        return answer if isinstance(answer, bytes) else b""
+
+    def _agreed(self, name: str, round: int, silent: bool) -> bool:
+        try:
+            return bool(self._server(timeout=_LOST).away(name, round, silent))
+        except Exception as error:
+            raise ConnectionError(f"the relay cannot be reached ({type(error).__name__})") from error
+
+
+class Relay:
+    """The server's end: it watches."""
+
+    def __init__(self, run: str, sites: list[str]) -> None:
+        self._run, self._names = run, sites
+        self._known: dict[str, dict[str, Any]] = {name: {"state": "starting"} for name in sites}
+        self._presence = Presence(self._round_of)
+
+    @collab.publish
+    def away(self, name: str, round: int, silent: bool, context: Context) -> bool:
+        """Say whether all go on without a site in a round."""
+        return self._presence.away(name, round, silent, context.caller)
+
+    def _round_of(self, name: str) -> int | None:
+        said = self._known.get(name, {})
+        return None if said.get("state") == "not reached" else int(said.get("round") or 0)
+
+    @collab.main
+    def watch(self, context: Context) -> str:
+        """Ask all sites how far they are until all are done; a site that failed ends the job, which may be resumed."""
+        engine = context.app.get_prop(FL_CONTEXT_PROP).get_engine()
+        engine.register_app_command(STATUS, lambda topic, data, fl_ctx: {"run": self._run, "sites": self._known})
+        while not context.is_aborted():
+            for proxy in context.clients:
+                try:
+                    self._known[proxy.name] = {**proxy(timeout=_LOST).where(), "seen": time.time()}
+                except Exception:  # it may be cut off for a while; the others say whom they wait for
+                    self._known[proxy.name] = {**self._known[proxy.name], "state": "not reached"}
+            ended = [said["why"] for said in self._known.values() if said["state"] in ("failed", "paused")]
+            if ended:
+                time.sleep(2.0)  # so that an administrator who watches sees why
+                raise RuntimeError(f"stopped: {'; '.join(ended)}")
+            if all(said["state"] == "done" for said in self._known.values()):
+                return "done"
+            time.sleep(0.5)
+        return "aborted"

@@ -1,0 +1,219 @@
+"""Mutual TLS from party to party, carried inside the calls of a relay that is not trusted.
+
+The relay (FLARE's server) hands over opaque bytes. Inside them two parties speak TLS 1.3 with the certificates of their
+start-up kits, so the relay sees lengths and times, and can neither read, change, repeat nor reorder a message. Example:
+agent 2 asks agent 3 for its next message; the first question costs two calls more, for the handshake.
+
+The cryptography is OpenSSL's, by Python's `ssl`; here is only the carrying. A call has a session (16 random bytes) and
+a number. Whatever does not fit ends the session, and the next question begins another one.
+"""
+
+import hashlib
+import logging
+import secrets
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_HEAD = struct.Struct("!16sI")  # session, number of the call
+_LENGTH = struct.Struct("!Q")
+_SESSIONS = 4  # that are kept per caller
+_PIECE = 1 << 20
+_log = logging.getLogger(__name__)
+
+
+class Refused(ConnectionError):
+    """The other side is not who it should be, or did not answer as agreed."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A party's certificate and key, the authority that signed them, and whom the party talks to.
+
+    `peers` maps a party's name to the SHA-256 fingerprint of its certificate: nobody else is talked to, whoever signed
+    their certificate.
+    """
+
+    certificate: Path
+    key: Path
+    authority: Path
+    peers: Mapping[str, str]
+
+    def context(self, server: bool) -> ssl.SSLContext:
+        """Return the settings of one end: TLS 1.3, both sides show a certificate."""
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        made.minimum_version = ssl.TLSVersion.TLSv1_3
+        made.check_hostname = False  # the name and the fingerprint are checked by `require`
+        made.verify_mode = ssl.CERT_REQUIRED
+        made.load_cert_chain(self.certificate, self.key)
+        made.load_verify_locations(self.authority)
+        if server:
+            made.num_tickets = 0  # sessions are not resumed
+        return made
+
+    def require(self, line: ssl.SSLObject, name: str) -> None:
+        """Refuse a peer whose certificate has another name, or is not on the list."""
+        shown = line.getpeercert(binary_form=True) or b""
+        facts: Mapping[str, Any] = line.getpeercert() or {}
+        names = [value for entry in facts.get("subject", ()) for key, value in entry if key == "commonName"]
+        if names != [name]:
+            raise Refused(f"{name} showed a certificate of another name")
+        if self.peers.get(name, "").replace(":", "").lower() != hashlib.sha256(shown).hexdigest():
+            raise Refused(f"the certificate of {name} is not on the list of peers in the policy")
+
+
+def fingerprint(certificate: Path) -> str:
+    """Return the SHA-256 fingerprint of a certificate in a PEM file."""
+    pem = certificate.read_text()
+    end = "-----END CERTIFICATE-----"
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem[: pem.index(end) + len(end)])).hexdigest()
+
+
+class _End:
+    """One end of a TLS session whose bytes travel in calls."""
+
+    def __init__(self, context: ssl.SSLContext, server: bool) -> None:
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.line = context.wrap_bio(self.incoming, self.outgoing, server_side=server)
+        self.number = 0
+        self.known = False  # whether the other side's certificate was looked at
+        self._got = bytearray()
+
+    def shaken(self) -> bool:
+        """Go on with the handshake; say whether it is done."""
+        try:
+            self.line.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    def write(self, data: bytes) -> None:
+        self.line.write(_LENGTH.pack(len(data)))
+        for start in range(0, len(data), _PIECE):
+            self.line.write(data[start : start + _PIECE])
+
+    def read(self, limit: int) -> bytes | None:
+        """Return what was said, or None if not all of it is here; ValueError if more than the limit is announced."""
+        with suppress(ssl.SSLWantReadError):
+            while True:
+                room = self._wanted(limit) - len(self._got)
+                if room == 0:
+                    break
+                piece = self.line.read(min(room, _PIECE))
+                if not piece:
+                    raise ConnectionResetError("the session ended")
+                self._got += piece
+        if len(self._got) < _LENGTH.size or len(self._got) < self._wanted(limit):
+            return None
+        said, self._got = bytes(self._got[_LENGTH.size :]), bytearray()
+        return said
+
+    def _wanted(self, limit: int) -> int:
+        if len(self._got) < _LENGTH.size:
+            return _LENGTH.size
+        length = _LENGTH.unpack_from(self._got)[0]
+        if length > limit:
+            raise ValueError(f"{length} bytes are announced, and the limit is {limit}")
+        return _LENGTH.size + length
+
+
+class Line:
+    """The asking end: one question at a time to one peer. `call(data, seconds)` hands bytes over, and brings others."""
+
+    def __init__(
+        self, identity: Identity, peer: str, call: Callable[[bytes, float], bytes], limit: int, seconds: float
+    ) -> None:
+        self.peer = peer
+        self._identity, self._context, self._call = identity, identity.context(server=False), call
+        self._limit, self._seconds = limit, seconds
+        self._end: _End | None = None
+        self._session = b""
+
+    def ask(self, question: bytes, seconds: float) -> bytes:
+        """Return the peer's answer; OSError if there is none, after which the next question begins a new session."""
+        try:
+            end = self._end or self._opened()
+            end.write(question)
+            self._exchange(end, self._seconds + seconds)
+            answer = end.read(self._limit)
+            if answer is None:
+                raise Refused(f"{self.peer} did not answer in full")
+            return answer
+        except (ssl.SSLError, ValueError) as error:
+            self._end = None
+            raise Refused(f"{self.peer} did not answer as agreed ({type(error).__name__}: {error!s:.100})") from error
+        except BaseException:
+            self._end = None
+            raise
+
+    def _opened(self) -> _End:
+        end, self._session = _End(self._context, server=False), secrets.token_bytes(16)
+        while not end.shaken():
+            self._exchange(end, self._seconds)
+        self._identity.require(end.line, self.peer)
+        self._end = end
+        return end
+
+    def _exchange(self, end: _End, seconds: float) -> None:
+        data = _HEAD.pack(self._session, end.number) + end.outgoing.read()
+        end.number += 1
+        answer = self._call(data, seconds)
+        if not answer:
+            raise Refused(f"{self.peer} ended the session")
+        end.incoming.write(answer)
+
+
+class Reception:
+    """The answering end, for all peers. `respond(peer, question)` gives the answer, and may take its time."""
+
+    def __init__(self, identity: Identity, respond: Callable[[str, bytes], bytes], limit: int = 1 << 16) -> None:
+        self._identity, self._context = identity, identity.context(server=True)
+        self._respond, self._limit = respond, limit
+        self._sessions: dict[tuple[str, bytes], _End] = {}
+        self._lock = threading.Lock()
+
+    def answer(self, caller: str, data: bytes) -> bytes:
+        """Return the bytes that answer a call; none if the call is refused. The reason is logged, not its content."""
+        try:
+            session, number = _HEAD.unpack_from(data)
+            end = self._of(caller, session, number)
+            return self._answered(caller, end, data[_HEAD.size :])
+        except (OSError, ValueError, struct.error, ssl.SSLError) as error:
+            with self._lock:
+                for key in [key for key in self._sessions if key[0] == caller and data[:16] == key[1]]:
+                    del self._sessions[key]
+            said = error if isinstance(error, Refused) else type(error).__name__
+            _log.warning("refused a call of %s: %s", caller, said)
+            return b""
+
+    def _of(self, caller: str, session: bytes, number: int) -> _End:
+        with self._lock:
+            end = self._sessions.get((caller, session))
+            if end is None:
+                if number != 0:
+                    raise Refused("its session is not known")
+                mine = [key for key in self._sessions if key[0] == caller]
+                for key in mine[: max(0, len(mine) + 1 - _SESSIONS)]:
+                    del self._sessions[key]
+                end = self._sessions[caller, session] = _End(self._context, server=True)
+            if number != end.number:
+                raise Refused("a call came twice, or out of turn")
+            end.number += 1
+            return end
+
+    def _answered(self, caller: str, end: _End, data: bytes) -> bytes:
+        end.incoming.write(data)
+        if not end.shaken():
+            return end.outgoing.read()
+        if not end.known:
+            self._identity.require(end.line, caller)
+            end.known = True
+        question = end.read(self._limit)
+        if question is not None:
+            end.write(self._respond(caller, question))
+        return end.outgoing.read()

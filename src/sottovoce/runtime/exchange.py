@@ -1,0 +1,61 @@
+"""One exchange of an agent with its neighbours: who talks to whom, and the sum of what was heard."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sottovoce.networks import Network
+from sottovoce.runtime import mixing
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["said", "weights"], meta_fields=[])
+@dataclass(frozen=True)
+class Heard:
+    """What was heard at an exchange, in the order of the senders' numbers: summed up inside the next program."""
+
+    said: Sequence[Any]
+    weights: Any
+
+    def total(self) -> jax.Array:
+        """Return the weighted sum."""
+        total = jnp.zeros_like(self.said[0])
+        for number, value in enumerate(self.said):
+            total = total + self.weights[number] * value
+        return total
+
+
+def settled(values: Sequence[Any]) -> list[Any]:
+    """Return values with the sums of what was heard computed."""
+    return [value.total() if isinstance(value, Heard) else value for value in values]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Per agent: who hears it (itself apart), whom it hears, in the order of their numbers, and with which weights."""
+
+    hearers: list[list[int]]
+    senders: list[list[int]]
+    weights: list[np.ndarray]
+
+
+def edges_of(network: Network, over: str, others_only: bool) -> Edges:
+    """Return who talks to whom over one of a network's matrices.
+
+    >>> from sottovoce.networks import ring
+    >>> edges_of(ring(4), "mix", others_only=True).hearers[0]
+    [1, 3]
+    """
+    lists = mixing.neighbours(network, over, others_only)
+    kept = [weights != 0 for weights in lists.weights]
+    senders = [row[used].tolist() for row, used in zip(lists.senders, kept)]
+    hearers: list[list[int]] = [[] for _ in senders]
+    for hearer, heard in enumerate(senders):
+        for sender in heard:
+            if sender != hearer:
+                hearers[sender].append(hearer)
+    return Edges(hearers, senders, [weights[used] for weights, used in zip(lists.weights, kept)])

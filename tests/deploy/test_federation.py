@@ -1,0 +1,89 @@
+"""A real federation on this machine: a server, five sites, a process per running job, mutual TLS on loopback."""
+
+import json
+import shutil
+import time
+
+import pytest
+
+from sottovoce.deploy.federation import Administrator, Federation, end, start
+from sottovoce.deploy.kits import provision
+from sottovoce.deploy.party import Order
+from sottovoce.deploy.poc import agree, await_sites, free_port, submitted
+from tests.deploy import cases
+
+IN_SHORT = ("DpSgd", "DpGradientTracking")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    folder = provision(cases.SITES, "localhost", free_port(), tmp_path_factory.mktemp("federation") / "kits")
+    with Federation(folder, cases.SITES) as federation:
+        admin = Administrator(folder / "admin")
+        yield federation, admin
+        admin.close()
+
+
+def port_of(kits):
+    """The port of a federation's server."""
+    facts = json.loads((kits / "north" / "startup" / "fed_client.json").read_text())
+    return int(facts["servers"][0]["service"]["target"].rpartition(":")[2])
+
+
+def run(running, text, name, folder, say=lambda line: None):
+    """Submit a run and wait for its end; return where the sites' states lie."""
+    federation, admin = running
+    order = Order(text, name)
+    for site in cases.SITES:
+        shutil.rmtree(federation.kits / site / "runs", ignore_errors=True)
+    agree(order, federation.kits)
+    submitted(order, admin, folder / "job", say, federation.revive)
+    return federation.kits
+
+
+@pytest.mark.parametrize(
+    "method", [name if name in IN_SHORT else pytest.param(name, marks=pytest.mark.slow) for name in cases.METHODS]
+)
+def test_a_federation_of_five_processes_equals_the_run_on_one_machine(running, method, tmp_path):
+    text = cases.text(method)
+    kits = run(
+        running, text.replace("epsilon = 8.0", "epsilon = 8.0\nbudget = 100.0"), f"equal-{method.lower()}", tmp_path
+    )
+    assert cases.furthest(cases.states(kits), cases.one_machine(text)) < 1e-5
+
+
+def test_sites_without_a_certificate_of_this_federation_do_not_get_in(running, tmp_path):
+    """One with a certificate of another authority, one whose certificate is missing; the others stay connected."""
+    federation, admin = running
+    await_sites(admin, cases.SITES, federation.revive)
+    strangers = provision(["stranger", "naked"], "localhost", port_of(federation.kits), tmp_path / "foreign")
+    (strangers / "naked" / "startup" / "client.crt").unlink()
+    processes = [start(strangers / name) for name in ("stranger", "naked")]
+    try:
+        for _ in range(20):
+            time.sleep(0.5)
+            assert admin.connected() == sorted(cases.SITES)
+        said = (strangers / "stranger" / "console.log").read_text()
+        assert "CERTIFICATE_VERIFY_FAILED" in said or "cannot" in said.lower() or "fail" in said.lower()
+    finally:
+        for process in processes:
+            end(process)
+
+
+def test_an_administrator_cannot_look_into_a_site(running):
+    """FLARE's own defaults would let it read files in a site's folder: the policy, the ledger, the checkpoints."""
+    federation, admin = running
+    await_sites(admin, cases.SITES, federation.revive)
+    secret = federation.kits / "north" / "secret.txt"
+    secret.write_text("for north alone")
+    for look in (
+        lambda session: session.cat_target("north", file="secret.txt"),
+        lambda session: session.ls_target("north"),
+    ):
+        try:
+            shown = str(admin._do_once(look))
+        except Exception as refusal:
+            shown = str(refusal)
+        assert "for north alone" not in shown
+        assert "secret.txt" not in shown
+        assert "auth" in shown.lower()

@@ -1,0 +1,45 @@
+"""What a site's policy does not agree to is refused before a record is read."""
+
+import tomllib
+
+import pytest
+
+from sottovoce.experiments import build
+from sottovoce.experiments.toml import dump
+from tests.deploy import cases
+
+BEYOND = {  # what the policy says instead, and how the refusal begins
+    "method": ({"methods": ["LdpDsbo"]}, "does not agree to method 'DpSgd'"),
+    "task": ({"tasks": ["logistic"]}, "does not agree to task 'softmax'"),
+    "epsilon": ({"epsilon": 7.9}, "does not agree to epsilon 8.0: at most epsilon 7.9"),
+    "delta": ({"delta": 1e-6}, "does not agree to delta 1e-05: at most 1e-06"),
+    "noise": ({"noise": ["exact"]}, "does not agree to noise 'simulated'"),
+    "data": ({"data": {"name": "mnist"}}, "does not agree to data 'digits'"),
+    "file": ({"data": {"file": "patients.csv"}}, "is for patients.csv"),
+    "peer": ({"peers": {"north": "00"}}, "does not agree to peer 'east'"),
+}
+
+
+@pytest.mark.parametrize("case", BEYOND)
+def test_a_configuration_beyond_the_policy_is_refused_before_a_record_is_read(homes, hall, monkeypatch, case):
+    changed, why = BEYOND[case]
+    text = cases.text()
+    folder = homes(text)
+    path = folder / "south" / "policy.toml"
+    path.write_text(dump({**tomllib.loads(path.read_text()), **changed}))
+    monkeypatch.setattr(build, "records", lambda table: pytest.fail("a record was read"))
+    party = hall(folder, text).parties["south"]
+    with pytest.raises(PermissionError, match=why):
+        party.prepare()
+    assert not (folder / "south" / "ledger.jsonl").exists()
+
+
+def test_a_budget_over_several_runs_is_kept(homes, hall):
+    """The second run would bring every site over its budget: it is refused, and nothing is charged or sent."""
+    text = cases.text(steps=2)
+    folder = homes(text)
+    assert hall(folder, text, run="one").run().failures == {}
+    before = (folder / "south" / "ledger.jsonl").read_bytes()
+    failures = hall(folder, text.replace("deadline = 120", "deadline = 5"), run="two").run().failures
+    assert {type(failure).__name__ for failure in failures.values()} == {"BudgetExceeded"}
+    assert (folder / "south" / "ledger.jsonl").read_bytes() == before

@@ -1,0 +1,213 @@
+"""Messages through a relay that is not trusted: the transport contract, certificates, and whatever does not fit."""
+
+import logging
+import secrets
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sottovoce.deploy.flare import FlareTransport
+from sottovoce.deploy.outbox import Outbox
+from sottovoce.deploy.tunnel import Identity, fingerprint
+from sottovoce.runtime.frames import Message, MessageId
+from sottovoce.runtime.transport import Patience, Silence, Stopped
+from tests.deploy import cases
+from tests.runtime import test_transport as contract
+from tests.runtime.test_transport import (  # the same contract as for queues and sockets
+    said,
+    test_a_late_message_is_waited_for,
+    test_messages_that_come_twice_or_out_of_turn_do_no_harm,
+    test_whoever_waits_for_a_peer_that_leaves_is_told,
+)
+
+__all__ = [
+    "test_a_late_message_is_waited_for",
+    "test_messages_that_come_twice_or_out_of_turn_do_no_harm",
+    "test_whoever_waits_for_a_peer_that_leaves_is_told",
+]
+NAMES = cases.SITES[:3]
+
+
+def identity(kits, name, peers=None, kit=None):
+    prints = {other: fingerprint(kits / other / "startup" / "client.crt") for other in NAMES}
+    at = kits / (kit or name) / "startup"
+    return Identity(at / "client.crt", at / "client.key", at / "rootCA.pem", prints if peers is None else peers)
+
+
+class Calls:
+    """Three parties, each with a transport of its own; the first calls fail."""
+
+    def __init__(self, kits, folder, patience=contract.WAIT, failures=0, **own):
+        self.failures = failures
+        self.tamper = lambda caller, name, data: data
+        self.of = [
+            FlareTransport(
+                me, NAMES, "r", Outbox(folder / secrets.token_hex(4)), own.get(name, identity(kits, name)),
+                lambda to, data, seconds, me=name: self.call(me, to, data), patience, hold=0.2,
+            )
+            for me, name in enumerate(NAMES)
+        ]  # fmt: skip
+
+    def call(self, caller, to, data):
+        if self.failures > 0:
+            self.failures -= 1
+            raise ConnectionResetError("broken by the test")
+        data = self.tamper(caller, to, data)
+        return b"" if data is None else self.of[NAMES.index(to)].answer(caller, data)
+
+    def send(self, hearer, message):
+        self.of[message.id.sender].send(hearer, message)
+
+    def receive(self, hearer, wanted, like=None):
+        return self.of[hearer].receive(hearer, wanted, like)
+
+    def leave(self, agent):
+        self.of[agent].leave(agent)
+
+
+@pytest.fixture
+def connect(kits, tmp_path):
+    made = []
+
+    def connected(patience=contract.WAIT, failures=0, **own):
+        made.append(Calls(kits, tmp_path, patience, failures, **own))
+        return made[-1]
+
+    yield connected
+    for between in made:
+        for one in between.of:
+            one.close()
+
+
+def test_a_stop_ends_sending_and_waiting(connect):
+    between, found = connect(), []
+
+    def wait():
+        with pytest.raises(Stopped, match="interrupted"):
+            between.receive(1, said().id)
+        found.append(True)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.05)
+    between.of[1].stop()
+    waiting.join(10)
+    assert found
+    with pytest.raises(Stopped):
+        between.send(0, said(sender=1))
+
+
+def test_a_wrong_certificate_a_wrong_name_and_one_that_is_not_on_the_list_are_refused(connect, kits, caplog, tmp_path):
+    """The run goes on unharmed for the others."""
+    foreign = tmp_path / "foreign"
+    from sottovoce.deploy.kits import provision
+
+    provision(NAMES, "localhost", 8002, foreign)  # the same names, another authority
+    ours = {name: fingerprint(kits / name / "startup" / "client.crt") for name in NAMES}
+    strangers = {
+        "another authority": replace(identity(foreign, "south", ours), authority=kits / "south/startup/rootCA.pem"),
+        "another name": identity(kits, "south", kit="east"),
+    }
+    for who, stranger in strangers.items():
+        between = connect(Patience(0.5), south=stranger)
+        between.send(1, said())
+        with pytest.raises(Silence), caplog.at_level(logging.WARNING):
+            between.receive(1, said().id)  # agent 1 cannot ask
+        assert caplog.records, who
+        caplog.clear()
+    removed = {name: seen for name, seen in ours.items() if name != "south"}
+    between = connect(Patience(0.5), north=identity(kits, "north", removed))
+    between.send(1, said())
+    between.send(2, said(value=4.0))
+    with pytest.raises(Silence), caplog.at_level(logging.WARNING):
+        between.receive(1, said().id)
+    assert "not on the list" in caplog.text
+    assert between.receive(2, said().id)[0] == 4.0
+
+
+def test_calls_that_the_relay_repeats_changes_cuts_or_makes_up_are_refused(connect, caplog):
+    """Every fourth call is tampered with, in one of these ways; the messages still come, once each."""
+    seen, between = [], connect()
+
+    def tamper(caller, to, data):
+        seen.append(data)
+        way = len(seen) % 16
+        if way == 4:
+            return data[:-1]
+        if way == 8:
+            return secrets.token_bytes(200)
+        if way == 12:
+            between.of[NAMES.index(to)].answer(caller, data)  # twice
+        if way == 0:
+            return bytes([*data[:60], data[60] ^ 1, *data[61:]]) if len(data) > 60 else b""
+        return data
+
+    between.tamper = tamper
+    with caplog.at_level(logging.WARNING):
+        for round in range(8):
+            between.send(1, said(round, value=round))
+            assert between.receive(1, said(round).id)[0] == round
+    assert "refused" in caplog.text
+    body = said(7, value=7).to_bytes()
+    assert not any(piece in b"".join(seen) for piece in (body[-20:], b"mix 1"))  # the relay reads nothing
+
+
+def test_messages_of_a_dishonest_peer_are_refused(connect, caplog):
+    """It has a good certificate and says what it likes: another run or sender, old rounds, NaN, other shapes, noise."""
+    between = connect(Patience(30.0))
+    wrong = [
+        said(run="earlier"), said(sender=2), said(3), said(value=np.nan), said(value=np.inf),
+        Message(said().id, (np.zeros(7),), "release"),
+    ]  # fmt: skip
+    frames = [one.to_bytes() for one in wrong]
+    frames += [frames[0][:-1], frames[0] + b"x", b"", b"\x80\x04cos\nsystem\n(S'true'\ntR."]
+    answers = iter(
+        [*(((0, number), frame) for number, frame in enumerate(frames)), ((0, 90), said(value=5.0).to_bytes())]
+    )
+    between.of[0].outbox.after = lambda hearer, place, seconds: next(answers, None)
+    with caplog.at_level(logging.WARNING):
+        like = [np.float32(0), np.arange(3)]
+        assert between.receive(1, said().id, like)[0] == 5.0
+    for why in ("another run or sender", "round", "not finite", "no message", "other shapes"):
+        assert why in caplog.text
+
+
+def test_a_diverging_party_sends_nothing(connect):
+    between = connect()
+    with pytest.raises(FloatingPointError, match="nothing is sent"):
+        between.send(1, said(value=np.nan))
+
+
+def test_fuzzed_frames_are_refused_or_read_as_what_they_say():
+    """Ten thousand changed frames: no other error than ValueError, and what is accepted is written back bit by bit."""
+    rng = np.random.default_rng(0)
+    whole = Message(
+        MessageId("run", 5, 3, "step: mix 4"), (np.arange(6.0).reshape(2, 3), np.int32(7)), "release"
+    ).to_bytes()
+    accepted = 0
+    for turn in range(10_000):
+        data = bytearray(whole)
+        kind = turn % 5
+        if kind == 0:
+            data = data[: rng.integers(len(data))]
+        elif kind == 1:
+            data += rng.bytes(int(rng.integers(1, 40)))
+        elif kind == 2:
+            data = bytearray(rng.bytes(int(rng.integers(0, 200))))
+        else:
+            for place in rng.integers(len(data) if kind == 3 else 33, size=rng.integers(1, 4)):
+                data[place] ^= 1 << rng.integers(8)
+        if bytes(data) == whole:
+            continue
+        try:
+            read = Message.from_bytes(bytes(data))
+        except ValueError as error:
+            assert "no message" in str(error)  # noqa: PT017
+            continue
+        accepted += 1
+        assert read.to_bytes() == bytes(data)
+        assert kind in (3, 4)
+    assert accepted < 4000  # changed numbers, names or rounds are messages: the connection's TLS refuses these
