@@ -28,6 +28,7 @@ from sottovoce.privacy.gdp import gdp_epsilon
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling, WithReplacement
 from sottovoce.schedules import Decay
+from sottovoce.theory.bound import ErrorBound
 
 _PENALTIES = [2.0**k for k in range(1, 11)]  # beyond 1024 differences of float32 gradients lose their digits
 _RECORD_GRADIENTS_PER_SECOND = 1e6  # a rough figure for one core, to turn costs into hours
@@ -73,22 +74,6 @@ class Facts:
         return self.ell / self.kappa
 
 
-@dataclass(frozen=True)
-class ErrorBound:
-    """A bound on the projected hypergradient, term by term."""
-
-    terms: Mapping[str, float]
-
-    @property
-    def total(self) -> float:
-        """Their sum."""
-        return sum(self.terms.values())
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{name} {value:.3g}" for name, value in self.terms.items())
-        return f"{self.total:.3g} ({parts}), up to constants and logarithms"
-
-
 def rate(
     facts: Facts, n: int, epsilon: float, batch: int | None = None, population: bool = False, gap: bool = False
 ) -> ErrorBound:
@@ -117,7 +102,7 @@ def rate(
         terms["batch"] = ell * kappa / batch
     if population:
         terms["sampling of records"] = ell * kappa * math.sqrt(facts.dx / n)
-    return ErrorBound(terms)
+    return ErrorBound(terms, "constants and logarithms")
 
 
 @dataclass(frozen=True)
