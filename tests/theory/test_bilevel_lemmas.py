@@ -95,7 +95,8 @@ def test_the_printed_bound_on_the_noise_is_false_in_low_dimensions_and_ours_hold
 
 
 def test_a_mean_of_b_vectors_deviates_by_one_over_the_root_of_b() -> None:
-    # Lemma A.8 (line 827) says M / b, up to logarithms. Signs of length M = 1: the deviation times b grows like sqrt(b).
+    # Lemma A.8 (line 827) says M / b, up to logarithms. Signs of length M = 1: the deviation times b grows like
+    # sqrt(b).
     rng = np.random.default_rng(2)
     times_b = [b * np.mean(np.abs(rng.choice([-1.0, 1.0], size=(4000, b)).mean(axis=1))) for b in (16, 256)]
     assert times_b[1] / times_b[0] == pytest.approx(4.0, rel=0.1)

@@ -1,9 +1,9 @@
 """The lemmas behind DP bilevel's Theorem 3.1, with their constants, and what they ask for.
 
-Kornowski, "Differentially private bilevel optimization", 2024: the gradient mapping (Section 2), Lemmas 3.3 to 3.5, A.1,
-A.4 and A.5, Proposition 3.6, Remark 4.2, and the preconditions of Theorems 3.1 and A.2. `sottovoce.theory.dp_bilevel` has
-the rates. Where the paper writes O(.), the constant of its own proof is used; where a proof needs more than is printed,
-the docstring says so.
+Kornowski, "Differentially private bilevel optimization", 2024: the gradient mapping (Section 2), Lemmas 3.3 to 3.5,
+A.1, A.4 and A.5, Proposition 3.6, Remark 4.2, and the preconditions of Theorems 3.1 and A.2.
+`sottovoce.theory.dp_bilevel` has the rates. Where the paper writes O(.), the constant of its own proof is used; where a
+proof needs more than is printed, the docstring says so.
 
 >>> ridge = Smoothness(L0_f=1.0, L1_f=1.0, L0_g=2.0, L1_g=2.0, L2_g=0.0, mu=0.5)
 >>> ridge.ell, ridge.kappa
@@ -24,8 +24,8 @@ from sottovoce.theory.dp_bilevel import Facts, rate
 def gradient_mapping(x: Any, gradient: Any, step: float, project: Callable[[Any], Any] = lambda x: x) -> Any:
     """Return the projected gradient (x - project(x - step gradient)) / step, the measure of Theorems 3.1 to 5.1.
 
-    x and gradient are arrays or trees of arrays. Without constraints it is the gradient itself (Remark 3.2). A change of
-    the gradient by v changes it by at most |v| (Lemma 2.4).
+    x and gradient are arrays or trees of arrays. Without constraints it is the gradient itself (Remark 3.2). A change
+    of the gradient by v changes it by at most |v| (Lemma 2.4).
 
     >>> import numpy as np
     >>> from sottovoce.problems.sets import box
@@ -68,8 +68,8 @@ class Smoothness:
 def penalty_conditions(given: Smoothness, penalty: float) -> tuple[Condition, ...]:
     """Check what Lemmas 3.3, 3.4 and A.1 ask of the penalty lambda.
 
-    Lemmas 3.4 and A.1 print 2 L1_g / mu where the strong convexity of f + lambda g, and Lemma 3.3, need 2 L1_f / mu. The
-    printed one is not enough: f = -5 y^2 and g = y^2 / 2 pass it with lambda = 10, and f + 10 g is zero.
+    Lemmas 3.4 and A.1 print 2 L1_g / mu where the strong convexity of f + lambda g, and Lemma 3.3, need 2 L1_f / mu.
+    The printed one is not enough: f = -5 y^2 and g = y^2 / 2 pass it with lambda = 10, and f + 10 g is zero.
 
     >>> [c.name for c in penalty_conditions(Smoothness(1.0, 10.0, 1.0, 1.0, 0.0, 1.0), 10.0) if not c.holds]
     ['lambda >= 2 L1_f / mu (Lemma 3.3)']
@@ -103,11 +103,8 @@ def theorem_conditions(
         "alpha <= ell kappa^3 L1_g / L1_f": smooth * given.L1_g / given.L1_f if given.L1_f else math.inf,
         "alpha <= kappa^2 drop": smooth * drop / (given.ell * given.kappa),
     }
-    if dy > 1:
-        power = radius ** (2 / math.log(dy))
-    else:
-        power = math.inf if radius > 1 else float(radius == 1)
-    least = 4 * given.L0_g * power / (given.mu * share)
+    power = 2 / math.log(dy) if dy > 1 else math.inf
+    least = 4 * given.L0_g * radius**power / (given.mu * share)
     return (
         *(Condition(name, alpha <= most, f"{alpha:.4g} against {most:.4g}") for name, most in limits.items()),
         Condition("n >= L R_0^(2 / log dy) / (mu epsilon')", n >= least, f"{n} against {least:.4g}"),
@@ -118,8 +115,8 @@ def theorem_conditions(
 class PenaltyGap:
     """How far the penalised problem is from the bilevel one (Lemmas 3.3, A.4 and A.5).
 
-    `solution` bounds |y_lambda - y*|, `value` the gap F - L*_lambda >= 0, `lipschitz` is that of y_lambda(x). These have
-    the proofs' constants. `gradient` and `smoothness` are ell kappa^3 / lambda and ell kappa^3, up to constants.
+    `solution` bounds |y_lambda - y*|, `value` the gap F - L*_lambda >= 0, `lipschitz` is that of y_lambda(x). These
+    have the proofs' constants. `gradient` and `smoothness` are ell kappa^3 / lambda and ell kappa^3, up to constants.
     """
 
     solution: float
@@ -168,8 +165,9 @@ def lemma_3_4(given: Smoothness, penalty: float, distance_y: float, distance_pen
 def lemma_3_5(given: Smoothness, printed: bool = False) -> float:
     """Return a bound on one record's term of the hypergradient at exact inner solutions: L0_f (1 + L1_g / mu).
 
-    The proof (line 707) bounds the partial gradient of f by a chain rule, in (5), and gets 5 L1_g L0_f / mu (`printed`),
-    at most 5 ell kappa. L0_f alone bounds that gradient, so the printed bound holds and is larger, because L1_g >= mu.
+    The proof (line 707) bounds the partial gradient of f by a chain rule, in (5), and gets 5 L1_g L0_f / mu
+    (`printed`), at most 5 ell kappa. L0_f alone bounds that gradient, so the printed bound holds and is larger, because
+    L1_g >= mu.
 
     >>> lemma_3_5(Smoothness(1.0, 1.0, 2.0, 2.0, 0.0, 0.5)), lemma_3_5(Smoothness(1.0, 1.0, 2.0, 2.0, 0.0, 0.5), True)
     (5.0, 20.0)
@@ -238,8 +236,8 @@ def remark_4_2(facts: Facts, n: int, epsilon: float) -> OuterBatch:
     """Return b_out = max((epsilon n / sqrt(dx))^(1/2), (epsilon n / sqrt(dy))^(1/3)), constants taken as 1.
 
     It rests on Lemma A.8 (line 827), where the mean of b vectors of length at most M is said to deviate by O~(M / b). A
-    mean deviates by M / sqrt(b). `needed` is the batch at which ell kappa / sqrt(b) is Theorem 3.1's alpha. It grows like
-    n^(2/3), not like the n^(1/3) that 1 / b would need.
+    mean deviates by M / sqrt(b). `needed` is the batch at which ell kappa / sqrt(b) is Theorem 3.1's alpha. It grows
+    like n^(2/3), not like the n^(1/3) that 1 / b would need.
 
     >>> batch = remark_4_2(Facts(dx=10, dy=10), n=10_000, epsilon=1.0)
     >>> round(batch.printed), round(batch.needed)

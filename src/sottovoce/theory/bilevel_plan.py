@@ -2,7 +2,7 @@
 
 It minimises a prediction that has the form of the paper's theory (`sottovoce.theory.dp_bilevel`), constants taken as 1.
 
->>> plan(Facts(dx=10, dy=10, kappa=2.0), n=1000, epsilon=1.0, budget=500).steps    # best within 500 passes over the data
+>>> plan(Facts(dx=10, dy=10, kappa=2.0), n=1000, epsilon=1.0, budget=500).steps  # best within 500 passes over the data
 9
 """
 

@@ -7,8 +7,8 @@ where 3.1 and 4.1 have ell^(3/4) (its proof only adds a term to theirs, so 3/4 i
 penalty ell kappa^3 / alpha into Lemma 3.4 gives ell^(5/2) in (15), not ell^(3/2), so the second constant should have
 ell^(5/6) where ell^(1/2) is printed and used here.
 
-Two questions, two functions (`sottovoce.theory.bilevel_plan` answers a third: what is best within a budget). Example for
-10 outer and 10 inner coordinates and 1000 records at epsilon 1:
+Two questions, two functions (`sottovoce.theory.bilevel_plan` answers a third: what is best within a budget). Example
+for 10 outer and 10 inner coordinates and 1000 records at epsilon 1:
 
 >>> facts = Facts(dx=10, dy=10, kappa=2.0)
 >>> round(rate(facts, n=1000, epsilon=1.0).total, 2)         # how large an error does Theorem 3.1 predict?

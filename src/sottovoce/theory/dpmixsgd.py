@@ -43,11 +43,11 @@ def theorem_1(
 ) -> TheoremOne:
     """Return the parameters that Theorem 1 sets for condition number kappa and smoothness L.
 
-    Give one of two. With `accuracy` (its epsilon) it is the first part: beta_x = epsilon min(1, m epsilon) / 20 and
-    T = 1500 kappa^3 / ((1-lambda)^2 epsilon beta_x). With `T0`, at least 10 m^2, it is the second part:
-    beta_x = m^(1/3) / (20 T0^(2/3)) and T = 30000 kappa^3 T0 / (1-lambda)^2. The second part prints step sizes and first
-    batch with an epsilon that it does not define. The one used here makes both parts agree: epsilon = (m T0)^(-1/3),
-    where m epsilon <= 1. `spectral` is the lambda of Assumption 4, the norm of W - 11'/n.
+    Give one of two. With `accuracy` (its epsilon) it is the first part: beta_x = epsilon min(1, m epsilon) / 20 and T =
+    1500 kappa^3 / ((1-lambda)^2 epsilon beta_x). With `T0`, at least 10 m^2, it is the second part: beta_x = m^(1/3) /
+    (20 T0^(2/3)) and T = 30000 kappa^3 T0 / (1-lambda)^2. The second part prints step sizes and first batch with an
+    epsilon that it does not define. The one used here makes both parts agree: epsilon = (m T0)^(-1/3), where m epsilon
+    <= 1. `spectral` is the lambda of Assumption 4, the norm of W - 11'/n.
 
     >>> chosen = theorem_1(kappa=1.0, L=1.0, spectral=0.5, agents=2, T0=1000)
     >>> chosen.steps, round(chosen.beta_x, 6), round(chosen.rate_x, 8)
