@@ -58,6 +58,9 @@ def test_the_printed_disturbance_is_below_what_noise_adds_in_one_step() -> None:
     assert errors[0].max() == 0.0
     assert errors[1, 0] > 1.5 * printed[0]
     assert errors[1, 0] == pytest.approx(mended[0], rel=0.03)  # with equality
+    errors = runs(NETWORK, np.ones(4), np.zeros((4, 2)), steps, 1, (0.0, noise), copies=40_000)
+    mended = disturbance(NETWORK, Problem(1.0, 1.0, d=2, noise_y=noise), 0.1, 0.1, 0.05)
+    assert errors[1, 1] == pytest.approx(mended[1], rel=0.03)
 
 
 def test_lemma_2_fails_where_the_two_weights_do_not_meet() -> None:

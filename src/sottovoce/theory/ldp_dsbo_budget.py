@@ -110,7 +110,7 @@ def hyper_smoothness(L_f0: float, L_f1: float, L_g1: float, L_g2: float, mu_g: f
 def part_rates(v: Sequence[float], s: Sequence[float]) -> dict[str, float]:
     """Return the exponents with which errors fall: Lemma D.10's beta_0 ("sum") and Lemma D.11's, one per part.
 
-    "x", "y" and "z" are the agents' disagreement. "y lag" and "z lag" say how far the averages are from what they track.
+    "x", "y" and "z" are the agents' disagreement, "y lag" and "z lag" the averages' distance from what they track.
 
     >>> {name: round(power, 2) for name, power in part_rates((.66, .64, .43), (.65, .63, .42)).items()}
     {'sum': 0.19, 'x': 1.3, 'y': 1.26, 'z': 0.84, 'y lag': 0.62, 'z lag': 0.4}
