@@ -81,6 +81,14 @@ def test_condition_19_suffices_for_many_agents_only() -> None:
     assert many[1] == pytest.approx(many[0], rel=0.01)
 
 
+def test_the_storm_estimator_may_exceed_the_printed_bound() -> None:
+    beta, estimate = 0.3, 1.0
+    for _ in range(200):  # (9) with a gradient 1 at the new point and -1 at the old one, a new record in every step
+        estimate = 1.0 + (1 - beta) * (estimate - (-1.0))
+    assert estimate == pytest.approx(dpmixsgd.estimator_size(1.0, beta))
+    assert estimate > dpmixsgd.estimator_size(1.0, beta, printed=True)
+
+
 def test_one_of_two_parts_is_asked_for() -> None:
     with pytest.raises(ValueError, match="either T0 or accuracy"):
         theorem_1(1.0, 1.0, 0.5, 4)

@@ -29,6 +29,16 @@ def test_the_budget_of_h_2_is_not_1_over_kappa() -> None:
     assert truth > 200 * 66.67
 
 
+def test_the_printed_sensitivity_forgets_the_size_of_gradients() -> None:
+    v, w = 0.64, 0.6
+    for size, holds in ((0.1, True), (100.0, False)):  # 2 c_l lambda_0 in (171), with L_l1 = 0
+        sensitivity, below = 0.0, []
+        for t in range(50):
+            below.append(sensitivity <= budget.sensitivity_182(v, w, t))
+            sensitivity = (1 - w) * sensitivity + size / (t + 1) ** (1 + v)
+        assert all(below) == holds
+
+
 def test_complexities_are_those_of_corollary_4_3() -> None:
     cases = {
         "strongly convex": ((0.66, 0.64, 0.43), (0.65, 0.63, 0.42), 2.5),

@@ -201,6 +201,29 @@ def theta_needed(
     return math.sqrt(error) / accuracy
 
 
+def estimator_size(L: float, beta: float, printed: bool = False) -> float:
+    """Return a bound G on the STORM estimator of gradients of length at most L: (2 - beta) L / beta.
+
+    After Lemma 1 the text (line 339) solves G <= L + (1 - beta) G, so G <= L / beta (`printed`). It leaves out the
+    gradient at the point before, which (9) subtracts: G <= L + (1 - beta) (G + L).
+
+    >>> estimator_size(1.0, 0.5), estimator_size(1.0, 0.5, printed=True)
+    (3.0, 2.0)
+    """
+    return L / beta if printed else (2 - beta) * L / beta
+
+
+def lemma_1_noise(G: float, T: int, agents: int, theta: float, delta: float) -> float:
+    """Return Lemma 1's sigma for one variable, G sqrt(T log(1/gamma) / m) / theta, its constant c set to 1.
+
+    It grows like T^(1/2), where Theorem 2's (18), which is said to follow from it, grows like T^(3/2).
+
+    >>> round(lemma_1_noise(1.0, T=100, agents=4, theta=1.0, delta=1e-5), 4)
+    16.9654
+    """
+    return G * math.sqrt(T * math.log(1 / delta) / agents) / theta
+
+
 def relative_noise(releases: Sequence[Release], steps: int, agent: int) -> list[float]:
     """Return the lowest noise of each estimator over its clip.
 

@@ -42,6 +42,19 @@ def nonconvex_exponents(kappa: float) -> Exponents:
     return Exponents(v, (v[0] - kappa / 4, v[1] - kappa / 4, v[2] - kappa / 8))
 
 
+def sensitivity_182(v: float, wbar: float, t: int) -> float:
+    """Return (182) to (184): the sensitivity C / (t+1)^(1+v) of message t, for step sizes that decay like t^-v.
+
+    C has no gradient and no step size in it. The lemma that the proof cites bounds a sequence with
+    D' <= (1 - w) D + b / (t+1)^(1+v) by a multiple of b, and b = 2 c lambda_0 was left out. So the bound fails where
+    gradients are large.
+
+    >>> round(sensitivity_182(0.66, 0.6, t=9), 4)
+    0.2915
+    """
+    return published.ldp_dsbo_constant(v, wbar) / (t + 1) ** (1 + v)
+
+
 def budget_187(v: Sequence[float], s: Sequence[float], sigma: Sequence[float], wbar: float) -> float:
     """Return (187), the bound on Theorem 4.5's epsilon for any T: the sum of sqrt(2) C / (sigma (v - s)) over x, y, z.
 
