@@ -25,7 +25,8 @@ from sottovoce.methods.planning import planned
 from sottovoce.problems import tasks
 from sottovoce.problems.tasks.reweighting import rates
 from sottovoce.schedules import Constant
-from sottovoce.theory.dp_bilevel import Facts, plan
+from sottovoce.theory.bilevel_plan import plan
+from sottovoce.theory.dp_bilevel import Facts
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 OPEN = sv.Release.open()

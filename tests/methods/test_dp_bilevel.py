@@ -22,7 +22,8 @@ from sottovoce.privacy.sampling import Full, Poisson, WithReplacement
 from sottovoce.problems import sets, tasks
 from sottovoce.problems.tasks.reweighting import rates
 from sottovoce.schedules import Constant, Decay
-from sottovoce.theory.dp_bilevel import Conditioning, Facts, assignment, plan, rate, shrinking_radii
+from sottovoce.theory.bilevel_plan import plan
+from sottovoce.theory.dp_bilevel import Conditioning, Facts, assignment, rate, shrinking_radii
 from tests.marks import few
 
 OPEN = Release.open()

@@ -14,7 +14,8 @@ import sottovoce as sv
 from sottovoce.methods.baselines.ternary_sgd import ternary
 from sottovoce.methods.dp_gradient_tracking import DpGradientTracking, TrackingState
 from sottovoce.privacy import published, sound
-from sottovoce.theory import gradient_tracking as theory
+from sottovoce.theory import tracking_convergence as theory
+from sottovoce.theory import tracking_lemmas as lemmas
 from sottovoce.theory.gradient_tracking import S1, S2, Rates
 from tests.marks import few
 
@@ -169,7 +170,7 @@ def test_an_undirected_network_serves_pull_and_push() -> None:
 
 def iteration(h: np.ndarray, rounds: int) -> np.ndarray:
     """The noise-free iteration of (x, y, g) around the optimum, written down from the paper's matrices."""
-    first, second = theory.laplacians(NETWORK)
+    first, second = lemmas.laplacians(NETWORK)
     eye, zero, curvature = np.eye(5), np.zeros((5, 5)), np.diag(h)
     pull, push = eye - ALPHA * first, eye - BETA * second
     y = np.linalg.matrix_power(push, rounds - 1) @ np.hstack([curvature, push, -eye])
@@ -226,7 +227,7 @@ class _Naive(DpGradientTracking):
 
 def test_a_naive_symmetric_method_follows_the_roots_alone() -> None:
     naive = run(_Naive(**{f.name: getattr(tracking(), f.name) for f in dataclasses.fields(tracking())}), 2500, 2500)
-    weights = theory.spreads(NETWORK, ALPHA, BETA)[0].weights
+    weights = lemmas.spreads(NETWORK, ALPHA, BETA)[0].weights
     roots = float((weights * CURVATURE) @ CENTRE / (weights @ CURVATURE))
     assert abs(roots - OPTIMUM) > 0.2
     np.testing.assert_allclose(naive.agents.x[:2].mean(), roots, atol=0.05)
@@ -258,11 +259,11 @@ def test_lemma_2_bounds_a_simulated_step() -> None:
     n, alpha, beta, gamma = 4, 0.2, 0.3, 0.02
     cycle = [(i, (i + 1) % n) for i in range(n)]
     network = sv.networks.directed(cycle, cycle)
-    first, second = theory.laplacians(network)
+    first, second = lemmas.laplacians(network)
     rng = np.random.default_rng(0)
     h, c = rng.uniform(0.5, 2.0, n), rng.normal(size=n)
     best = h @ c / h.sum()
-    A = theory.lemma_2(network, alpha, beta, gamma, L=h.max(), mu=h.mean())
+    A = lemmas.lemma_2(network, alpha, beta, gamma, L=h.max(), mu=h.mean())
 
     def measure(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         gap = np.mean(h * (x.mean() - c) ** 2 - h * (best - c) ** 2) / 2

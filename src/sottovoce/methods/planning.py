@@ -1,16 +1,17 @@
-"""From a plan to the method: what `sottovoce.theory.dp_bilevel.plan` chose, as a configured `DpBilevel`."""
+"""From a plan to the method: what `sottovoce.theory.bilevel_plan.plan` chose, as a configured `DpBilevel`."""
 
 from sottovoce.methods.descent import Descent
 from sottovoce.methods.dp_bilevel import DpBilevel
 from sottovoce.privacy.sampling import Full
-from sottovoce.theory.dp_bilevel import BilevelPlan
+from sottovoce.theory.bilevel_plan import BilevelPlan
 
 
 def planned(plan: BilevelPlan) -> DpBilevel:
     """Build the method of a plan, at the plan's epsilon for `plan.steps` full-batch steps on n records.
 
     >>> import sottovoce as sv
-    >>> from sottovoce.theory.dp_bilevel import Facts, plan
+    >>> from sottovoce.theory.bilevel_plan import plan
+    >>> from sottovoce.theory.dp_bilevel import Facts
     >>> best = plan(Facts(dx=20, dy=100, kappa=2.0), n=100_000, epsilon=1.0, budget=500)
     >>> round(sv.account(planned(best), sv.Population([100_000]), steps=best.steps).epsilon, 6)
     1.0

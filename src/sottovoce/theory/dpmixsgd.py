@@ -18,14 +18,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sottovoce.networks import Condition
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Sampling
+from sottovoce.theory.bound import ErrorBound
 
 
 @dataclass(frozen=True)
 class TheoremOne:
-    """The parameters of Theorem 1 (its second part, in which T does not depend on the accuracy)."""
+    """The parameters that Theorem 1 sets; `accuracy` is its epsilon."""
 
     steps: int
     beta_x: float
@@ -33,34 +35,193 @@ class TheoremOne:
     rate_x: float
     rate_y: float
     first_batch: int
+    accuracy: float
 
 
-def theorem_1(kappa: float, L: float, spectral: float, agents: int, T0: int) -> TheoremOne:
-    """Return the parameters that Theorem 1 sets for condition number kappa, smoothness L and budget T0.
+def theorem_1(
+    kappa: float, L: float, spectral: float, agents: int, T0: float | None = None, accuracy: float | None = None
+) -> TheoremOne:
+    """Return the parameters that Theorem 1 sets for condition number kappa and smoothness L.
 
-    `spectral` is the lambda of Assumption 4, the norm of W - 11'/n. The theorem prints its step sizes and first batch
-    with an accuracy epsilon, and beta_x as epsilon min(1, m epsilon) / 20 in its first part, m^(1/3) / (20 T0^(2/3)) in
-    its second. The epsilon used here is the one for which the two agree: epsilon = (m T0)^(-1/3), where m epsilon <= 1.
-    T0 must be at least 10 m^2.
+    Give one of two. With `accuracy` (its epsilon) it is the first part: beta_x = epsilon min(1, m epsilon) / 20 and T =
+    1500 kappa^3 / ((1-lambda)^2 epsilon beta_x). With `T0`, at least 10 m^2, it is the second part: beta_x = m^(1/3) /
+    (20 T0^(2/3)) and T = 30000 kappa^3 T0 / (1-lambda)^2. The second part prints step sizes and first batch with an
+    epsilon that it does not define. The one used here makes both parts agree: epsilon = (m T0)^(-1/3), where m epsilon
+    <= 1. `spectral` is the lambda of Assumption 4, the norm of W - 11'/n.
 
     >>> chosen = theorem_1(kappa=1.0, L=1.0, spectral=0.5, agents=2, T0=1000)
     >>> chosen.steps, round(chosen.beta_x, 6), round(chosen.rate_x, 8)
     (120000000, 0.00063, 2.65e-06)
+    >>> theorem_1(kappa=1.0, L=1.0, spectral=0.5, agents=20, accuracy=0.1).steps
+    12000000
     """
-    if agents < 1 or not 10 * agents**2 <= T0:
-        raise ValueError(f"T0 is {T0} for {agents} agents: Theorem 1 asks for at least 10 m^2 = {10 * agents**2}")
-    if not 0 <= spectral < 1 or not kappa >= 1 or not L > 0:
+    if not 0 <= spectral < 1 or not kappa >= 1 or not L > 0 or agents < 1:
         raise ValueError(f"lambda {spectral}, kappa {kappa}, L {L}: give lambda in [0, 1), kappa >= 1, L > 0")
-    gap, beta = (1 - spectral) ** 2, agents ** (1 / 3) / (20 * T0 ** (2 / 3))
-    accuracy = (agents * T0) ** (-1 / 3)
+    if (T0 is None) == (accuracy is None):
+        raise ValueError("Theorem 1 has two parts: give either T0 or accuracy")
+    gap = (1 - spectral) ** 2
+    if T0 is not None:
+        if not 10 * agents**2 <= T0:
+            raise ValueError(f"T0 is {T0} for {agents} agents: Theorem 1 asks for at least 10 m^2 = {10 * agents**2}")
+        beta, epsilon = agents ** (1 / 3) / (20 * T0 ** (2 / 3)), (agents * T0) ** (-1 / 3)
+        steps = 30_000 * kappa**3 * T0 / gap
+    else:
+        epsilon = float(accuracy or 0.0)
+        if not 0 < epsilon < 1:
+            raise ValueError(f"accuracy is {accuracy}: give a number between 0 and 1")
+        beta = epsilon * min(1.0, agents * epsilon) / 20
+        steps = 1500 * kappa**3 / (gap * epsilon * beta)
     return TheoremOne(
-        steps=math.ceil(30_000 * kappa**3 * T0 / gap),
+        steps=math.ceil(steps - 1e-6),
         beta_x=beta,
         beta_y=beta / (25 * kappa**2),
-        rate_x=gap * beta / (750 * kappa**3 * L * accuracy),
-        rate_y=gap * beta / (75 * kappa * L * accuracy),
-        first_batch=math.ceil(20 * kappa * accuracy / beta),
+        rate_x=gap * beta / (750 * kappa**3 * L * epsilon),
+        rate_y=gap * beta / (75 * kappa * L * epsilon),
+        first_batch=math.ceil(20 * kappa * epsilon / beta - 1e-6),
+        accuracy=epsilon,
     )
+
+
+def theorem_1_conditions(
+    chosen: TheoremOne, kappa: float, L: float, spectral: float, agents: int
+) -> tuple[Condition, ...]:
+    """Check what the proof of Theorem 1 asks of step sizes: Lemmas 6 and 13, (90) and (91).
+
+    >>> chosen = theorem_1(kappa=2.0, L=1.0, spectral=0.5, agents=4, accuracy=0.1)
+    >>> [condition.holds for condition in theorem_1_conditions(chosen, 2.0, 1.0, 0.5, 4)]
+    [True, True, True, True]
+    """
+    x, y, m = chosen.rate_x, chosen.rate_y, agents
+    limit = (1 - spectral) ** 2 / (500 * L)
+    common = 4 * L**2 * (21 * kappa**2 + 12 / (m * chosen.beta_x) + 240 * kappa**2 / (m * chosen.beta_y)) / m
+    drift = common * 576 * m * spectral**4 * L**2 * (x**2 + y**2) / (1 - spectral**2) ** 4
+    momentum = 24 * L**2 * x**2 / (m * chosen.beta_x) + 2 * 480 * kappa**2 * L**2 * x**2 / (m * chosen.beta_y)
+    left = 1 - 2 * kappa * L * x - 40 * kappa**4 * x**2 / y**2 - momentum - drift * x**2
+    asked = [  # name, smaller, larger
+        ("Lemma 6: rate_y <= 1 / (5 L)", y, 1 / (5 * L)),
+        ("Lemma 13: both rates <= (1 - lambda)^2 / (500 L)", max(x, y), limit),
+        ("(90)", drift * y**2, kappa * L * y / 2),
+        ("(91): at least 2/5 is left", 0.4, left),
+    ]
+    return tuple(Condition(name, low <= high, f"{low:.4g} against {high:.4g}") for name, low, high in asked)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What Theorem 1's constants know of a problem and its starting point.
+
+    `drop` is Phi(x0) minus its infimum, `lag` the delta_0 = |y*(x0) - y0|^2, `gradient_x` and `gradient_y` the agents'
+    average of the squared gradients at the start, `variance` the sigma^2 of one record's gradient.
+    """
+
+    drop: float
+    lag: float
+    gradient_x: float
+    gradient_y: float
+    variance: float
+
+
+def theorem_1_bound(
+    chosen: TheoremOne,
+    start: Start,
+    kappa: float,
+    L: float,
+    agents: int,
+    noise: tuple[float, float] = (0.0, 0.0),
+    dims: tuple[int, int] = (1, 1),
+    T0: float | None = None,
+) -> ErrorBound:
+    """Return the bound on the average of |grad Phi|^2: (105), or (110) for a given `T0`.
+
+    `noise` has the standard deviations sigma_x and sigma_y, `dims` the numbers of coordinates of x and y. (105) prints
+    the gradient in x twice; the second is the one in y, as in (110). (110) prints 2 m^(2/3) / T0^(2/3) in front of the
+    noise, where (111) and the substitution of epsilon = (m T0)^(-1/3) into (105) have m^(1/3), and 3 kappa^2 where
+    (105) has 6 kappa^2. Both are used here as printed.
+
+    >>> chosen, start = theorem_1(1.0, 1.0, 0.5, agents=10, accuracy=0.1), Start(1.0, 0.0, 1.0, 1.0, 1.0)
+    >>> print(theorem_1_bound(chosen, start, 1.0, 1.0, agents=10))
+    0.05 (start 0.01, batches 0.02, first gradients 0.02, noise 0)
+    >>> print(theorem_1_bound(chosen, start, 1.0, 1.0, agents=10, noise=(0.1, 0.1), dims=(20, 1)))
+    0.858 (start 0.01, batches 0.02, first gradients 0.02, noise 0.808)
+    """
+    m, epsilon = agents, chosen.accuracy
+    x, y = (deviation**2 * d for deviation, d in zip(noise, dims))
+    if T0 is None:
+        shrink, gradients, amplified = epsilon**2, epsilon**2, (2 * m**2 * epsilon**2 + 6 * kappa**2) / m
+    else:
+        shrink, gradients = (m * T0) ** (-2 / 3), 1 / T0
+        amplified = 2 * (m / T0) ** (2 / 3) + 3 * kappa**2 / m
+    return ErrorBound(
+        {
+            "start": (L * start.drop + 2 * L**2 * start.lag) * shrink,
+            "batches": 2 * start.variance * shrink,
+            "first gradients": (start.gradient_x + start.gradient_y) * gradients,
+            "noise": amplified * (x + y) + 16 * x / m + 320 * kappa**2 * y / m,
+        }
+    )
+
+
+def theta_19(accuracy: float, agents: int, Lg: float, dims: int, delta: float) -> float:
+    """Return (19): the smallest privacy budget theta at which noise does not spoil the accuracy, constant 1.
+
+    >>> round(theta_19(0.1, agents=100, Lg=1.0, dims=10, delta=1e-5), 1)
+    10729.8
+    """
+    return Lg * math.sqrt(dims * math.log(1 / delta) / agents) / accuracy**4
+
+
+def noise_error_20(theta: float, accuracy: float, agents: int, Lg: float, dims: int, delta: float) -> float:
+    """Return the left side of (20), the error that the noise of Theorem 2 causes; (20) asks that it be O(epsilon^2).
+
+    It replaces T^3 in (18) by epsilon^-6. That is Theorem 1's T only where m epsilon >= 1. For fewer agents T is of
+    order 1 / (m epsilon^3), so the error is larger by a factor (m epsilon)^-3, and (19) does not suffice;
+    `theta_needed` takes T as it is.
+
+    >>> theta = theta_19(0.1, agents=100, Lg=1.0, dims=10, delta=1e-5)
+    >>> round(noise_error_20(theta, 0.1, agents=100, Lg=1.0, dims=10, delta=1e-5), 10)
+    0.01
+    """
+    return Lg**2 * dims * math.log(1 / delta) / (theta**2 * agents * accuracy**6)
+
+
+def theta_needed(
+    accuracy: float, agents: int, Lg: float, dims: tuple[int, int], delta: float, kappa: float, spectral: float
+) -> float:
+    """Return the theta at which the noise of Theorem 2, in bound (105), is epsilon^2, constants included.
+
+    The noise is that of (18) for Theorem 1's own T, with the constant in front of (18) set to 1.
+
+    >>> f"{theta_needed(0.1, 100, 1.0, (10, 10), 1e-5, kappa=1.0, spectral=0.5):.2g}"
+    '1.4e+12'
+    """
+    chosen = theorem_1(kappa, 1.0, spectral, agents, accuracy=accuracy)
+    unit = published.dpmixsgd_sigma(1.0, chosen.steps, agents, Lg, delta)
+    nothing = Start(0.0, 0.0, 0.0, 0.0, 0.0)
+    error = theorem_1_bound(chosen, nothing, kappa, 1.0, agents, (unit, unit), dims).total
+    return math.sqrt(error) / accuracy
+
+
+def estimator_size(L: float, beta: float, printed: bool = False) -> float:
+    """Return a bound G on the STORM estimator of gradients of length at most L: (2 - beta) L / beta.
+
+    After Lemma 1 the text (line 339) solves G <= L + (1 - beta) G, so G <= L / beta (`printed`). It leaves out the
+    gradient at the point before, which (9) subtracts: G <= L + (1 - beta) (G + L).
+
+    >>> estimator_size(1.0, 0.5), estimator_size(1.0, 0.5, printed=True)
+    (3.0, 2.0)
+    """
+    return L / beta if printed else (2 - beta) * L / beta
+
+
+def lemma_1_noise(G: float, T: int, agents: int, theta: float, delta: float) -> float:
+    """Return Lemma 1's sigma for one variable, G sqrt(T log(1/gamma) / m) / theta, its constant c set to 1.
+
+    It grows like T^(1/2), where Theorem 2's (18), which is said to follow from it, grows like T^(3/2).
+
+    >>> round(lemma_1_noise(1.0, T=100, agents=4, theta=1.0, delta=1e-5), 4)
+    16.9654
+    """
+    return G * math.sqrt(T * math.log(1 / delta) / agents) / theta
 
 
 def relative_noise(releases: Sequence[Release], steps: int, agent: int) -> list[float]:

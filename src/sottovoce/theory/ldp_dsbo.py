@@ -48,6 +48,12 @@ class L1Constants:
     L_l2: float
     H1: float
 
+    def __post_init__(self) -> None:
+        if min(self.c_h, self.c_l, self.L_h1, self.L_l1, self.L_l2, self.H1) < 0:
+            raise ValueError(f"{self}: constants are not negative")
+        if self.L_l1 < self.H1:  # the record term of z bounds its Hessian-vector product by L_l1
+            raise ValueError(f"H1 is {self.H1} and L_l1 is {self.L_l1}: L_l1 bounds the whole Hessian, so H1 <= L_l1")
+
 
 @dataclass(frozen=True)
 class PowerLaw:
