@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.files import write_atomically
+from sottovoce.files import append, write_atomically
 from sottovoce.runtime.frames import Message, MessageId
 
 Place = tuple[int, int]  # a round, and which message of this round to this hearer
@@ -50,8 +50,9 @@ class Outbox:
             for message in _drawn_in(path.read_bytes()):
                 self._known[message.id.tag] = message.values
         for hearer in sorted(self._said.glob("*")) if self._said.is_dir() else ():
-            found = (_NAME.fullmatch(path.name) for path in hearer.iterdir())
-            self._places[int(hearer.name)] = sorted((int(name[1]), int(name[2])) for name in found if name)
+            found = ((_NAME.fullmatch(path.name), path) for path in hearer.iterdir())
+            whole = (name for name, path in found if name and _is_whole(path))
+            self._places[int(hearer.name)] = sorted((int(name[1]), int(name[2])) for name in whole)
 
     def recall(self, place: str) -> Sequence[np.ndarray] | None:
         """Return what was drawn at a place before the last kill."""
@@ -79,10 +80,10 @@ class Outbox:
         path = self._path(hearer, place)
         if self._last is not None and self._last[0] is message and self._last[1].exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.link(self._last[1], path)  # the same bytes for the next hearer
-            _sync(path.parent)
+            os.link(self._last[1], path)  # the same bytes; if a power cut takes the link away, they are said again
         else:
-            write_atomically(path, message.to_bytes(), private=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            append(path, message.to_bytes(), at=0)  # one sync: a part of a message is no message, and was not sent
         self._last = (message, path)
         with self._changed:
             self._places.setdefault(hearer, []).append(place)
@@ -143,6 +144,16 @@ class Outbox:
         return self._said / str(hearer) / f"{place[0]:09}-{place[1]:06}"
 
 
+def _is_whole(path: Path) -> bool:
+    """Say whether a file holds a message; what a kill left of one is removed."""
+    try:
+        Message.from_bytes(path.read_bytes())
+    except ValueError:
+        path.unlink()
+        return False
+    return True
+
+
 def _drawn_in(data: bytes) -> list[Message]:
     found, start = [], 0
     while start < len(data):
@@ -150,11 +161,3 @@ def _drawn_in(data: bytes) -> list[Message]:
         found.append(Message.from_bytes(data[start + 8 : start + 8 + size]))
         start += 8 + size
     return found
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
