@@ -84,6 +84,5 @@ def test_an_administrator_cannot_look_into_a_site(running):
             shown = str(admin._do_once(look))
         except Exception as refusal:
             shown = str(refusal)
+        assert "user not authorized" in shown
         assert "for north alone" not in shown
-        assert "secret.txt" not in shown
-        assert "auth" in shown.lower()

@@ -15,8 +15,8 @@ from sottovoce.privacy.ledger import Ledger
 from tests.deploy import cases
 from tests.deploy.test_federation import run, running  # noqa: F401  (a fixture)
 
-KILLS = 20 if os.environ.get("SOAK") else 1
-STEPS = 2000 if os.environ.get("SOAK") else 150
+KILLS = int(os.environ.get("KILLS", "20" if os.environ.get("SOAK") else "1"))
+STEPS = 100 * KILLS + 50
 
 
 class Killer(threading.Thread):

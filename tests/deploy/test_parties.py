@@ -47,9 +47,7 @@ def stopping(calls, parties):
 
 
 @pytest.mark.parametrize("noise", ["exact", pytest.param("simulated", marks=pytest.mark.slow)])
-def test_a_run_that_was_stopped_several_times_says_the_same_bytes_and_pays_once(
-    homes, hall, noise, monkeypatch, caplog
-):
+def test_a_run_that_was_stopped_says_the_same_bytes_and_pays_once(homes, hall, noise, monkeypatch, caplog):
     """Each time all parties are stopped after some calls; the last time they run to the end."""
     text, heard = cases.text(noise=noise, steps=24, every=4), {}
     folder = homes(text)
