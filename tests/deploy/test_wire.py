@@ -175,6 +175,17 @@ def test_messages_of_a_dishonest_peer_are_refused(connect, caplog):
         assert why in caplog.text
 
 
+def test_a_message_over_the_limit_is_refused_by_its_length(connect, caplog):
+    between = connect(Patience(0.5))
+    between.of[1]._limit = 1000
+    between.send(1, Message(said().id, (np.zeros(5000),), "release"))
+    between.send(2, said(value=2.0))
+    with pytest.raises(Silence), caplog.at_level(logging.INFO):
+        between.receive(1, said().id)
+    assert "bytes are announced, and the limit is 1000" in caplog.text
+    assert between.receive(2, said().id)[0] == 2.0
+
+
 def test_a_diverging_party_sends_nothing(connect):
     between = connect()
     with pytest.raises(FloatingPointError, match="nothing is sent"):
