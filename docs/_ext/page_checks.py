@@ -49,7 +49,7 @@ def check(app: Sphinx, env: Any) -> None:
     pages = [Path(env.doc2path(name)) for name in env.found_docs]
     for path in [*pages, *(ROOT / name for name in FRONT)]:
         for test in tests_that_are_gone(path.read_text()):
-            log.warning("there is no %s", test, location=str(path))
+            log.warning("%s names %s, which does not exist", path.relative_to(ROOT), test)
     for name in FRONT:
         for target in links_that_lead_nowhere((ROOT / name).read_text()):
             log.warning("%s links to %s, which does not exist", name, target)
