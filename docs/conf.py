@@ -21,6 +21,7 @@ nb_execution_cache_path = str(Path(__file__).parents[1] / ".cache" / "notebooks"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 
+default_role = "py:obj"  # `run` in a docstring is a name: link it where the reference has it
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
@@ -29,4 +30,11 @@ napoleon_use_rtype = False
 html_theme = "sphinx_book_theme"
 html_title = "sottovoce"
 html_copy_source = False
-html_theme_options = {"show_toc_level": 2, "use_download_button": False, "use_fullscreen_button": False}
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "show_toc_level": 2,
+    "navbar_persistent": [],  # the search field is in the side bar
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+}
