@@ -75,7 +75,7 @@ $(SPHINX): $(STAMP)
 
 docs: $(SPHINX) ## build the site into site/, and check that every command and figure in the documents still holds
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d .cache/sphinx docs site
-	$(BIN)/python -m pytest --doctest-glob='*.md' README.md docs
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --doctest-glob='*.md' README.md docs
 
 dist: $(STAMP) ## build the wheel into dist/
 	rm -rf dist build

@@ -68,7 +68,8 @@ class Different(Exception):
 
 def commands(block: str) -> list[tuple[str, str]]:
     """Return each command of a console block with what it should print."""
-    return [tuple((part.split("\n", 1) + [""])[:2]) for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]  # type: ignore[misc]
+    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    return [(command, wanted) for command, _, wanted in (part.partition("\n") for part in parts)]
 
 
 def run(command: str, folder: Path) -> str:
