@@ -84,7 +84,7 @@ dist: $(STAMP) ## build the wheel into dist/
 first-report: dist ## from the wheel in an empty environment to a report on an own CSV, per Python that is here
 	$(BIN)/python benchmarks/first_report.py dist/*.whl
 
-lock: $(SPHINX) ## write constraints.txt from what is installed
+lock: $(SPHINX) $(DEPLOY) ## write constraints.txt from what is installed
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
 clean:
