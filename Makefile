@@ -66,8 +66,16 @@ $(PEERS): benchmarks/peers/requirements.txt
 bench-peers: $(STAMP) $(PEERS) ## the same work in other libraries; writes docs/benchmarks.md (10 minutes)
 	$(BIN)/python -m benchmarks.peers --write
 
-docs: $(STAMP) ## check that every command and figure in the documents still holds
-	$(BIN)/python -m pytest --doctest-glob='*.md' README.md docs
+# Sphinx and its theme are installed once, and only for this: `make demo` does not pay for them.
+SPHINX := .venv/.docs
+$(SPHINX): $(STAMP)
+	@echo "Setting up Sphinx in .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(SPHINX) ## build the site into site/, and check that every command and figure in the documents still holds
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d .cache/sphinx docs site
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --doctest-glob='*.md' README.md docs
 
 dist: $(STAMP) ## build the wheel into dist/
 	rm -rf dist build
@@ -76,8 +84,8 @@ dist: $(STAMP) ## build the wheel into dist/
 first-report: dist ## from the wheel in an empty environment to a report on an own CSV, per Python that is here
 	$(BIN)/python benchmarks/first_report.py dist/*.whl
 
-lock: $(STAMP) ## write constraints.txt from what is installed
+lock: $(SPHINX) $(DEPLOY) ## write constraints.txt from what is installed
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
 clean:
-	rm -rf .venv .venv-peers .cache demo runs dist build
+	rm -rf .venv .venv-peers .cache demo runs dist build site

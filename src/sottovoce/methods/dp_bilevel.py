@@ -61,7 +61,7 @@ class DpBilevel(Method):
             keeps the hypergradient of one record within L0f (1 + L1g/mu).
         inner_penalised: how the penalised problem is solved, if not as `inner` says. With levels only this one reads
             upper records, which are few: fewer and larger steps may serve them better.
-        solve, output: as above; "last" outputs the last x, "smallest step" the x_t with the smallest |x_{t+1} - x_t|.
+        solve, output: as above; "last" outputs the last x, "smallest step" the one after which x moves least.
         warm: start inner solves where the last ones ended (it changes nothing in the account).
         conditioning: declare it to have the paper's epsilon shown beside.
 
