@@ -255,6 +255,7 @@ def test_is_useful_at_a_sound_epsilon(name, epsilon, least):
     assert made.run(seed=0).history["auroc"][-1] >= least
 
 
+@pytest.mark.slow
 def test_a_random_iterate_is_the_same_step_of_all_agents():
     """Algorithm 1 outputs the average of the agents at a step drawn uniformly."""
     steps, silent = 6, private(sampling=Full(), release_x=sv.Release.open(), release_y=sv.Release.open())
