@@ -73,7 +73,7 @@ $(SPHINX): $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
-docs: $(SPHINX) ## build the site into site/, and check that every command and figure in the documents still holds
+docs: $(SPHINX) ## build the site into site/, and run the examples of the documents and the commands of the tutorials
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d .cache/sphinx docs site
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --doctest-glob='*.md' README.md docs
 
