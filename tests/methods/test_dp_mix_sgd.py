@@ -103,7 +103,10 @@ class TestAlgorithm:
         np.testing.assert_allclose(np.sum(result.agents.y, axis=1), 1.0, atol=1e-5)
         assert np.min(result.agents.y) >= 0
 
-    @pytest.mark.parametrize("method", [DmHsgd(0.1, 0.1, Poisson(8), first=Full()), Sgda(0.1, 0.1, Poisson(8))])
+    @pytest.mark.parametrize(
+        "method",
+        [pytest.param(DmHsgd(0.1, 0.1, Poisson(8), first=Full()), marks=pytest.mark.slow), Sgda(0.1, 0.1, Poisson(8))],
+    )
     def test_finds_the_saddle_with_small_steps(self, method):
         parts = records(4)
         method = dataclasses.replace(method, rate_x=sv.Decay(0.5, 0.7), rate_y=sv.Decay(0.5, 0.7))

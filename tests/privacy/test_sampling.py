@@ -192,9 +192,9 @@ def test_a_binomial_number_of_distinct_rows_has_the_law_of_coins(rooms):
         return sampling._taken(key, words, jnp.int32(5), [table, table], jnp.int32(1), usual)
 
     keys = jax.random.split(jax.random.key(4), 10_000)
-    rows, weights = (np.asarray(one, int) for one in jax.jit(partial(jax.lax.map, draw))(keys))
-    for alone, together in zip((rows, weights), jax.jit(jax.vmap(draw))(keys)):
-        assert np.array_equal(alone, together)  # whether a rare case is computed changes nobody's batch
+    rows, weights = (np.asarray(one, int) for one in jax.jit(jax.vmap(draw))(keys))
+    for together, alone in zip((rows, weights), jax.jit(partial(jax.lax.map, draw))(keys[:300])):
+        assert np.array_equal(alone, together[:300])  # whether a rare case is computed changes nobody's batch
     taken = np.zeros((len(rows), 5), int)
     np.add.at(taken, (np.arange(len(rows))[:, None], rows), weights)
     seen = Counter((tuple(one),) for one in taken.tolist())
