@@ -4,7 +4,7 @@ A round is a step of DP-SGD on a graph: two records per agent, clipped, noised, 
 one `ppermute` of one agent's numbers between neighbouring processes, nothing else. With fewer cores than processes the
 processes share them: what is shown then is the cost of spreading, not its gain.
 
-``python -m benchmarks --write cluster`` measures all (10 minutes, up to 10 GB); ``python -m benchmarks.cluster 20
+``python -m benchmarks --write cluster`` measures all (4 minutes); ``python -m benchmarks.cluster 20
 10000`` one number of agents and floats.
 """
 
