@@ -81,7 +81,7 @@ def test_no_account_of_two_unlike_releases_of_one_batch_is_below_the_truth() -> 
 @pytest.mark.parametrize("people", [*ONE_LEVEL, *TWO_LEVELS])
 def test_no_account_of_outputs_that_depend_on_each_other_is_below_the_truth(people: str) -> None:
     random = (Poisson(2), FixedSize(2), WithReplacement(2))
-    counts = search(worlds([people], sizes=(3,), steps=(2,), noises=(0.7,), samplings=random, plane=True))
+    counts = search(worlds([people], sizes=(2,), steps=(1,), noises=(0.7,), samplings=random, plane=True))
     assert counts["refused" if people == "unit named above" else "compared"] >= 4
 
 
