@@ -5,17 +5,26 @@ Slow imports stay inside the commands, so that the help text appears at once.
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sottovoce.commands import Quick, RunFilePath, Set, check, init, predict, say_replaced
+from sottovoce.commands import (
+    Quick,
+    RunFilePath,
+    Set,
+    check,
+    console,
+    init,
+    notes,
+    predict,
+    say,
+    say_replaced,
+    stoppable,
+)
 from sottovoce.deploy.commands import app as deploy
 
 if TYPE_CHECKING:
@@ -61,8 +70,6 @@ app = typer.Typer(
 ledgers = typer.Typer(help="Show what has been spent.", no_args_is_help=True)
 app.add_typer(ledgers, name="ledger")
 app.add_typer(deploy, name="deploy")
-console = Console()
-notes = Console(stderr=True, highlight=False)
 
 FAULT = "This is a fault in sottovoce, not in what you gave it"
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="where results go [default: runs/NAME]")]
@@ -87,11 +94,11 @@ def demo(
     set_: Set = None,
 ) -> None:
     """Let ten clinics tune a model together in private; prints a table and writes a report. Takes under a minute."""
-    _say("Ten clinics tune a model together; no record leaves its clinic. Loading JAX ...")  # a word before the wait
+    say("Ten clinics tune a model together; no record leaves its clinic. Loading JAX ...")  # a word before the wait
     from sottovoce.experiments.demo import demo as run_demo
 
-    with _stoppable("sottovoce demo starts again from the beginning."):
-        _show(run_demo(out, set_ or (), say=_say), out)
+    with stoppable("sottovoce demo starts again from the beginning."):
+        _show(run_demo(out, set_ or (), say=say), out)
 
 
 @app.command("run", help=_run_help())
@@ -386,18 +393,8 @@ def _execute(runfile: "RunFile", out: Path, resume: bool) -> None:
     from sottovoce.experiments.execute import execute
 
     say_replaced(runfile.replaced)
-    with _stoppable(f"What is done is in {out}; the same command with --out {out} --resume continues it."):
-        _show(execute(runfile, out, resume, say=_say), out, write=True)
-
-
-@contextmanager
-def _stoppable(remedy: str) -> Iterator[None]:
-    """On Ctrl-C, print what to do next and exit with the usual code."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        notes.print(f"Stopped. {escape(remedy)}", soft_wrap=True)
-        raise typer.Exit(130) from None
+    with stoppable(f"What is done is in {out}; the same command with --out {out} --resume continues it."):
+        _show(execute(runfile, out, resume, say=say), out, write=True)
 
 
 def _setups(file: Path, sets: list[str] | None, quick: bool) -> list[tuple[str, "Setup"]]:
@@ -430,10 +427,6 @@ def _show(made: "Comparison", out: Path, write: bool = False) -> None:
     if write:
         execute.report(out)
     console.print(f"Report: {escape(str(out / 'report.html'))}", highlight=False, soft_wrap=True)
-
-
-def _say(line: str) -> None:
-    notes.print(f"[dim]{escape(line)}[/]")
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ Slow imports stay inside the commands, so that the help text appears at once.
 
 import csv
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +25,29 @@ notes = Console(stderr=True, highlight=False)
 RunFilePath = Annotated[Path, typer.Argument(help="a run file", metavar="FILE.toml")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change one key, e.g. run.steps=100")]
 Quick = Annotated[bool, typer.Option("--quick", help="apply the file's [quick] table")]
+
+
+def say(line: str) -> None:
+    """Print what is being done, beside the results.
+
+    >>> say("loading")
+    """
+    notes.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
+
+
+@contextmanager
+def stoppable(remedy: str) -> Iterator[None]:
+    """On Ctrl-C, print what to do next and exit with the usual code.
+
+    >>> with stoppable("The same command starts again."):
+    ...     print("done")
+    done
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        notes.print(f"Stopped. {escape(remedy)}", soft_wrap=True)
+        raise typer.Exit(130) from None
 
 
 def say_replaced(lines: Any) -> None:

@@ -1,9 +1,5 @@
 """Parties with columns, each by itself: together they do what one place does, and nothing else crosses."""
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +11,7 @@ import scipy.sparse as sp
 from jax.flatten_util import ravel_pytree
 from tests.methods import columns_contract
 from tests.runtime.party_process import ACTIVE, BLOCKS, CLASSES, LABEL, METHOD, PROBLEM, STEPS, lone, store
+from tests.runtime.processes import apart
 
 import sottovoce as sv
 from sottovoce.accounting.table import SECRET, SIMULATED, table_account
@@ -318,25 +315,9 @@ def test_what_does_not_fit_is_refused_before_anything_starts(given, message):
         LoneParty.of(me, columns, labels=labels, **public)
 
 
-def process(*arguments):
-    command = [sys.executable, "-m", "tests.runtime.party_process", *arguments]
-    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}  # for all: other programs, other last bits
-    pipe, root = subprocess.PIPE, Path(__file__).parents[2]
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=root)
-
-
 @pytest.mark.slow
 def test_parties_in_processes_of_their_own_do_what_threads_do():
-    each, threads = [process(str(me)) for me in range(2)], process()
-    try:
-        addresses = json.dumps([json.loads(one.stdout.readline()) for one in each])
-        for one in each:
-            one.stdin.write(addresses + "\n")
-            one.stdin.flush()
-        *found, wanted = [json.loads(one.communicate(timeout=120)[0]) for one in (*each, threads)]
-    finally:
-        for one in (*each, threads):
-            one.kill()
+    found, wanted, codes = apart("tests.runtime.party_process", 2)
     assert found == wanted
     assert len(set(map(str, found))) == 2  # what they hold differs
-    assert [one.returncode for one in (*each, threads)] == [0] * 3
+    assert codes == [0] * 3

@@ -1,15 +1,10 @@
 """Agents over sockets do what they do over queues, to the bit; on threads, and in processes of their own."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from tests.methods import contract
 from tests.methods.test_contract import EXAMPLES
+from tests.runtime.processes import apart
 
 from sottovoce.accounting.account import account_of
 from sottovoce.runtime.keys import root_key
@@ -52,25 +47,9 @@ def test_sockets_give_what_queues_give(example):
         np.testing.assert_array_equal(a, b)
 
 
-def process(*arguments):
-    command = [sys.executable, "-m", "tests.runtime.lone_process", *arguments]
-    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}  # for all: other programs, other last bits
-    pipe, root = subprocess.PIPE, Path(__file__).parents[2]
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=root)
-
-
 @pytest.mark.slow
 def test_agents_in_processes_of_their_own_do_what_threads_do():
-    each, threads = [process(str(me)) for me in range(3)], process()
-    try:
-        addresses = json.dumps([json.loads(one.stdout.readline()) for one in each])
-        for one in each:
-            one.stdin.write(addresses + "\n")
-            one.stdin.flush()
-        *found, wanted = [json.loads(one.communicate(timeout=120)[0]) for one in (*each, threads)]
-    finally:
-        for one in (*each, threads):
-            one.kill()
+    found, wanted, codes = apart("tests.runtime.lone_process", 3)
     assert found == wanted
     assert len(set(map(str, found))) == 3  # what they hold differs
-    assert [one.returncode for one in (*each, threads)] == [0] * 4
+    assert codes == [0] * 4

@@ -4,16 +4,14 @@ Slow imports stay inside the commands, so that the help text appears at once.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from sottovoce.commands import RunFilePath, Set, say_replaced
+from sottovoce.commands import RunFilePath, Set, console, say, say_replaced, stoppable
 
 _HELP = """Run across organisations: each party in its own place, with its own data, ledger and veto.
 
@@ -33,7 +31,6 @@ _HELP = """Run across organisations: each party in its own place, with its own d
 The run file needs a table [deploy] with the names of the sites. Install with: pip install 'sottovoce[deploy]'
 """
 app = typer.Typer(help=_HELP, rich_markup_mode="markdown", no_args_is_help=True)
-console, notes = Console(), Console(stderr=True, highlight=False)
 Kit = Annotated[Path, typer.Argument(metavar="KIT", help="the folder of a kit")]
 Admin = Annotated[Path, typer.Option("--admin", metavar="KIT", help="the administrator's kit")]
 
@@ -57,8 +54,8 @@ def poc(
     runfile = RunFile.load(file, set_ or ())
     say_replaced(runfile.replaced)
     folder = out or Path("deployed") / file.stem
-    with _stoppable("Every process that was started is ended. The same command goes on from what is stored."):
-        made = run(runfile, folder, _say)
+    with stoppable("Every process that was started is ended. The same command goes on from what is stored."):
+        made = run(runfile, folder, say)
     for report in sorted(made.glob("*/runs/*/report.html")):
         console.print(f"Report: {escape(str(report))}", highlight=False, soft_wrap=True)
 
@@ -89,7 +86,7 @@ def provision(
     agree(order, out)
     for name in (kits.SERVER, *sites, "admin"):
         console.print(f"{out / name}", highlight=False)
-    notes.print("[dim]Each site: read and edit policy.toml before you start. Keys are secret: send kits safely.[/]")
+    say("Each site: read and edit policy.toml before you start. Keys are secret: send kits safely.")
 
 
 @app.command()
@@ -107,13 +104,13 @@ def site(kit: Kit) -> None:
         if not (kit / "startup" / "fed_client.json").exists():
             raise ValueError(f"{kit} is no kit of a site or a server: `sottovoce deploy provision` makes them")
         policy = Policy.load(kit / "policy.toml")
-        _say(f"agrees to {', '.join(policy.methods)} up to epsilon {policy.epsilon:g}, with {', '.join(policy.peers)}")
-    _say(f"{kit.name} runs; what it prints is in {kit / 'console.log'}. Ctrl-C ends it")
+        say(f"agrees to {', '.join(policy.methods)} up to epsilon {policy.epsilon:g}, with {', '.join(policy.peers)}")
+    say(f"{kit.name} runs; what it prints is in {kit / 'console.log'}. Ctrl-C ends it")
     process = start(kit, server)
     try:
         while True:
             if process.poll() is not None:
-                _say(f"{kit.name} has ended ({process.returncode}): starting it again")
+                say(f"{kit.name} has ended ({process.returncode}): starting it again")
                 time.sleep(2.0)
                 process = start(kit, server)
             time.sleep(0.5)
@@ -144,13 +141,10 @@ def submit(
     runfile = RunFile.load(file, set_ or ())
     say_replaced(runfile.replaced)
     order = Order(runfile.text, run or new_name(runfile.title))
-    _say(f"the run is called {order.run}")
-    session = Administrator(admin)
-    with _stoppable(f"The run goes on without you. To stop it: sottovoce deploy stop --admin {admin}"):
-        try:
-            submitted(order, session, admin / "jobs" / order.run, _say)
-        finally:
-            session.close()
+    say(f"the run is called {order.run}")
+    remedy = f"The run goes on without you. To stop it: sottovoce deploy stop --admin {admin}"
+    with closing(Administrator(admin)) as session, stoppable(remedy):
+        submitted(order, session, admin / "jobs" / order.run, say)
 
 
 @app.command()
@@ -163,8 +157,7 @@ def status(admin: Admin) -> None:
     from sottovoce.deploy.federation import Administrator
     from sottovoce.deploy.poc import in_words
 
-    session = Administrator(admin)
-    try:
+    with closing(Administrator(admin)) as session:
         console.print(f"connected: {', '.join(session.connected()) or 'nobody'}", highlight=False)
         for job in session.jobs():
             console.print(f"{escape(str(job['name']))}: {job['status']}", highlight=False)
@@ -172,8 +165,6 @@ def status(admin: Admin) -> None:
                 for name, said in session.where(str(job["job_id"])).items():
                     since = f" since {time.time() - said['since']:.0f} s" if said.get("since") else ""
                     console.print(f"  {name}: {in_words(said)}{since}", highlight=False)
-    finally:
-        session.close()
 
 
 @app.command()
@@ -185,14 +176,11 @@ def stop(admin: Admin) -> None:
     _needed()
     from sottovoce.deploy.federation import Administrator
 
-    session = Administrator(admin)
-    try:
+    with closing(Administrator(admin)) as session:
         for job in session.jobs():
             if not str(job["status"]).startswith("FINISHED"):
                 session.abort(str(job["job_id"]))
                 console.print(f"stopped {escape(str(job['name']))}", highlight=False)
-    finally:
-        session.close()
 
 
 @app.command()
@@ -218,16 +206,3 @@ def _needed() -> None:
 
     if importlib.util.find_spec("nvflare") is None:
         raise ValueError("a federation needs NVIDIA FLARE: pip install 'sottovoce[deploy]'")
-
-
-@contextmanager
-def _stoppable(remedy: str) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        notes.print(f"Stopped. {escape(remedy)}", soft_wrap=True)
-        raise typer.Exit(130) from None
-
-
-def _say(line: str) -> None:
-    notes.print(f"[dim]{escape(line)}[/]", soft_wrap=True)

@@ -100,6 +100,8 @@ def _narrow_server(kit: Path) -> None:
     stores = {"/tmp/nvflare/jobs-storage": kit / "jobs", "/tmp/nvflare/snapshot-storage": kit / "snapshots"}
     text = json.dumps(settings, indent=1)
     for default, own in stores.items():  # beside the kit, not where every user of the machine could write
+        if default not in text:
+            raise ValueError(f"FLARE no longer stores at {default}: sottovoce[deploy] needs nvflare 2.9")
         text = text.replace(default, str(own.resolve()))
     (local / "resources.json").write_text(text)
     _quiet(local)
