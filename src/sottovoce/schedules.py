@@ -8,6 +8,7 @@ both: what is charged is never above what is drawn.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 from typing import Any, final
 
 import jax
@@ -192,7 +193,7 @@ def charged(value: Schedule, times: np.ndarray, agent: int) -> np.ndarray:
     ([0.5, 0.5, 0.5], [0.0, 0.0])
     """
     exact = np.broadcast_to(np.asarray(value(times, agent), dtype=np.float64), times.shape)
-    step, who = jax.device_put(np.asarray(times, np.int32)), jax.device_put(np.int32(agent))
+    step, who = jax.device_put(np.asarray(times, np.int32)), _on_device(agent)
     with np.errstate(over="ignore"):
         drawn = np.asarray(value(step, who)).astype(np.float32).astype(np.float64)
     drawn = np.broadcast_to(drawn, times.shape)
@@ -204,6 +205,12 @@ def charged(value: Schedule, times: np.ndarray, agent: int) -> np.ndarray:
         )
     usable = np.where(drawn >= _SMALLEST, drawn, 0.0)
     return np.where(usable * (1 + RAISED) >= exact, exact, usable)
+
+
+@lru_cache(maxsize=1024)
+def _on_device(agent: int) -> jax.Array:
+    """Return an agent's number as a run has it: deployed agents ask before each step."""
+    return jax.device_put(np.int32(agent))
 
 
 def same_for_all(value: Schedule) -> bool:

@@ -189,6 +189,7 @@ def test_compiled_and_message_by_message_agree() -> None:
     assert found == pytest.approx(_path(METHOD)[1], rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_only_head_outputs_gradients_at_them_and_one_number_per_direction_cross() -> None:
     _, log, _ = _logged()
     copies = METHOD.directions + 1
@@ -412,6 +413,7 @@ def test_a_run_over_the_labels_budget_charges_nothing() -> None:
     assert float(table.labels.epsilon()) == 0.0
 
 
+@pytest.mark.slow
 def test_the_run_charges_what_the_account_says_and_runs_add_up() -> None:
     table, method = _table(), replace(METHOD, labels=Fresh(10.0), rate_x=0.0, rate_y=0.0)  # its noise is large
     said = sv.account(method, table, problem=PROBLEM, steps=2)

@@ -23,15 +23,14 @@ EXAMPLES = {
 
 ALIKE = ("momentum", "adam", "optax", "optimisers", "exponential", "rounds")
 SHOWN = ("DpSgd-adam", "Averaged-exponential", "LdpDsbo-optimisers")  # of examples that are alike: these converge here
-EVERYWHERE = ("DpSgd-full", "LdpDsbo-sound", "DpGradientTracking-sound")
-SPREAD = ("DpSgd-full", "DpGradientTracking-sound")  # over devices: what differs is the mixing
+EVERYWHERE = ("DpSgd-full", "DpGradientTracking-sound")
 
 
 def _cases() -> list[Any]:
     """Every example with every check; an example's go to one worker, so that its programs are compiled once.
 
-    Three designs are checked in every place. Of the others, that they converge and are accounted; of baselines, that
-    their sound designs converge. Of examples that differ in their optimiser alone, a few. The rest is left to
+    Two designs are checked in every place. Of the others, that they converge and are accounted; of baselines, that one
+    converges. Of examples that differ in their optimiser alone, a few. The rest is left to
     `make test-all`, because it shares its code with what is checked here.
     """
     cases = []
@@ -40,11 +39,11 @@ def _cases() -> list[Any]:
         baseline = ".baselines." in type(method).__module__
         for check in contract.CHECKS:
             if check is contract.check_converges:
-                costly = (label in ALIKE and name not in SHOWN) or (baseline and label == "printed")
+                costly = (label in ALIKE and name not in SHOWN) or (baseline and name != "MaDsbo-sound")
             elif check is contract.check_private_is_accounted:
                 costly = baseline or label in ALIKE
             else:
-                costly = name not in (SPREAD if check is contract.check_sharded_equals_vectorised else EVERYWHERE)
+                costly = name not in (EVERYWHERE)
             marks = [pytest.mark.xdist_group(name), *([pytest.mark.slow] if costly else [])]
             title = f"{name}-{check.__name__.removeprefix('check_')}"
             cases.append(pytest.param(name, check, marks=marks, id=title))

@@ -118,7 +118,7 @@ def directions(penalty: tuple[float, ...], solve: str, noise: Release = OPEN) ->
     return POINT - np.asarray(result.agents.x)
 
 
-@pytest.mark.parametrize("solve", SOLVES)
+@pytest.mark.parametrize("solve", few(SOLVES, ["gap"]))
 def test_bias_falls_as_one_over_penalty(solve) -> None:
     exact = np.asarray(jax.grad(hyper_objective)(jnp.asarray(POINT)))
     penalties = (1.0, 4.0, 16.0, 64.0)
@@ -160,6 +160,7 @@ def test_noise_free_run_reaches_the_optimum(bounds) -> None:
     assert not at_edge.all()
 
 
+@pytest.mark.slow
 def test_records_that_never_meet_x_cost_nothing_for_it() -> None:
     method = DpBilevel(1.0, Descent(5, 0.8), OPEN, OPEN, Full(), release_x=OPEN)
     free = dataclasses.replace(method, release_x=None)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.experiments.execute import setup
+from sottovoce.experiments.planned import setup
 from sottovoce.experiments.reproduce import find
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.methods.baselines.dm_hsgd import DmHsgd
@@ -83,6 +83,7 @@ class TestAlgorithm:
         np.testing.assert_allclose(result.agents.x, x, atol=1e-5)
         np.testing.assert_allclose(result.agents.y, y, atol=1e-5)
 
+    @pytest.mark.slow
     def test_tracks_the_average_of_what_was_sent(self):
         method = private(sampling=Poisson(8), first=Full())
         result = sv.run(saddle(), records(4), method, network=NETWORK, steps=7)
@@ -253,7 +254,7 @@ def test_says_what_is_wrong(changes, message):
     ],
 )
 def test_is_useful_at_a_sound_epsilon(name, epsilon, least):
-    runfile = RunFile.load(find("dpmixsgd/table2-epsilon"), [f"data.name={name}"])
+    runfile = RunFile.load(find("dpmixsgd/large-batches"), [f"data.name={name}"])
     made = setup(runfile.cases[epsilon])
     assert made.run(seed=0).history["auroc"][-1] >= least
 

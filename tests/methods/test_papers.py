@@ -10,7 +10,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.experiments import build
-from sottovoce.experiments.runfile import MethodTable
+from sottovoce.experiments.schema import MethodTable
 from sottovoce.methods import DpBilevel, DpGradientTracking, DpMixSgd
 from sottovoce.privacy.sampling import FixedSize, Full, WithReplacement
 from sottovoce.theory import dpmixsgd

@@ -123,19 +123,19 @@ def ldp_dsbo() -> dict[str, np.ndarray]:
     return {"x": x, "y": y, "z": z}
 
 
-def ma_dsbo(inner_y: int = 3, inner_z: int = 4) -> dict[str, np.ndarray]:
-    """Algorithm 3, MA-DSBO."""
+def ma_dsbo(within: float = 0.0, inner_y: int = 3, inner_z: int = 4) -> dict[str, np.ndarray]:
+    """Algorithm 3, MA-DSBO; the noise of turn k is divided by (k+1)^within."""
     x, y, r = start()
     for t in range(STEPS):
         scale = NOISE / (t + 1) ** 0.8
-        for _ in range(inner_y):
-            y = mixed(y, scale) - 0.15 * each(grad_y, x, y)
+        for k in range(inner_y):
+            y = mixed(y, scale / (k + 1) ** within) - 0.15 * each(grad_y, x, y)
         z, h, b = np.zeros((AGENTS, WIDTH)), each(hessian, x, y), each(upper_y, x, y)
         d, s = -b, -b
-        for _ in range(inner_z):
-            after = mixed(z, scale) - 0.1 * d
+        for k in range(inner_z):
+            after = mixed(z, scale / (k + 1) ** within) - 0.1 * d
             slope = np.einsum("ijk,ik->ij", h, after) - b
-            d = mixed(d, scale) + slope - s
+            d = mixed(d, scale / (k + 1) ** within) + slope - s
             z, s = after, slope
         u = each(upper_x, x, y) - np.einsum("ijk,ik->ij", each(jacobian, x, y), z)
         x, r = mixed(x, scale) - 0.2 * r, 0.8 * r + 0.2 * u
@@ -200,6 +200,10 @@ PRINTED = {
         ldp_dsbo,
     ),
     "MA-DSBO": (MaDsbo(0.2, 0.15, 0.1, LOUD, LOUD, LOUD, sv.Full(), 3, 4, design="printed"), ma_dsbo),
+    "MA-DSBO, noise decays with the inner turn": (
+        MaDsbo(0.2, 0.15, 0.1, LOUD, LOUD, LOUD, sv.Full(), 3, 4, design="printed", within=Decay(1.0, 0.7)),
+        partial(ma_dsbo, 0.7),
+    ),
     **{
         f"GBDSBO {along}": (
             GbDsbo(
@@ -324,36 +328,57 @@ SADDLE = sv.MinMax(
 )  # fmt: skip
 
 
-def dp_mix_sgd() -> dict[str, np.ndarray]:
-    """Algorithm 1 of DPMixSGD, with whole batches."""
+def saddle_slopes(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each agent's gradients of SADDLE in x and y, over all its records."""
+    g, h = [], []
+    for i in range(AGENTS):
+        a, b, s = of(LOWER, i, RECORDS)
+        g.append((a * (a @ x[i] - b)[:, None]).mean(0) + s.mean() * y[i])
+        h.append(s.mean() * x[i] - y[i])
+    return np.array(g), np.array(h)
 
-    def slopes(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        g, h = [], []
-        for i in range(AGENTS):
-            a, b, s = of(LOWER, i, RECORDS)
-            g.append((a * (a @ x[i] - b)[:, None]).mean(0) + s.mean() * y[i])
-            h.append(s.mean() * x[i] - y[i])
-        return np.array(g), np.array(h)
 
+def dp_mix_sgd(scale: float) -> dict[str, np.ndarray]:
+    """Algorithm 1 of DPMixSGD, with whole batches; without noise, the DM-HSGD of Xian et al."""
     x, y = (np.tile(start.astype(float), (AGENTS, 1)) for start in (X0, Y0))
-    (g, h), before = slopes(x, y), (x, y)
+    (g, h), before = saddle_slopes(x, y), (x, y)
     v = u = told_g = told_h = np.zeros((AGENTS, WIDTH))
     for t in range(STEPS + 1):
         if t:
-            (new_g, new_h), (old_g, old_h) = slopes(x, y), slopes(*before)
+            (new_g, new_h), (old_g, old_h) = saddle_slopes(x, y), saddle_slopes(*before)
             g, h = new_g + 0.7 * (g - old_g), new_h + 0.6 * (h - old_h)  # lines 2 and 3
-        now_g, now_h = g + noise(g, NOISE), h + noise(h, 2 * NOISE)  # lines 5 to 7
+        now_g, now_h = g + noise(g, scale), h + noise(h, 2 * scale)  # lines 5 to 7
         v, u = MIX @ (v + now_g - told_g), MIX @ (u + now_h - told_h)  # lines 9 and 10
         told_g, told_h, before = now_g, now_h, (x, y)
         x, y = MIX @ (x - 0.1 * v), MIX @ (y + 0.2 * u)  # lines 12 and 13
     return {"x": x, "y": y, "estimate": g}
 
 
+def dp_sgda(scale: float) -> dict[str, np.ndarray]:
+    """Descent ascent of Yang et al., over a graph: the gradients at the own point are noised, states are averaged."""
+    x, y = (np.tile(start.astype(float), (AGENTS, 1)) for start in (X0, Y0))
+    for _ in range(STEPS):
+        g, h = saddle_slopes(x, y)
+        x, y = MIX @ x - 0.1 * (g + noise(g, scale)), MIX @ y + 0.2 * (h + noise(h, 2 * scale))
+    return {"x": x, "y": y}
+
+
+WIDE = {"release_x": sv.Release(1e9, NOISE), "release_y": sv.Release(1e9, 2 * NOISE)}
+MIXED = {"beta_x": 0.3, "beta_y": 0.4}
+SADDLE_METHODS = {
+    "DPMixSGD": (sv.methods.DpMixSgd(0.1, 0.2, sv.Full(), **WIDE, **MIXED, design="printed"), dp_mix_sgd(NOISE)),
+    "DM-HSGD": (sv.methods.DmHsgd(0.1, 0.2, sv.Full(), **MIXED), dp_mix_sgd(0.0)),
+    "DP-SGDA": (sv.methods.DpSgda(0.1, 0.2, sv.Full(), **WIDE), dp_sgda(NOISE)),
+    "SGDA": (sv.methods.Sgda(0.1, 0.2, sv.Full()), dp_sgda(0.0)),
+}
+
+
 @pytest.mark.slow
-def test_printed_dp_mix_sgd_walks_as_its_pseudo_code() -> None:
-    messages = sv.Release(1e9, NOISE), sv.Release(1e9, 2 * NOISE)
-    method = sv.methods.DpMixSgd(0.1, 0.2, sv.Full(), *messages, beta_x=0.3, beta_y=0.4, design="printed")
+@pytest.mark.parametrize("name", SADDLE_METHODS)
+def test_a_saddle_method_walks_as_its_pseudo_code(name: str) -> None:
+    method, wanted = SADDLE_METHODS[name]
     state = sv.run(SADDLE, LOWER, method, network=NETWORK, steps=STEPS).agents
-    wanted = dp_mix_sgd()
-    for got, name in zip((state.x, state.y, state.estimate[0]), wanted):
-        np.testing.assert_allclose(got, wanted[name], atol=2e-5)
+    assert np.abs(wanted["x"] - X0).max() > 0.05  # the walk is long enough to tell a wrong one
+    for field, path in wanted.items():
+        got = getattr(state, field)
+        np.testing.assert_allclose(got[0] if field == "estimate" else got, path, atol=2e-5)

@@ -43,7 +43,7 @@ def test_many_records_are_many_times_one(name: str) -> None:
         np.testing.assert_allclose(one, apply(params, alone), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", pytest.param("resnet18", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", few(["mlp", "cnn", "resnet18"], ["cnn"]))
 def test_clipped_sum_equals_explicit_gradients(name: str) -> None:
     """Also through group norm, strides and shortcuts: the sum that the gate takes, against one gradient a record."""
     problem = classification(NETWORKS[name]).problem

@@ -18,13 +18,20 @@ def loss(x, y, r):
     return jnp.tanh(x @ r) * jnp.sum(jnp.cos(y) * r) + jnp.sum(x**2 * y**2)
 
 
+@jax.jit
+def derivatives(x, y, z, r):
+    """Hessian and mixed matrix of the loss, and the slopes of `along`, in y and in x."""
+    hessian, mixed = jax.hessian(loss, 1)(x, y, r), jax.jacobian(jax.grad(loss, 1), 0)(x, y, r)
+    slope_y = jax.grad(lambda y: along(loss, x, y, r, z))(y)
+    return hessian, mixed, slope_y, jax.grad(lambda x: along(loss, x, y, r, z))(x)
+
+
 @settings(max_examples=20, deadline=None)
 @given(x=VECTORS, y=VECTORS, z=VECTORS, r=VECTORS)
 def test_along_gives_hessian_and_jacobian_products(x, y, z, r):
-    hessian = jax.hessian(loss, 1)(x, y, r)
-    mixed = jax.jacobian(jax.grad(loss, 1), 0)(x, y, r)
-    np.testing.assert_allclose(jax.grad(lambda y: along(loss, x, y, r, z))(y), hessian @ z, rtol=1e-4, atol=1e-3)
-    np.testing.assert_allclose(jax.grad(lambda x: along(loss, x, y, r, z))(x), mixed.T @ z, rtol=1e-4, atol=1e-3)
+    hessian, mixed, slope_y, slope_x = derivatives(x, y, z, r)
+    np.testing.assert_allclose(slope_y, hessian @ z, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(slope_x, mixed.T @ z, rtol=1e-4, atol=1e-3)
 
 
 def test_public_along_of_nothing_is_zero():

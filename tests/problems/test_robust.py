@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.marks import few
 
 from sottovoce import data
 from sottovoce.problems import tasks
@@ -24,7 +25,7 @@ def mean_loss(problem, x, y, records) -> jax.Array:
 
 
 class TestAuc:
-    @pytest.mark.parametrize("hidden", [(), (4,)])
+    @pytest.mark.parametrize("hidden", few([(), (4,)], [(4,)]))
     def test_saddle_value_is_the_pairwise_square_loss(self, hidden):
         """At the best a, b and alpha it is p (1-p) (E (1 - h_above + h_below)^2 - 1): Ying, Wen and Lyu, Theorem 1."""
         records = some_records()
@@ -71,6 +72,26 @@ class TestRobustLogistic:
         parts = numbered(data.split(some_records(), 4, seed=1))
         assert [set(part.gather()["party"].tolist()) for part in parts] == [{0}, {1}, {2}, {3}]
         assert all(part.records is parts[0].records for part in parts)
+
+    @pytest.mark.parametrize("price", [1e6, 0.05, 1e-6])
+    def test_the_gradient_of_phi_is_that_of_the_best_weights(self, price):
+        """Phi by a fine grid of weights of two parties, and its slope by differences, in NumPy."""
+        task = tasks.get("robust-logistic")(tasks.Shape((3,), 2, agents=2), price=price)
+        own = [part.gather() for part in task.prepare(data.split(some_records(), 2, seed=1))]
+        share = np.linspace(0, 1, 2001)
+
+        def phi(x):
+            scores = [part["features"] @ x[:3] + x[3] for part in own]
+            first, second = (np.mean(np.log1p(np.exp(s)) - p["label"] * s) for s, p in zip(scores, own))
+            best = np.max(share * first + (1 - share) * second - price * (2 * share - 1) ** 2)
+            return best + 1e-3 * np.sum(10 * x**2 / (1 + 10 * x**2))
+
+        at = np.array([0.4, 0.3, -0.2, 0.1])
+        slopes = [(phi(at + 0.01 * way) - phi(at - 0.01 * way)) / 0.02 for way in np.eye(4)]
+        x = {"weights": jnp.asarray(at[:3, None], jnp.float32), "bias": jnp.asarray(at[3:], jnp.float32)}
+        records = {name: np.concatenate([part[name] for part in own]) for name in own[0]}
+        told = jax.jit(task.metrics(records))(x, task.problem.y0)["gradient of Phi"]
+        assert float(told) == pytest.approx(np.linalg.norm(slopes), rel=2e-2)
 
 
 class TestGroupRobust:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from sottovoce.data.columns import Columns, split_columns
-from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation, judged_on, probabilities
+from sottovoce.problems.tasks.vertical import (
+    hyper_parameters,
+    hyper_representation,
+    judged_on,
+    probabilities,
+    regressors,
+)
 from sottovoce.problems.vertical import Vertical, cross_entropy
 
 
@@ -19,6 +25,15 @@ def test_one_party_with_all_columns_equals_two_with_half_each_for_a_linear_model
     y = jax.tree.map(jnp.asarray, y, is_leaf=lambda leaf: isinstance(leaf, list) and not isinstance(leaf[0], dict))
     two = halves.scores(halves.x0, y, split_columns(features, 2))
     assert two == pytest.approx(np.asarray(one), rel=1e-5)
+
+
+def test_regressors_score_as_a_logistic_regression_on_all_columns() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(6, 5)).astype(np.float32)
+    problem = regressors([2, 3])
+    x = [{"weights": rng.normal(size=(width, 1)).astype(np.float32), "bias": np.ones(1)} for width in (2, 3)]
+    wanted = features @ np.concatenate([own["weights"] for own in x]) + 2
+    assert problem.scores(x, problem.y0, [features[:, :2], features[:, 2:]]) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_parties_may_have_networks_of_their_own() -> None:
@@ -50,6 +65,7 @@ def test_predictions_do_not_depend_on_the_batch_they_come_in() -> None:
     ("wrong", "message"),
     [
         (lambda: Vertical(len, len, cross_entropy, [1], []), "one of each"),  # type: ignore[arg-type]
+        (lambda: hyper_parameters([2], start=-1.0, coefficient="plain"), "starts positive"),
         (lambda: Vertical([len], len, cross_entropy, [1, 2], [1, 2]), "one each"),  # type: ignore[list-item]
     ],
 )

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import zeta
 
 from sottovoce.privacy import published
 from sottovoce.theory import ldp_dsbo_budget as budget
@@ -89,6 +90,30 @@ def test_table_1_prints_budgets_that_its_own_formula_does_not_give() -> None:
         assert rows["LDP-DSBO"].iterations < 2.6
 
 
+def test_the_budgets_of_192_tend_to_infinity_only_because_the_inner_loop_grows() -> None:
+    v, s = 0.87, 0.81
+    for decays, outer in (("both", 1 + v - s), ("inner", 1 + v)):
+        limit = (zeta(outer) - 1) * sum((k + 1) ** s for k in range(1, 11))  # K = 10, as in the experiments
+        fixed = [budget.budget_192(T, 10, v, s, decays) for T in (10, 1000, 100_000)]
+        assert fixed == sorted(fixed)
+        assert fixed[-1] < limit
+        grown = [budget.budget_192(1000, K, v, s, decays) for K in (1000, 2000)]
+        assert grown[1] / grown[0] == pytest.approx(2 ** (1 + s), rel=0.01)  # (log T)^(1+s), if K = log T
+
+
+def test_costs_of_table_1_order_methods_by_what_they_compute() -> None:
+    names = [row.algorithm for row in budget.table_1(0.6)]
+    small, large = ({name: budget.cost_in_table_1(name, 0.1, p, p) for name in names} for p in (100, 1000))
+    matrices = {"BSA", "VRDSBO", "DSBO-JHIP", "GBDSBO"}
+    for name in names:  # ten times the unknowns: a hundred times the cost where whole matrices are computed
+        assert large[name] / small[name] == pytest.approx(100 if name in matrices else 10, rel=0.01)
+    rows = {row.algorithm: row.iterations for row in budget.table_1(0.6)}
+    for name in ("SPDB", "VRDSBO", "DSBO-JHIP"):
+        grown = [budget.cost_in_table_1(name, delta, 5, 3) / (1 if name == "VRDSBO" else math.log(1 / delta))
+                 for delta in (0.1, 0.01)]  # fmt: skip
+        assert math.log10(grown[1] / grown[0]) == pytest.approx(rows[name])
+
+
 def test_proposition_g_1_balances_its_terms() -> None:
     found = budget.single_level(epsilon=0.5, n=400, d=9, radius=2.0)
     assert pytest.approx(found.loss) == 2.0 * 3 / 200 + 2.0 / 20
@@ -107,6 +132,22 @@ def test_equation_34_is_false_for_unlike_agents() -> None:
     c = np.array([-1.0, 2.0])
     gradients = c.mean() - c
     assert (np.abs(gradients) > 1).all()  # (34), line 626, bounds them by a multiple of 1 / (t + 1)
+
+
+def test_the_printed_penalty_of_mnist_has_no_minimum() -> None:
+    # Section 5.1: cross entropy + (1 / cp) sum e^lambda_s w_rs. Equal weights of all classes leave the first term.
+    rng = np.random.default_rng(0)
+    rows, label, tuned = rng.random((20, 6)), rng.integers(0, 3, 20), rng.normal(size=6)
+
+    def lower(w: np.ndarray, power: int) -> float:
+        scores = rows @ w
+        fit = np.mean(np.log(np.exp(scores).sum(1)) - scores[np.arange(20), label])
+        return float(fit + np.mean(np.exp(tuned)[:, None] * w**power))
+
+    values = {power: [lower(np.full((6, 3), -size), power) for size in (0.0, 10.0, 100.0)] for power in (1, 2)}
+    assert values[1][0] > values[1][1] > values[1][2]
+    assert values[1][2] < -50
+    assert values[2][0] < values[2][1] < values[2][2]  # with a square, as in our tasks
 
 
 def test_constants_that_contradict_each_other_are_refused() -> None:

@@ -114,33 +114,33 @@ class Bambi(Method):
     def step(self, problem: Vertical, state: BambiState, party: Party) -> BambiState:
         """Run one outer iteration k of Algorithm 1 on one party m."""
         m, mu, x = party.index, self.smoothing, state.x
-        u = party.normal("direction", x, self.directions)  # line 3: u_j ~ N(0, I)
+        u = party.normal("direction", x, self.directions)  # line 4: u_j ~ N(0, I)
         points = jax.tree.map(lambda x, u: jnp.concatenate([x[None], x + mu * u]), x, u)  # x, and x + mu u_j
-        start = _repeated((state.y, state.memory_y), self.directions + 1)
+        start = _repeated((state.y, state.memory_y), self.directions + 1)  # line 3
 
         def fit(carry: Tree, rows: jax.Array, party: Party) -> Tree:
             """Lines 5 to 13: one inner step of y at x, and of its copies at x + mu u_j."""
             heads, memory = carry
-            at = heads if self.copies == "own" else _repeated(_first(heads), self.directions + 1)
+            at = heads if self.copies == "own" else _repeated(_first(heads), self.directions + 1)  # of v-hat
             embedded = jax.vmap(problem.embedded, (None, 0, None))(m, points, party.features(rows))
             outputs, back = jax.vjp(lambda y: jax.vmap(problem.outputs, (None, 0, 0))(m, y, embedded), at)
-            (slope,) = back(party.ask("lower", rows, outputs))
+            (slope,) = back(party.ask("lower", rows, outputs))  # lines 7 to 12: h up, theta down
             slope = add(slope, jax.vmap(jax.grad(problem.penalty_of, 1))(points, at))
             return jax.vmap(lambda at, kept, slope: optimisers.update(self.rate_y, at, kept, slope, party.t))(
                 heads, memory, slope
-            )
+            )  # line 13
 
         heads, memory = party.over(party.rows["lower"], fit, start, "lower")
         y, memory = _first((heads, memory))
 
-        rows = party.rows["upper"][0]
+        rows = party.rows["upper"][0]  # line 17
         features = party.features(rows)
         outputs, back = jax.vjp(lambda x, y: problem.outputs(m, y, problem.embedded(m, x, features)), x, y)
-        slope_x, slope_y = back(party.ask("upper", rows, outputs))
-        through_heads = _along(heads, y, slope_y, mu)  # equation (5): <(y_j - y) / mu, grad_y f>
+        slope_x, slope_y = back(party.ask("upper", rows, outputs))  # lines 18 to 24: H up, vartheta down
+        through_heads = _along(heads, y, slope_y, mu)  # line 16, equation (5): <(y_j - y) / mu, grad_y f>
         if self.cross_terms:
             through_heads = party.total(through_heads)
-        hypergradient = add(slope_x, _weighted(through_heads, u))
+        hypergradient = add(slope_x, _weighted(through_heads, u))  # line 25
         x, memory_x = optimisers.update(self.rate_x, x, state.memory_x, hypergradient, party.t)
         return BambiState(x, y, memory_x, memory)
 

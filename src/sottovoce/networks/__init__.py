@@ -15,6 +15,7 @@ from sottovoce.networks.graphs import (
     isolated,
     regular,
     ring,
+    side_by_side,
     single,
     star,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "isolated",
     "regular",
     "ring",
+    "side_by_side",
     "single",
     "star",
 ]

@@ -1,7 +1,7 @@
 """LDP-DSBO's corollaries: noise for a given budget, costs, rates of its parts, and its Table 1.
 
 Chen and Wang, "Locally differentially private decentralized stochastic bilevel optimization with guaranteed convergence
-accuracy", ICML 2024: Corollaries 4.3 and 4.7, Lemmas B.1, D.10 and D.11, Proposition G.1, Table 1 with (193) and (194).
+accuracy", ICML 2024: Corollaries 4.3 and 4.7, Lemmas B.1, D.10 and D.11, Proposition G.1, Table 1 with (192) to (194).
 Everything is as printed unless a docstring says otherwise; what the published epsilon leaves out is said in
 `sottovoce.privacy.published.ldp_dsbo`.
 
@@ -13,8 +13,11 @@ Everything is as printed unless a docstring says otherwise; what the published e
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import numpy as np
+
+from sottovoce.naming import unknown
 from sottovoce.privacy import published
 from sottovoce.theory.ldp_dsbo import Convexity, rate
 
@@ -166,6 +169,46 @@ def budget_194(T: int, s: float) -> float:
     18.0
     """
     return ((T + 1) ** s - 1) / s
+
+
+def budget_192(T: int, K: int, v: float, s: float, decays: Literal["both", "inner"]) -> float:
+    """Return H.1's sums after (192), up to a constant: the budget of MA-DSBO's y after T steps of K inner turns.
+
+    Its noise decays as (k+1)^-s with the inner turn, and also as (t+1)^-s with the step ("both", design 1) or not
+    ("inner", design 2); step sizes decay as (t+1)^-v. H.1 concludes that both tend to infinity with T. They do because
+    it lets K grow as log(T), and then like K^(1+s) only. For a fixed K, such as the 10 of its experiments, both have a
+    limit. In code: ``MaDsbo(within=Decay(1.0, s))``.
+
+    >>> [round(budget_192(T, 10, 0.87, 0.81, "inner"), 1) for T in (100, 10_000, 1_000_000)]
+    [34.3, 35.2, 35.2]
+    """
+    t, k = np.arange(2.0, T + 2), np.arange(2.0, K + 2)
+    outer = 1 + v - s if decays == "both" else 1 + v
+    return float(np.sum(t**-outer) * np.sum(k**s))
+
+
+def cost_in_table_1(algorithm: str, delta: float, p: int, q: int) -> float:
+    """Return the computational complexity that Table 1 prints, up to a constant, for an error delta.
+
+    x has p parameters and y has q. BSA has one place, the others are decentralised. The four whose cost contains p q or
+    q^2 compute whole Jacobians or Hessians.
+
+    >>> round(cost_in_table_1("LDP-DSBO", 0.1, p=200, q=200)), round(cost_in_table_1("GBDSBO", 0.1, p=200, q=200))
+    (79621, 13210340)
+    """
+    log, larger = math.log(1 / delta), max(p, q)
+    costs = {
+        "BSA": delta**-3 + (q * q * log + p * q) * delta**-2,
+        "SPDB": larger * log * delta**-2,
+        "VRDSBO": (p * q + q * q) * delta**-1.5,
+        "DSBO-JHIP": p * q * log * delta**-3,
+        "GBDSBO": (q * q * log + p * q) * delta**-2,
+        "MA-DSBO": larger * log * delta**-2,
+        "LDP-DSBO": larger * delta**-2.6,
+    }
+    if algorithm not in costs:
+        raise ValueError(unknown("algorithm of Table 1", algorithm, costs))
+    return float(costs[algorithm])
 
 
 class TableRow(NamedTuple):

@@ -2,7 +2,9 @@
 
 Gao, Gu and Thai, "On the convergence of distributed stochastic bilevel optimization algorithms over a network",
 AISTATS 2023. Each agent inverts its own lower Hessian by a Neumann series, so the method is meant for lower levels that
-are alike across agents.
+are alike across agents. Two differences from Gao et al.: they estimate the sum of the series by one product of random
+length, times the number of terms, with a new batch per factor. Here all terms are added, from one batch: the same mean
+over the random length, without its variance.
 """
 
 from collections.abc import Mapping

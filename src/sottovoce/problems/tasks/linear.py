@@ -130,7 +130,8 @@ def _scores(x: Tree, features: jax.Array) -> jax.Array:
 
 
 def _flat(features: Any) -> jax.Array:
-    return jnp.asarray(features).reshape(len(features), -1)
+    rows = jnp.asarray(features)
+    return rows.reshape(rows.shape[0], -1)  # a model file has as many rows as it is given
 
 
 def _ridge(penalty: float) -> Any:

@@ -10,6 +10,7 @@ public number that brings their norms near 1. The maximising variables and their
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -22,7 +23,7 @@ from sottovoce.problems.linear_model import LinearModel, PartyWeights
 from sottovoce.problems.objectives import MinMax
 from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
 from sottovoce.problems.tasks.metrics import accuracy, auroc
-from sottovoce.trees import Tree
+from sottovoce.trees import Tree, norm
 
 GroupBy = Literal["party", "label"]
 
@@ -60,7 +61,8 @@ def robust_logistic(
     ``sum_i y_i l_i(x) - price/2 |m y - 1|^2 + penalty sum s x^2 / (1 + s x^2)``, with l_i the loss of group i, of m,
     and s the `sharpness`; the last term is for weights of unscaled features, so it does not depend on `scale`.
     The price is 1 / m^2 if not given. A record's own term is ``m y_i`` times its loss, so that its mean over parties is
-    the sum above.
+    the sum above. Where metrics are of training records (``run.train``), they include the length of the gradient of
+    Phi(x), the maximum over y, which is what Theorem 1 of the paper bounds.
 
     >>> robust_logistic(Shape((4,), classes=2, agents=5)).problem.y0.shape
     (5,)
@@ -89,7 +91,20 @@ def robust_logistic(
         predict=lambda x, y, features: jax.nn.sigmoid(model(x, features)[..., 0]),
         weighted=model.weighted(groups, of_scores, 0.25, 0.5, _price(price, count)),
     )
-    return Task(problem, _binary(lambda x, y, features: model(x, features)[..., 0]), _preparation(groups))
+    on_records = _binary(lambda x, y, features: model(x, features)[..., 0])
+
+    def metrics(records: Any) -> Evaluate:
+        binary = on_records(records)
+        if groups not in records or groups == "label":
+            return binary
+        slope = jax.grad(partial(_phi, model, public, records, count, _price(price, count)))
+
+        def evaluate(x: Tree, y: Tree) -> Mapping[str, jax.Array]:
+            return {**binary(x, y), "gradient of Phi": norm(slope(x))}
+
+        return evaluate
+
+    return Task(problem, metrics, _preparation(groups))
 
 
 @task("group-robust")
@@ -242,6 +257,20 @@ def _leaving(y: jax.Array, price: float | None) -> jax.Array:
 
 def _price(price: float | None, groups: int) -> float:
     return 1 / groups**2 if price is None else price
+
+
+def _phi(model: "_Scores", public: Any, records: Any, count: int, price: float, x: Tree) -> jax.Array:
+    """Return Phi(x), the maximum over y of robust logistic regression, on records that say their party.
+
+    The best weights are the projection of 1/m + l_i / (price m^2) on the simplex. By Danskin's theorem the gradient
+    takes them as constant.
+    """
+    scores = model(x, jnp.asarray(records["features"]))[..., 0]
+    party = jnp.asarray(records["party"])
+    each = jax.nn.softplus(scores) - jnp.asarray(records["label"]) * scores
+    losses = jax.ops.segment_sum(each, party, count) / jax.ops.segment_sum(jnp.ones_like(each), party, count)
+    y = sets.simplex()(jax.lax.stop_gradient(1 / count + losses / (price * count**2)))
+    return y @ losses + public(x, y)
 
 
 def _binary(score: Any) -> Any:

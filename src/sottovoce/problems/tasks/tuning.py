@@ -174,6 +174,6 @@ def tuned_ridge(shape: Shape, start: float = -2.0, limit: float = 6.0) -> Task:
         y0=jnp.zeros(features),
         public_lower=lambda x, y: 0.5 * jnp.sum(jnp.exp(x) * y**2),
         project_x=sets.box(-limit, limit),
-        predict=lambda x, y, rows: jnp.asarray(rows).reshape(len(rows), -1) @ y,
+        predict=lambda x, y, rows: jnp.asarray(rows).reshape(rows.shape[0], -1) @ y,
     )
     return Task(problem, metrics)

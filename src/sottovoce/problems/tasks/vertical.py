@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,13 @@ import numpy as np
 
 from sottovoce.data.columns import Columns, device_block, dot, gather
 from sottovoce.data.columns import widths as of_parties
+from sottovoce.naming import check_choice
 from sottovoce.problems.tasks.base import Shape, Task, task
 from sottovoce.problems.tasks.metrics import accuracy
 from sottovoce.problems.vertical import Vertical, cross_entropy, logistic
 from sottovoce.trees import Tree, inner
+
+Coefficient = Literal["exp", "plain"]
 
 
 @task("vertical-representation")
@@ -36,15 +39,29 @@ def vertical_representation(
 
 
 @task("vertical-coefficients")
-def vertical_coefficients(shape: Shape, start: float = -8.0) -> Task:
+def vertical_coefficients(shape: Shape, start: float = -8.0, coefficient: Coefficient = "exp") -> Task:
     """Fit logistic regression for parties with columns, with one tuned penalty per party (see `hyper_parameters`).
 
     >>> vertical_coefficients(Shape((6,), classes=2, agents=2)).problem.parties
     2
     """
+    return _judged(hyper_parameters(_two_classes("vertical-coefficients", shape), start, coefficient))
+
+
+@task("vertical-regressor")
+def vertical_regressor(shape: Shape, penalty: float = 0.0) -> Task:
+    """Fit logistic regression whose weights are the upper level, and one factor per party the lower (`regressors`).
+
+    >>> vertical_regressor(Shape((6,), classes=2, agents=2)).problem.y0
+    [Array(1., dtype=float32), Array(1., dtype=float32)]
+    """
+    return _judged(regressors(_two_classes("vertical-regressor", shape), penalty))
+
+
+def _two_classes(name: str, shape: Shape) -> Sequence[int]:
     if shape.classes != 2:
-        raise ValueError(f"vertical-coefficients is for two classes, not {shape.classes}: set data.positive")
-    return _judged(hyper_parameters(_widths(shape), start))
+        raise ValueError(f"{name} is for two classes, not {shape.classes}: set data.positive")
+    return _widths(shape)
 
 
 def _widths(shape: Shape) -> Sequence[int]:
@@ -99,22 +116,50 @@ def hyper_representation(
     )
 
 
-def hyper_parameters(widths: Sequence[int], start: float = -8.0) -> Vertical:
+def hyper_parameters(widths: Sequence[int], start: float = -8.0, coefficient: Coefficient = "exp") -> Vertical:
     """Fit logistic regression on all parties' columns, dense or sparse (lower level); each party has one coefficient.
 
-    Party m's penalty is ``exp(x_m) |y_m|^2 / 2``, so that x_m (upper level) can be any number. There is one coefficient
-    per party, not one per column, because the variance of the zeroth-order estimate grows with their number.
+    Party m's penalty is ``exp(x_m) |y_m|^2 / 2``, so that x_m (upper level) can be any number. With "plain" it is
+    ``x_m |y_m|^2 / 2``, as the paper's problem 2 prints it: then `start` must be positive, and nothing keeps x_m from
+    becoming negative, where the lower level has no minimum. There is one coefficient per party, not one per column,
+    because the variance of the zeroth-order estimate grows with their number.
 
     >>> hyper_parameters([5, 5]).y0[0]["weights"].shape
     (5, 1)
+    >>> float(hyper_parameters([2], 0.5, "plain").penalty_of(0.5, {"weights": jnp.ones((2, 1))}))
+    0.5
     """
+    check_choice("coefficient", coefficient, ("exp", "plain"))
+    if coefficient == "plain" and not start > 0:
+        raise ValueError(f"start is {start}: a plain coefficient starts positive, such as 1e-3")
+    factor = jnp.exp if coefficient == "exp" else jnp.asarray
     return Vertical(
         lambda x, features: features,
         _affine,
         logistic,
         x0=[jnp.asarray(start)] * len(widths),
         y0=[{"weights": jnp.zeros((width, 1)), "bias": jnp.zeros(1)} for width in widths],
-        penalty=lambda x, y: 0.5 * jnp.exp(x) * inner(y["weights"], y["weights"]),
+        penalty=lambda x, y: 0.5 * factor(x) * inner(y["weights"], y["weights"]),
+    )
+
+
+def regressors(widths: Sequence[int], penalty: float = 0.0) -> Vertical:
+    """Fit logistic regression as the paper's appendix E.4 does: x_m are the weights, y_m a factor of party m's sum.
+
+    The factors start at 1, where the sum of the parties' sums is a logistic regression on all columns. `penalty` times
+    y_m^2 is added to the lower level.
+
+    >>> problem = regressors([2, 1])
+    >>> problem.scores(problem.x0, problem.y0, [jnp.ones((4, 2)), jnp.ones((4, 1))]).shape
+    (4, 1)
+    """
+    return Vertical(
+        lambda x, features: dot(features, x["weights"]) + x["bias"],
+        lambda y, summed: y * summed,
+        logistic,
+        x0=[{"weights": jnp.zeros((width, 1)), "bias": jnp.zeros(1)} for width in widths],
+        y0=[jnp.ones(())] * len(widths),
+        penalty=lambda x, y: penalty * y**2,
     )
 
 
