@@ -10,6 +10,9 @@ from pathlib import Path
 import jax
 import pytest
 
+from sottovoce.accounting.table import remembered_tables
+from sottovoce.accounting.trace import remembered
+
 # Examples that need the extra [deploy] are run where it is installed.
 collect_ignore = [] if find_spec("private_set_intersection") else ["src/sottovoce/runtime/join.py"]
 
@@ -18,6 +21,8 @@ jax.config.update("jax_num_cpu_devices", 2)
 if importlib.util.find_spec("nvflare") is None:  # pip install 'sottovoce[deploy]'
     collect_ignore_glob = [f"src/sottovoce/deploy/{name}.py" for name in ("site", "kits", "federation", "poc")]
 _ROOM = 900 * 2**20  # bytes that a test process may hold before it forgets compiled programs
+# Named when tests are collected, so that a cache that was renamed is noticed at once and not when memory is short.
+_FORGET = (remembered.cache_clear, remembered_tables.cache_clear, jax.clear_caches)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -35,12 +40,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is not None and nextitem.path == item.path:
         return
     if _resident() > _ROOM:
-        from sottovoce.accounting.table import trace_table
-        from sottovoce.accounting.trace import trace
-
-        trace.cache_clear()
-        getattr(trace_table, "cache_clear", lambda: None)()
-        jax.clear_caches()
+        for forget in _FORGET:
+            forget()
         gc.collect()
         _give_back()
 

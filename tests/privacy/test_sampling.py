@@ -16,8 +16,9 @@ from tests.marks import few
 from tests.privacy.keeping import Keeping
 
 import sottovoce as sv
-from sottovoce.privacy import discrete, sampling, threefry
-from sottovoce.privacy.sampling import OVERFLOW, FixedSize, Full, OnePass, Poisson, Sampling, Stream, WithReplacement
+from sottovoce.privacy import binomial, discrete, drawn_rows, sampling, threefry
+from sottovoce.privacy.binomial import OVERFLOW
+from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Sampling, Stream, WithReplacement
 
 SIZES = np.array([40, 100, 71])
 
@@ -185,11 +186,11 @@ def test_the_law_is_what_is_drawn(sampling, others):
 @pytest.mark.parametrize("rooms", few([(5, 5), (5, 1), (9, 9), (9, 3), (600, 600), (600, 2)], [(9, 3)]))
 def test_a_binomial_number_of_distinct_rows_has_the_law_of_coins(rooms):
     """What is drawn where the array has no room for all rows, on few enough rows to count, vectorised or one by one."""
-    table, (room, usual) = sampling._binomial(5, Poisson(2)._threshold(5)), rooms
+    table, (room, usual) = binomial.binomial(5, Poisson(2)._threshold(5)), rooms
 
     def draw(key):
         words = threefry.words(key, (room + 3,))
-        return sampling._taken(key, words, jnp.int32(5), [table, table], jnp.int32(1), usual)
+        return drawn_rows.binomial_rows(key, words, jnp.int32(5), [table, table], jnp.int32(1), usual)
 
     keys = jax.random.split(jax.random.key(4), 10_000)
     rows, weights = (np.asarray(one, int) for one in jax.jit(jax.vmap(draw))(keys))
@@ -231,7 +232,7 @@ def test_sets_of_distinct_rows_are_equally_likely(room, size, n):
     @jax.jit
     @jax.vmap
     def draw(key):
-        return sampling._distinct(key, threefry.words(key, (room,)), jnp.int32(n), jnp.int32(size), room)
+        return drawn_rows.distinct_rows(key, threefry.words(key, (room,)), jnp.int32(n), jnp.int32(size), room)
 
     rows, weights = map(np.asarray, draw(jax.random.split(jax.random.key(2), 6000)))
     assert np.all(weights.sum(axis=1) == size)
@@ -256,7 +257,9 @@ def test_numbers_below_a_bound_have_no_bias(monkeypatch):
     """All 32-bit words that matter, for a bound that divides 2**32 badly: each value keeps as many words as any."""
     bound = 3 * 2**30  # a third of the words is refused
     words = jnp.asarray(np.random.default_rng(0).integers(0, 2**32, 30_000, dtype=np.uint32))
-    drawn = np.asarray(sampling._below(jax.random.key(0), words, jnp.full(words.size, bound, jnp.uint32)), np.uint32)
+    drawn = np.asarray(
+        drawn_rows.uniform_below(jax.random.key(0), words, jnp.full(words.size, bound, jnp.uint32)), np.uint32
+    )
     assert drawn.max() < bound
     assert stats.kstest(drawn / bound, "uniform").pvalue > 1e-4
     counts = np.bincount(drawn % 3, minlength=3)  # without refusal one of the three is twice as likely
@@ -267,7 +270,7 @@ def test_numbers_below_a_bound_have_no_bias(monkeypatch):
 
 def test_the_table_of_a_binomial_number_is_right_up_to_its_error():
     for n, successes in [(7, 2**30), (20, 2**31 + 5), (50, 7), (30, 2**32 - 9)]:
-        table, rate = sampling._binomial(n, successes), Fraction(successes, 2**32)
+        table, rate = binomial.binomial(n, successes), Fraction(successes, 2**32)
         cuts = [0, *table.thresholds, 2**96]
         lowest = table.highest - len(table.thresholds)
         drawn = {lowest + i: Fraction(b - a, 2**96) for i, (a, b) in enumerate(pairwise(cuts))}

@@ -213,7 +213,7 @@ class Account:
 
     @cached_property
     def statement(self) -> PrivacyReport:
-        """The report with what an attacker of the worst party can gain, which a search for noise does not need."""
+        """The report with what the worst party releases and an attacker can gain, which no search for noise needs."""
         if self.tells or not self.report.private:
             return self.report
         agent = int(np.argmax(self.report.per_agent))
@@ -221,7 +221,12 @@ class Account:
         for levels in self.groups(agent).values():
             spent, overflow = self.spent(agent, levels, steps), self.overflow(agent, levels, steps)
             found.append(attacker.highest_power(spent, attacker.RATES, self.adjacency, overflow=overflow))
-        return replace(self.report, attack=tuple(zip(attacker.RATES, map(max, zip(*found)))))
+        dearest = max(self.report.per_level, key=self.report.per_level.__getitem__)
+        return replace(
+            self.report,
+            attack=tuple(zip(attacker.RATES, map(max, zip(*found)))),
+            spent=self.spent(agent, self.groups(agent)[dearest], steps),
+        )
 
     def spent(self, agent: int, levels: Sequence[str], steps: range) -> Spent:
         """Return what one unit of an agent's `levels` takes part in during `steps`: mechanisms and their counts.
@@ -362,22 +367,21 @@ def _group(
     gaussian = np.zeros(times.size)
     laplace: list[np.ndarray] = []
     for charge in own:
-        inverse = _inverse_multiplier(charge.release, sampling, n, agent, times)
-        both = [
-            _inverse_multiplier(charge.release, sampling, int(population.counts[other][agent]), agent, times)
+        paid = {
+            other: _inverse_multiplier(charge.release, sampling, int(population.counts[other][agent]), agent, times)
             for other in charge.levels
             if other in paying
-        ]
+        }
         if charge.release.mechanism == "gaussian":
-            gaussian += charge.times * inverse * sum(both)
-        elif len(both) > 1:
+            gaussian += charge.times * paid[level] * sum(paid.values())
+        elif len(paid) > 1:
             raise ValueError(
                 f"release {charge.release.name!r} reads both levels under one Laplace noise, and some units are in "
                 "both, or may be: no sum of two covers it. Use Gaussian noise, or keep each unit in one level and say "
                 "so: sv.data.levels, unit ids, or Levels(upper, lower, disjoint=True)"
             )
         else:
-            laplace += [inverse] * charge.times
+            laplace += [paid[level]] * charge.times
     table = np.stack([gaussian, *laplace])
     if isinstance(sampling, OnePass):  # a record takes part in one step only: it pays for the dearest
         table = table.max(axis=1, keepdims=True)

@@ -12,7 +12,8 @@ import numpy as np
 
 from sottovoce.accounting.account import Account, bought, composed
 from sottovoce.privacy.accountant import Mechanism
-from sottovoce.privacy.ledger import Budget, Entry, Group, Ledger
+from sottovoce.privacy.ledger import Budget, Ledger
+from sottovoce.privacy.ledger_line import Entry, Group
 from sottovoce.privacy.mechanisms import Spent
 from sottovoce.privacy.sampling import OnePass
 
@@ -75,6 +76,13 @@ class Charging:
         """Refuse what would bring one agent over its budget: what its own ledger holds of other runs counts too."""
         planned = self._planned(range(self.account.steps), agent)
         self.own[agent].require(budget, self.run, planned, f"agent {self.account.population.names[agent]}")
+
+    def spent(self, budget: Budget) -> float:
+        """Return the most that an agent has spent, over all runs in its ledger, as the budget counts."""
+        names, how = self.account.population.names, (budget.delta, budget.adjacency)
+        if self.shared is not None:
+            return max(float(self.shared.epsilon(members[0], *how)) for members in self.shared.alike(names))
+        return max(float(kept.epsilon(name, *how)) for name, kept in zip(names, self.own))
 
     def ensure(self, stop: int, every: int) -> None:
         """Charge what a resumed run has released before step `stop`, if a ledger does not hold it yet."""

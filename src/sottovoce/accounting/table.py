@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from sottovoce.accounting.trace import seen_by_equality
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
@@ -101,15 +102,16 @@ def trace_table(
     """Trace `init` and `step` of the parties with these numbers, whose blocks are the columns.
 
     ValueError says where the problem does not fit the columns. Equal arguments (of the columns: equal shapes) share one
-    trace, and so one compiled program.
+    trace, and so one compiled program, where `==` sees everything (`seen_by_equality`).
     """
     blocks = [jax.eval_shape(lambda b=block: device_block(b, method.batch)) for block in columns.blocks]
     leaves, structure = jax.tree.flatten(blocks)
-    return _trace_table(method, problem, tuple(numbers), tuple(leaves), structure, steps, classes)
+    shared = seen_by_equality(method) and seen_by_equality(problem)
+    traced = remembered_tables if shared else _traced
+    return traced(method, problem, tuple(numbers), tuple(leaves), structure, steps, classes)
 
 
-@lru_cache(maxsize=32)
-def _trace_table(
+def _traced(
     method: Bambi, problem: Vertical, numbers: tuple[int, ...], leaves: tuple[jax.ShapeDtypeStruct, ...],
     structure: Any, steps: int, classes: int,
 ) -> TableTrace:  # fmt: skip
@@ -145,6 +147,9 @@ def _trace_table(
     if asked != method.batches:
         raise RuntimeError(f"a step asks for {asked} batches, the method says {method.batches}")
     return TableTrace(numbers, parties, tuple(crossings[0]), losses, alterations)
+
+
+remembered_tables = lru_cache(maxsize=32)(_traced)
 
 
 def _trace_party(method: Bambi, problem: Vertical, known: KnownTable, m: int, rows: Mapping[str, Any]) -> PartyTrace:
@@ -257,10 +262,13 @@ class TableAccount:
     delta: float
     seed: int
 
-    def charge(self, labels: Labels, run: str | None = None) -> None:
-        """Charge each label for its uses in the whole run, before any of them happens; once for a run with a name."""
-        method = self.method
-        method.labels.vectors(labels, self.rows)  # memoised labels are drawn, and charged, once
+    def charge(self, labels: Labels, run: str | None = None, places: np.ndarray | None = None) -> None:
+        """Charge each label for its uses in the whole run, before any of them happens; once for a run with a name.
+
+        `places` are those of the rows in the store, where it holds others too; by default the store holds these rows.
+        """
+        method, places = self.method, np.arange(len(self.columns)) if places is None else places
+        method.labels.vectors(labels, places[self.rows])  # memoised labels are drawn, and charged, once
         if method.labels.per_use(2, 1) is None:
             return
         uses = {level: np.zeros(len(self.columns), np.int64) for level in method.batches}
@@ -272,7 +280,9 @@ class TableAccount:
             cost = method.labels.per_use(labels.classes, crossing.copies) if crossing.level else None
             if cost is not None:
                 each = cost[1] * crossing.times // method.batches[str(crossing.level)]
-                costs[cost[0]] = costs.get(cost[0], 0) + each * uses[str(crossing.level)]
+                charged = np.zeros(len(labels), np.int64)
+                charged[places] = each * uses[str(crossing.level)]
+                costs[cost[0]] = costs.get(cost[0], 0) + charged
         if costs:
             labels.charge(costs, run=run)
 

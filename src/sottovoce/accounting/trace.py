@@ -4,7 +4,8 @@ Example: `Trace.charges` of DP-SGD holds one charge, "gradient, once per step"; 
 state whether it depends on a record without noise. Nothing is declared by a method, so nothing can be declared wrongly.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
@@ -88,13 +89,49 @@ _REMEDY = (
 )
 
 
-@lru_cache(maxsize=32)
 def trace(method: Method, problem: Any, known: Known) -> Trace:
     """Trace a method's `init` and `step` for a problem; equal arguments share one trace.
 
+    That holds where `==` sees everything (`seen_by_equality`); else a trace would state the epsilon of another method.
     Raises ValueError or TypeError, with the remedy, where an equation cannot be counted, a private value would leave
     the agent, or the state does not keep its shapes.
     """
+    shared = seen_by_equality(method) and seen_by_equality(problem)
+    return (remembered if shared else _traced)(method, problem, known)
+
+
+def seen_by_equality(value: Any) -> bool:
+    """Say whether `==` looks at all that a value holds.
+
+    A class may inherit the `==` of a dataclass and hold more than its fields. Example: two of these are "equal".
+
+    >>> from sottovoce.schedules import Constant
+    >>> class Louder(Constant):
+    ...     def __init__(self, value, factor):
+    ...         super().__init__(value)
+    ...         object.__setattr__(self, "factor", factor)
+    >>> Louder(1.0, 2.0) == Louder(1.0, 9.0), seen_by_equality(Louder(1.0, 2.0)), seen_by_equality(Constant(1.0))
+    (True, False, True)
+    """
+    kind = type(value)
+    if isinstance(value, (tuple, list, frozenset, set)):
+        return all(map(seen_by_equality, value))
+    if isinstance(value, Mapping):
+        return all(map(seen_by_equality, value.values()))
+    if not is_dataclass(value) or isinstance(value, type) or kind.__eq__ is object.__eq__:
+        return True  # numbers, texts and functions; whatever is compared by identity
+    derived = {name for name, held in _attributes(kind) if isinstance(held, cached_property)}
+    names = {field.name for field in fields(value)}
+    own = "__eq__" in vars(kind) and all(field.compare for field in fields(value))
+    return own and set(vars(value)) <= names | derived and all(seen_by_equality(getattr(value, n)) for n in names)
+
+
+def _attributes(kind: type) -> Iterator[tuple[str, Any]]:
+    for one in kind.__mro__:
+        yield from vars(one).items()
+
+
+def _traced(method: Method, problem: Any, known: Known) -> Trace:
     found: dict[str, Any] = {}
     if not method.public_constants:
         for name in ("init", "step"):
@@ -122,6 +159,9 @@ def trace(method: Method, problem: Any, known: Known) -> Trace:
     private = _settled(init.jaxpr, stepped.jaxpr)
     charges = (*_charges(init.jaxpr, "init", known), *_charges(stepped.jaxpr, "step", known))
     return Trace(init, stepped, found["structure"], shapes, private, charges, known)
+
+
+remembered = lru_cache(maxsize=32)(_traced)
 
 
 def _settled(init: Jaxpr, step: Jaxpr) -> tuple[bool, ...]:

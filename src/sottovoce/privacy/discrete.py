@@ -41,6 +41,7 @@ from fractions import Fraction
 import numpy as np
 
 from sottovoce.privacy import exact_noise
+from sottovoce.privacy.binomial import binomial_cuts
 from sottovoce.privacy.release import NoiseKind, Release
 from sottovoce.privacy.sampling import (
     FixedSize,
@@ -50,7 +51,6 @@ from sottovoce.privacy.sampling import (
     Sampling,
     Stream,
     WithReplacement,
-    binomial_cuts,
 )
 
 _LARGEST_CLIP = 2**26  # its square is below 2**53: see `GridRelease.whole`

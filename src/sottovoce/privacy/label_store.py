@@ -28,7 +28,8 @@ import numpy as np
 
 from sottovoce.files import locked, read_facts, write_atomically, write_facts
 from sottovoce.privacy import accountant, exact_noise
-from sottovoce.privacy.ledger import Budget, BudgetExceeded, digest
+from sottovoce.privacy.ledger import Budget, BudgetExceeded
+from sottovoce.privacy.ledger_line import digest
 from sottovoce.privacy.mechanisms import Epsilon, Mechanism, check_delta, check_epsilon
 from sottovoce.privacy.response import Response, groups
 
@@ -144,7 +145,7 @@ class Labels:
         if not missing.any():
             return memo
         new = chosen[missing]
-        self.charge({Mechanism(pure=epsilon): np.bincount(new, minlength=n)})
+        costs = self._charged({Mechanism(pure=epsilon): np.bincount(new, minlength=n)})  # refused before it is drawn
         if prior is None:
             number, count = np.tile(np.arange(self.classes), (len(new), 1)), np.full(len(new), self.classes)
         else:
@@ -161,9 +162,9 @@ class Labels:
         observed, answers, likelihood = memo.observed.copy(), memo.answers.copy(), memo.likelihood.copy()
         observed[new], answers[new] = told, count
         likelihood[new] = np.where(number == told[:, None], honest, lie)
-        self._memos[epsilon] = Memo(epsilon, observed, answers, likelihood)
-        self._save()
-        return self._memos[epsilon]
+        made = Memo(epsilon, observed, answers, likelihood)
+        self._keep(costs, {**self._memos, epsilon: made}, self._runs)  # at once: a kill leaves both or none
+        return made
 
     def redraw(self, epsilon: float, rows: Any = None) -> Memo:
         """Draw labels again that were drawn before; the cost is added to what was spent."""
@@ -186,6 +187,10 @@ class Labels:
         """
         if run is not None and run in self._runs:
             return
+        self._keep(self._charged(uses), self._memos, self._runs | ({run} if run is not None else set()))
+
+    def _charged(self, uses: Mapping[Mechanism, Any]) -> dict[Mechanism, np.ndarray]:
+        """Return the costs with some uses more; refuse what is over the budget."""
         costs = dict(self._costs)
         for mechanism, given in uses.items():
             counts = np.asarray(given)
@@ -205,12 +210,15 @@ class Labels:
                 f"{self.budget.delta:g}; {float(self.epsilon(self.budget.delta)):.4g} is spent already). Draw at a "
                 "smaller epsilon, use labels that were drawn before, or raise the budget. Nothing was released."
             )
-        before = self._costs, self._runs
-        self._costs, self._runs = costs, self._runs | ({run} if run is not None else set())
+        return costs
+
+    def _keep(self, costs: dict[Mechanism, np.ndarray], memos: dict[float, Memo], runs: set[str]) -> None:
+        before = self._costs, self._memos, self._runs
+        self._costs, self._memos, self._runs = costs, memos, runs
         try:
             self._save()
-        except BaseException:  # nothing was released, and nothing is drawn without a charge on the disk
-            self._costs, self._runs = before
+        except BaseException:  # nothing was released, and nothing is handed out without a charge on the disk
+            self._costs, self._memos, self._runs = before
             raise
 
     def epsilon(self, delta: float = 0.0) -> Epsilon:

@@ -23,37 +23,25 @@ what was spent. A line that a kill left incomplete was never followed by a relea
 Writers wait for each other (`.lock`), and read what others wrote before they add a line. This guards against accidents
 and careless edits. Whoever rewrites both files can forge them, so the files are readable by their owner only.
 
-What is stable. A ledger outlives the program that wrote it. Each line has a version, and a line of another version is
-refused. Within a version these may never change: the names of the fields in a line, the names of the amplifications
-(`AMPLIFICATIONS`) and of their fields (rate, size, batch), and the meaning of the numbers, which is that of
-`sottovoce.privacy.mechanisms.Mechanism`. The names of Python classes are not in the file. A line, without its hash:
-
-    {"version": 2, "run": "a", "start": 0, "stop": 10, "unit": "record", "attempt": 0, "adjacency": "zero-out",
-     "owned": false, "groups": [{"level": "records", "agents": ["north"], "overflow": 0.0, "spent": [{"count": 10,
-         "gaussian": 0.25, "laplace": [], "pure": 0.0, "sampling": {"kind": "poisson", "rate": 0.1}}]}]}
 """
 
 import functools
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sottovoce.files import append, locked, write_atomically
+from sottovoce.naming import unknown
 from sottovoce.privacy import accountant
+from sottovoce.privacy.ledger_line import VERSION, Entry, Group, content, digest, encoded, read_head, read_line, refusal
 from sottovoce.privacy.mechanisms import (
     Adjacency,
-    Amplification,
     Epsilon,
     Mechanism,
-    NoAmplification,
-    PoissonAmplification,
-    RedrawAmplification,
     Spent,
-    SubsetAmplification,
     check_adjacency,
     check_delta,
     check_epsilon,
@@ -61,17 +49,8 @@ from sottovoce.privacy.mechanisms import (
 
 Cost = tuple[Spent, float]  # mechanisms, and the chance that some padded batch did not fit
 CostByLevel = dict[str, Cost]  # what one run spent on records of each level
-VERSION = 2  # of a line in a ledger file, and of its head
-AMPLIFICATIONS: dict[str, type[Amplification]] = {  # names in ledger files, which are stable, and the classes
-    "none": NoAmplification,
-    "poisson": PoissonAmplification,
-    "without replacement": SubsetAmplification,
-    "with replacement": RedrawAmplification,
-}
 OWNER = ""  # stands for the party itself in the ledger that it keeps for itself, whatever its name is in a run
-_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _COMBINATIONS = 64  # combinations of levels over runs that are tried one by one
-_NAMES = {kind: name for name, kind in AMPLIFICATIONS.items()}
 
 
 @dataclass(frozen=True)
@@ -97,49 +76,6 @@ class Budget:
 
 class BudgetExceeded(ValueError):
     """Say that a run was refused because it would spend more than the budget."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Name parties that spend the same on records of one level.
-
-    The level is "records" for a problem with one record set. `overflow` is the chance that a padded batch did not fit.
-
-    >>> Group("records", ("north", "south"), ()).agents
-    ('north', 'south')
-    """
-
-    level: str
-    agents: tuple[str, ...]
-    spent: Spent
-    overflow: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "agents", tuple(map(str, self.agents)))
-
-
-@dataclass(frozen=True)
-class Entry:
-    """State what each group of parties spends in the steps `start` to `stop` - 1 of a run."""
-
-    run: str
-    start: int
-    stop: int
-    groups: tuple[Group, ...]
-    unit: str = "record"  # whose data is protected: epsilons of records and of larger units do not compose
-    attempt: int = 0  # how often the stretch was drawn before: deployed noise cannot be repeated
-    adjacency: Adjacency = "replace-one"  # that the run states
-    owned: bool = False  # whether the ledger is kept by the one party in the groups
-
-    @property
-    def key(self) -> tuple[str, int, int, int]:
-        """What makes it the same entry."""
-        return self.run, self.start, self.stop, self.attempt
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The parties that it charges."""
-        return frozenset(name for group in self.groups for name in group.agents)
 
 
 class Ledger:
@@ -236,7 +172,7 @@ class Ledger:
             return b"\n" in file.read()
 
     def _append(self, path: Path, entry: Entry) -> None:
-        line = json.dumps({"version": VERSION, **_encode(entry), "before": self._last}).encode()
+        line = json.dumps({"version": VERSION, **encoded(entry), "before": self._last}).encode()
         if not _head(path).exists():  # before the first line: a kill in between leaves a ledger of 0 lines
             self._write_head(path, 0)
         append(path, line + b"\n", at=self._size)  # over what a kill left of a line
@@ -250,24 +186,24 @@ class Ledger:
 
     def _read(self, path: Path) -> None:
         """Read all entries and check the chain of hashes; raise ValueError if anything is missing or changed."""
-        head = _read_head(_head(path))
-        data = _bytes(path)
+        head = read_head(_head(path))
+        data = content(path)
         *lines, torn = data.split(b"\n")
         digests, entries = [digest(b"")], dict[tuple[str, int, int, int], Entry]()
         for number, line in enumerate(lines, start=1):
-            entry = _read_line(f"{path}, line {number},", line, digests[-1])
+            entry = read_line(f"{path}, line {number},", line, digests[-1])
             if entry.key in entries:
-                raise ValueError(_refusal(f"{path}, line {number}, repeats an earlier one"))
+                raise ValueError(refusal(f"{path}, line {number}, repeats an earlier one"))
             entries[entry.key] = entry
             digests.append(digest(line))
         if head is None and (lines or torn):
-            raise ValueError(_refusal(f"{_head(path)} is missing"))
+            raise ValueError(refusal(f"{_head(path)} is missing"))
         count, last = head or (0, digests[0])
         # A kill may come between a line and its head, or inside a line: that release did not happen.
         if len(lines) not in (count, count + 1) or (torn and len(lines) != count):
-            raise ValueError(_refusal(f"{path} has {len(lines)} lines where {count} were written"))
+            raise ValueError(refusal(f"{path} has {len(lines)} lines where {count} were written"))
         if digests[count] != last:
-            raise ValueError(_refusal(f"{path}, line {count}, is not the one that was written"))
+            raise ValueError(refusal(f"{path}, line {count}, is not the one that was written"))
         self.entries = entries
         self._last, self._size = digests[-1], len(data) - len(torn)
 
@@ -302,7 +238,16 @@ class Ledger:
         return list(together.values())
 
     def epsilon(self, agent: str, delta: float, adjacency: Adjacency) -> Epsilon:
-        """Return epsilon of everything a party spent, all runs composed, for the record that paid most."""
+        """Return epsilon of everything a party spent, all runs composed, for the record that paid most.
+
+        A party that no entry names is an error, because a misspelt name would look as if nothing had been spent. In an
+        empty ledger nobody has spent anything.
+        """
+        known = {name for entry in self.entries.values() for name in entry.names}
+        owned = any(entry.owned for entry in self.entries.values())
+        if known and not owned and str(agent) not in known:
+            where = "this ledger" if self.path is None else str(self.path)
+            raise ValueError(f"{where}: {unknown('party', str(agent), known)}")
         return _composed(self.spent(agent), delta, adjacency)
 
     def require(self, budget: Budget, run: str, planned: Iterable[Group], owner: str = "the owner") -> None:
@@ -378,139 +323,40 @@ def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | No
     """
     if budget is not None:
         delta, adjacency = budget.delta, budget.adjacency
-    stretches: dict[str, list[Entry]] = {}
-    for entry in ledger.entries.values():
-        stretches.setdefault(entry.run, []).append(entry)
-    lines = [
-        f"run {run}: steps {min(e.start for e in entries)} to {max(e.stop for e in entries) - 1}"
-        for run, entries in stretches.items()
-    ]
-    agents = {agent for entry in ledger.entries.values() for agent in entry.names}
-    owned = any(entry.owned for entry in ledger.entries.values())
-    for members in ledger.alike(sorted(agents, key=lambda name: (not name.isdigit(), name.zfill(12)))):
-        spent = float(ledger.epsilon(members[0], delta, adjacency))
+    told = totals(ledger, delta, adjacency)
+    lines = [f"run {run}: steps {first} to {last}" for run, (first, last) in told["steps by run"].items()]
+    alike: dict[str, list[str]] = {}
+    for party, epsilon in told["epsilon by party"].items():
+        alike.setdefault(f"{epsilon:.4g}", []).append(party)
+    for spent, members in alike.items():
         of = f" of {budget.epsilon:g}" if budget is not None else ""
-        named = ", ".join(map(str, members[:8])) + (f" and {len(members) - 8} more" if len(members) > 8 else "")
-        who = "owner" if owned else f"agent{'s' if len(members) > 1 else ''} {named}"
-        lines.append(f"{who}: epsilon {spent:.4g}{of}, delta {delta:g}, {adjacency}")
+        named = ", ".join(members[:8]) + (f" and {len(members) - 8} more" if len(members) > 8 else "")
+        who = "owner" if told["owned"] else f"agent{'s' if len(members) > 1 else ''} {named}"
+        lines.append(f"{who}: epsilon {spent}{of}, delta {delta:g}, {adjacency}")
     return "\n".join(lines) or "nothing has been spent"
+
+
+def totals(ledger: Ledger, delta: float, adjacency: Adjacency) -> dict[str, Any]:
+    """Return what `show` tells as data: the first and last step of each run, and the epsilon of each party.
+
+    >>> ledger = Ledger()
+    >>> ledger.charge(Entry("a1", 0, 10, (Group("records", ("a",), ((Mechanism(laplace=(0.1,)), 10),)),)))
+    >>> totals(ledger, delta=0.0, adjacency="zero-out")
+    {'owned': False, 'steps by run': {'a1': (0, 9)}, 'epsilon by party': {'a': 1.0}}
+    """
+    runs: dict[str, tuple[int, int]] = {}
+    for entry in ledger.entries.values():
+        first, last = runs.get(entry.run, (entry.start, entry.stop - 1))
+        runs[entry.run] = min(first, entry.start), max(last, entry.stop - 1)
+    agents = {agent for entry in ledger.entries.values() for agent in entry.names}
+    epsilons: dict[str, float] = {}
+    for members in ledger.alike(
+        sorted(agents, key=lambda name: (not name.isdigit(), name.zfill(12) if name.isdigit() else name))
+    ):
+        epsilons |= dict.fromkeys(members, float(ledger.epsilon(members[0], delta, adjacency)))
+    owned = any(entry.owned for entry in ledger.entries.values())
+    return {"owned": owned, "steps by run": runs, "epsilon by party": epsilons}
 
 
 def _head(path: Path) -> Path:
     return path.with_name(path.name + ".head")
-
-
-def digest(line: bytes) -> str:
-    """Return the hash of a line or a file, which changes when its content does.
-
-    >>> digest(b"")[:8]
-    'e3b0c442'
-    """
-    return hashlib.sha256(line).hexdigest()
-
-
-def _bytes(path: Path) -> bytes:
-    """Return what is in a file, nothing if it does not exist."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): give the path of a ledger file") from error
-
-
-def _read_head(path: Path) -> tuple[int, str] | None:
-    if not path.exists():
-        return None
-    try:
-        facts = json.loads(_bytes(path))
-        version, lines, last = facts["version"], facts["lines"], facts["last"]
-        if version != VERSION or type(lines) is not int or lines < 0 or not isinstance(last, str):
-            raise ValueError(f"version {version!r}, {lines!r} lines")
-    except _MALFORMED as error:
-        raise ValueError(_refusal(f"{path} is not the head of a ledger ({_said(error)})")) from error
-    return lines, last
-
-
-def _read_line(where: str, line: bytes, before: str) -> Entry:
-    try:
-        fields = json.loads(line)
-        version = fields.pop("version")
-        if version == VERSION:
-            if fields.pop("before") != before:
-                raise ValueError("it does not follow the line before")
-            return _decode(fields)
-    except _MALFORMED as error:
-        raise ValueError(_refusal(f"{where} is not a ledger entry ({_said(error)})")) from error
-    raise ValueError(
-        f"{where} has version {version!r}, and this program reads version {VERSION}: "
-        "use the version of sottovoce that wrote it, or give another ledger"
-    )
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:120]
-
-
-def _refusal(what: str) -> str:
-    return f"{what}: the ledger was changed or cut. Restore it from a copy; without it nobody knows what was spent."
-
-
-def _encode(entry: Entry) -> dict[str, Any]:
-    groups = [
-        {
-            "level": group.level,
-            "agents": list(group.agents),
-            "overflow": group.overflow,
-            "spent": [{"count": count, **_encode_mechanism(m)} for m, count in group.spent],
-        }
-        for group in entry.groups
-    ]
-    names = ("run", "start", "stop", "unit", "attempt", "adjacency", "owned")
-    return {**{name: getattr(entry, name) for name in names}, "groups": groups}
-
-
-def _encode_mechanism(mechanism: Mechanism) -> dict[str, Any]:
-    by = mechanism.amplification
-    return {
-        "gaussian": mechanism.gaussian,
-        "laplace": list(mechanism.laplace),
-        "pure": mechanism.pure,
-        "sampling": {"kind": _NAMES[type(by)], **asdict(by)},
-    }
-
-
-def _decode(data: dict[str, Any]) -> Entry:
-    """Make an entry from a line's fields; an error says which field is wrong, so that nothing odd is composed."""
-
-    def of(kind: type, value: Any, what: str) -> Any:
-        if type(value) is not kind:
-            raise TypeError(f"{what} is {value!r}")
-        return value
-
-    def mechanism(item: dict[str, Any]) -> tuple[Mechanism, int]:
-        sampling = dict(item["sampling"])
-        by = AMPLIFICATIONS[sampling.pop("kind")](**sampling)
-        if of(int, item["count"], "count") < 0:
-            raise ValueError("count is negative")
-        return Mechanism(float(item["gaussian"]), tuple(item["laplace"]), float(item["pure"]), by), item["count"]
-
-    def group(item: dict[str, Any]) -> Group:
-        names = tuple(of(str, name, "a name") for name in item["agents"])
-        overflow = float(item["overflow"])
-        if not 0 <= overflow <= 1:
-            raise ValueError(f"overflow is {overflow}")
-        return Group(of(str, item["level"], "level"), names, tuple(map(mechanism, item["spent"])), overflow)
-
-    for name in ("start", "stop", "attempt"):
-        of(int, data[name], name)
-    return Entry(
-        of(str, data["run"], "run"),
-        data["start"],
-        data["stop"],
-        tuple(map(group, data["groups"])),
-        of(str, data["unit"], "unit"),
-        data["attempt"],
-        check_adjacency(data["adjacency"]),
-        of(bool, data["owned"], "owned"),
-    )

@@ -21,7 +21,8 @@ import numpy as np
 
 from sottovoce.files import read_facts, write_facts
 from sottovoce.privacy.discrete import GridRelease
-from sottovoce.privacy.ledger import Budget, Entry, Group, Ledger
+from sottovoce.privacy.ledger import Budget, Ledger
+from sottovoce.privacy.ledger_line import Entry, Group
 from sottovoce.privacy.mechanisms import Mechanism, check_delta, check_epsilon
 
 _KIND, _VERSION = "what was bought with noisy counts", 1

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from sottovoce.schedules import Scaled, Schedule, schedule
+from sottovoce.schedules import PerAgent, Scaled, Schedule, schedule
 
 NoiseKind = Literal["gaussian", "laplace"]
 
@@ -74,8 +74,8 @@ class Release:
         """Say whether there is a clip, and noise at the first step: otherwise nothing is guaranteed."""
         return math.isfinite(self.clip) and self.scale(0, 0) > 0
 
-    def louder(self, factor: float) -> "Release":
-        """Return the same release with its noise multiplied.
+    def louder(self, factor: PerAgent) -> "Release":
+        """Return the same release with its noise multiplied, by one number or by one per agent.
 
         >>> float(Release(clip=1.0, noise=0.05).louder(2.0).scale(0, 0))
         0.1

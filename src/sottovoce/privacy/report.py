@@ -7,11 +7,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from sottovoce.privacy.attacker import RATES, power_of
+from sottovoce.privacy.events import dp_event, technical
+from sottovoce.privacy.ledger_line import decode_spent, encode_spent
+from sottovoce.privacy.mechanisms import Spent
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 Drawn = Literal["", "simulated", "secret", "exact"]
 _DRAWN: dict[str, tuple[str, ...]] = {
@@ -52,6 +58,7 @@ class PrivacyReport:
     parties: tuple[str, ...] = ()  # their names, in the order of `per_agent`
     attack: tuple[tuple[float, float], ...] = ()  # false-positive rates, and the highest true-positive rates at them
     drawn: Drawn = ""  # how the noise of the run was drawn; empty before a run
+    spent: Spent = ()  # what the party with the largest epsilon releases; none where no mechanism describes it
 
     @property
     def private(self) -> bool:
@@ -79,15 +86,16 @@ class PrivacyReport:
         held = "one record" if self.unit == "record" else f"all records of one {self.unit}"
         tested = f"{held} took part"
         if self.unit == "label":
-            held, tested = "the label of one row, and not its features", "one label is this or another"
-        where = ", per what one party holds: a person who is held by two parties is not seen as one" if several else ""
-        seen = "the messages between the parties, and the result" if several else "the result"
-        gain = "; ".join(f"{100 * rate:g} %: at most {_percent(power)} %" for rate, power in self.power())
+            held, tested = "the label of one row, and not its features", "the label of a row is a certain one"
+        where = ", per what one party holds: a person whose data two parties hold pays at both" if several else ""
+        seen = "the messages between the parties, and the result" if several or self.unit == "label" else "the result"
+        (rate, power), *rest = self.power()
+        more = "".join(f"; for {100 * rate:g} %, at most {_percent(power)} %" for rate, power in rest)
         return (
             f"Protected: {held}{where}.",
             f"Against: everybody who sees {seen}, even if they know all other records, the settings and the program.",
-            f"What they can gain: a test whether {tested}, which raises a false alarm for the first share of "
-            f"those who did not, finds the second share of those who did: {gain}.",
+            f"What they can gain: they test whether {tested}. If they accept false alarms for {100 * rate:g} % of "
+            f"those of whom it is not true, they find at most {_percent(power)} % of those of whom it is{more}.",
             "Public: the sizes of the parties, the settings, and what the notes list.",
             *_DRAWN[self.drawn],
         )
@@ -103,9 +111,41 @@ class PrivacyReport:
         """
         return self.attack or tuple(zip(RATES, power_of(self.epsilon, self.delta, RATES)))
 
+    @property
+    def dp_event(self) -> "DpEvent":
+        """Return what the party with the largest epsilon releases, as an event of dp-accounting.
+
+        An accountant of that library finds about the same epsilon (see `sottovoce.privacy.events.dp_event` for the
+        relation to give it). `UnsupportedDpEvent` stands where no mechanism describes the run: a choice among variants,
+        labels, a design with a bound of its own. `NonPrivateDpEvent` stands where nothing is guaranteed.
+
+        >>> import sottovoce as sv
+        >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
+        >>> sv.account(method, sv.Population([1000]), steps=200).dp_event
+        SelfComposedDpEvent(event=PoissonSampledDpEvent(sampling_probability=0.09999...,
+        event=GaussianDpEvent(noise_multiplier=2.0)), count=200)
+        """
+        from dp_accounting import NonPrivateDpEvent, UnsupportedDpEvent  # slow to load
+
+        if not self.private:
+            return NonPrivateDpEvent()
+        return dp_event(self.spent) if self.spent else UnsupportedDpEvent()
+
+    def technical(self) -> tuple[str, ...]:
+        """Say what the party with the largest epsilon releases by the names of other libraries.
+
+        A `noise_multiplier` is that of all releases from one batch together.
+
+        >>> import sottovoce as sv
+        >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
+        >>> sv.account(method, sv.Population([1000]), steps=200).technical()
+        ('noise_multiplier 2, sampling_probability 0.1, 200 times',)
+        """
+        return technical(self.spent)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for JSON."""
-        return asdict(self)
+        return {**asdict(self), "spent": encode_spent(self.spent)}
 
     @classmethod
     def from_dict(cls, data: Any, file: Path) -> "PrivacyReport":
@@ -113,7 +153,7 @@ class PrivacyReport:
         try:
             lists = {name: tuple(data[name]) for name in ("per_agent", "events", "caveats", "parties")}
             attack = tuple((float(rate), float(power)) for rate, power in data.get("attack", ()))
-            return cls(**{**data, **lists, "attack": attack})
+            return cls(**{**data, **lists, "attack": attack, "spent": decode_spent(data.get("spent", ()))})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"{file} holds no privacy statement of this version ({type(error).__name__}: {error!s:.100}): use the "

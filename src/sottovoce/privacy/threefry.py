@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -27,7 +29,7 @@ _TAIL = (
 )  # fmt: skip
 
 
-@partial(jax.jit, inline=True)
+@jax.jit
 def fold(key: jax.Array, number: Any) -> jax.Array:
     """Return the key made of a key and a number below 2**32, as `jax.random.fold_in` does.
 
@@ -41,7 +43,7 @@ def fold(key: jax.Array, number: Any) -> jax.Array:
     return jax.random.wrap_key_data(jax.lax.optimization_barrier(folded))
 
 
-@partial(jax.jit, inline=True, static_argnames=("shape", "stream"))
+@partial(jax.jit, static_argnames=("shape", "stream"))
 def words(key: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array:
     """Return independent 32-bit words. Streams of one key are independent; stream 0 is that of `jax.random.bits`.
 
@@ -55,7 +57,7 @@ def words(key: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array:
     return high ^ low
 
 
-@partial(jax.jit, inline=True, static_argnames=("shape", "stream"))
+@partial(jax.jit, static_argnames=("shape", "stream"))
 def normal(key: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array:
     """Return standard normal numbers in float32, wrong by less than 1e-6 as functions of the uniform ones.
 
@@ -65,7 +67,7 @@ def normal(key: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array
     return quantile(odd(key, shape, stream))
 
 
-@partial(jax.jit, inline=True, static_argnames=("shape", "stream"))
+@partial(jax.jit, static_argnames=("shape", "stream"))
 def laplace(key: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array:
     """Return Laplace numbers of scale 1 in float32.
 
@@ -115,13 +117,24 @@ def _pair(key: jax.Array) -> tuple[jax.Array, jax.Array]:
     return data[0], data[1]
 
 
+@jax.jit
 def _cipher(first: jax.Array, second: jax.Array, high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Encrypt the counter (high, low) with the key (first, second)."""
     keys = (first, second, first ^ second ^ jnp.uint32(_PARITY))
-    a, b = high + first, low + second
+    a, b = jnp.broadcast_to(high + first, low.shape), low + second
     for turn in range(5):
-        for rotation in _ROTATIONS[turn % 2]:
-            a = a + b
-            b = a ^ (b << rotation | b >> (32 - rotation))
-        a, b = a + keys[(turn + 1) % 3], b + keys[(turn + 2) % 3] + jnp.uint32(turn + 1)
+        more = keys[(turn + 1) % 3], keys[(turn + 2) % 3] + jnp.uint32(turn + 1)
+        a, b = _four_rounds(a, b, *more, rotations=_ROTATIONS[turn % 2])
     return a, b
+
+
+@partial(jax.jit, static_argnames="rotations")
+def _four_rounds(
+    a: jax.Array, b: jax.Array, more_a: jax.Array, more_b: jax.Array, rotations: tuple[int, ...]
+) -> tuple[jax.Array, jax.Array]:
+    """Mix two words, then add a part of the key to each. By `jax.lax`, which is traced faster than `jax.numpy`."""
+    for rotation in map(np.uint32, rotations):
+        a = lax.add(a, b)
+        turned = lax.bitwise_or(lax.shift_left(b, rotation), lax.shift_right_logical(b, np.uint32(32) - rotation))
+        b = lax.bitwise_xor(a, turned)
+    return lax.add(a, more_a), lax.add(b, more_b)

@@ -1,0 +1,51 @@
+"""Events for dp-accounting: its accountants find the epsilon that is stated here."""
+
+import dp_accounting
+import pytest
+from dp_accounting.pld import PLDAccountant
+
+import sottovoce as sv
+from sottovoce.privacy import accountant
+from sottovoce.privacy.events import dp_event
+from sottovoce.privacy.mechanisms import Mechanism
+from sottovoce.privacy.report import PrivacyReport
+
+RELATION = {
+    "zero-out": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+    "replace-one": dp_accounting.NeighboringRelation.REPLACE_ONE,
+}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "adjacency"),
+    [
+        (sv.Full(), "replace-one"),
+        (sv.Poisson(20), "zero-out"),
+        pytest.param(sv.Full(), "zero-out", marks=pytest.mark.slow),
+        pytest.param(sv.Poisson(20), "replace-one", marks=pytest.mark.slow),
+    ],
+)
+def test_the_library_finds_the_same_epsilon_from_the_event(sampling, adjacency, tmp_path):
+    method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.1), sampling=sampling)
+    report = sv.account(method, sv.Population([100, 80]), steps=30, network=sv.networks.ring(2), adjacency=adjacency)
+    stored = PrivacyReport.from_dict(report.to_dict(), tmp_path)
+    assert stored == report
+    theirs = PLDAccountant(RELATION[adjacency]).compose(stored.dp_event)
+    assert theirs.get_epsilon(report.delta) == pytest.approx(report.epsilon, rel=0.01)
+
+
+def test_what_no_event_describes_is_said():
+    method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.1), sampling=sv.Full())
+    bare = sv.account(method.without_privacy(), sv.Population([10]), steps=3)
+    assert bare.dp_event == dp_accounting.NonPrivateDpEvent()
+
+
+@pytest.mark.parametrize("adjacency", RELATION)
+@pytest.mark.parametrize("spent", [Mechanism(pure=0.3), Mechanism(gaussian=0.01, pure=0.2)])
+def test_the_library_never_finds_less_for_purely_private_releases(spent, adjacency):
+    stated = accountant.epsilon([(spent, 10)], 1e-5, adjacency)
+    try:
+        found = PLDAccountant(RELATION[adjacency]).compose(dp_event(((spent, 10),))).get_epsilon(1e-5)
+    except dp_accounting.UnsupportedEventError:
+        return  # it says so
+    assert found >= 0.99 * float(stated)
