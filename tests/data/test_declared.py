@@ -249,3 +249,39 @@ def test_a_header_is_all_that_is_read_of_a_text_file_that_is_not_public(tmp_path
     assert as_frame(tmp_path / "t.csv").names == ("age", "sick", "city")
     (tmp_path / "p.csv").write_text("age,sick\n" + "".join(f"{20 + k},{k % 2}\n" for k in range(40)))
     assert "age = {range = [20, 59]}" in template(tmp_path / "p.csv", "sick", sample=True)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_a_spreadsheets_file_is_read_whatever_its_encoding_and_decimal_comma(tmp_path, encoding):
+    from sottovoce.experiments.template import template
+
+    lines = ["Größe [m];Ort;seit;krank", *(f"1,{k};Zürich;2001-02-{k:02};ja, oft" for k in range(10, 22))]
+    (tmp_path / "t.csv").write_bytes("\r\n".join(lines).encode(encoding))
+    columns = {"Größe [m]": {"range": [1, 2]}, "Ort": {"categories": ["Bern", "Zürich"]}}
+    held = table(tmp_path / "t.csv", "krank", columns={**columns, "krank": {"categories": ["nein", "ja, oft"]}})
+    np.testing.assert_allclose(held.records["features"][:, 0], np.arange(10, 22) / 50 - 1, rtol=1e-5)
+    assert held.records["features"][:, 2].all()
+    assert held.records["label"].all()
+    sample = template(tmp_path / "t.csv", "krank", sample=True)
+    for line in ('"Größe [m]" = {range = [1.1, 1.21]}', "seit = {range = [2001-02-10, 2001-02-21]}", '["ja, oft"]'):
+        assert line in sample
+
+
+def test_a_byte_that_is_no_text_changes_its_own_value_only(tmp_path):
+    (tmp_path / "t.csv").write_bytes("a,y\né,0\n".encode() + b"\xe9,0\n" + "é,1\n".encode())
+    assert as_frame(tmp_path / "t.csv")["a"].tolist() == ["é"] * 3
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "said"),
+    [
+        ("age;y\n1;0\n".encode("utf-16-le"), "t.csv is no text in UTF-8"),
+        (b"sep=;\nage;y\n1;0\n", "t.csv: its first line is a hint for spreadsheets"),
+        (b'age,y\n1,0\n"2,1\n3,0\n', r"never closed.*the last row that ends is row 1"),
+        (b"age,y,age\n1,0,1\n", "t.csv has 2 columns called 'age': rename them"),
+    ],
+)
+def test_a_file_whose_rows_cannot_be_told_is_refused(tmp_path, bytes_, said):
+    (tmp_path / "t.csv").write_bytes(bytes_)
+    with pytest.raises(ValueError, match=said):
+        table(tmp_path / "t.csv", "y", columns={"age": {"range": [0, 9]}, "y": {"categories": [0, 1]}})

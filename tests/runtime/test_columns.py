@@ -11,6 +11,9 @@ from tests.runtime.party_process import BLOCKS, LABEL, METHOD, PROBLEM, RNG
 import sottovoce as sv
 from sottovoce.accounting.table import table_account
 from sottovoce.methods import equations
+from sottovoce.methods.bambi import Bambi
+from sottovoce.privacy.labels import Open
+from sottovoce.problems.tasks.vertical import hyper_parameters
 from sottovoce.runtime import columns
 from sottovoce.runtime.columns import ColumnsPlace, Exchange, record_messages
 from sottovoce.runtime.interpreter import walk
@@ -110,6 +113,7 @@ def test_the_log_has_what_crosses_and_the_active_party_sends_nothing():
     ]
 
 
+@pytest.mark.slow
 def test_batches_listed_some_steps_at_a_time_change_nothing(monkeypatch):
     whole = ColumnsPlace(ACCOUNT, table(), root_key(0))
     after, _ = whole.advance(whole.begin(), 0, 2)
@@ -140,3 +144,14 @@ def test_equal_runs_share_one_trace():
     again = table_account(METHOD, table(), PROBLEM, steps=2, delta=0.0, seed=5)
     assert again.trace is ACCOUNT.trace
     assert table_account(METHOD, table(), dataclasses.replace(PROBLEM), 2, 0.0).trace is not ACCOUNT.trace
+
+
+def test_a_run_whose_first_variable_is_a_number_goes_on_after_a_stop(tmp_path):
+    """The usual task of a table has one coefficient per party, without axes."""
+    rng, problem = np.random.default_rng(0), hyper_parameters([2, 2])
+    blocks = [rng.normal(size=(40, 2)).astype(np.float32) for _ in range(2)]
+    method = Bambi(inner_steps=1, batch=20, rate_x=0.1, rate_y=0.5, labels=Open())
+    held = sv.Table(sv.Columns(blocks), sv.Labels(np.arange(40) % 2, classes=2, seed=0))
+    whole = sv.run(problem, held, method, steps=4, every=2, out=tmp_path)
+    again = sv.run(problem, held, method, steps=4, every=2, out=tmp_path, resume=True)
+    np.testing.assert_array_equal(np.asarray(whole.x), np.asarray(again.x))

@@ -11,7 +11,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
-from sottovoce.accounting.trace import trace as traced
+from sottovoce.accounting.trace import remembered as traced
 from sottovoce.data.sealed import Sealed
 from sottovoce.privacy import exact_gate
 from sottovoce.runtime.array import ArrayAnswers, ArrayPlace

@@ -32,14 +32,14 @@ class Recording(QueueTransport):
         super()._put(hearer, message)
 
 
-def together(lists, transports=None, active=0, keys=None, run=""):
+def together(lists, transports=None, active=0, keys=None, run="", **how):
     """Join some lists, each party on a thread."""
     members = [SimpleNamespace(me=me) for me in range(len(lists))]
 
     def life(member, transport):
         key = (keys or [KEY] * len(lists))[member.me]
         return join.join_rows(
-            lists[member.me], key, transport, me=member.me, active=active, parties=len(lists), run=run
+            lists[member.me], key, transport, me=member.me, active=active, parties=len(lists), run=run, **how
         )
 
     return on_threads(members, transports or queues(len(lists)), life)
@@ -132,6 +132,28 @@ def test_the_same_list_looks_different_in_every_join():
     assert len(points[0] | points[1]) == 2 * len(NAMES)
 
 
+def test_a_party_that_keeps_its_secret_says_the_same_bytes_again():
+    """So a join goes on after a kill. With another secret, or asked by another key, everything differs."""
+    said = []
+    for secret in (b"s" * 32, b"s" * 32, b"t" * 32):
+        transport = Recording()
+        together([NAMES[:6], NAMES[1:7], NAMES[2:]], [transport] * 3, secret=secret)
+        said.append(sorted(m.to_bytes() for _, m in transport.sent))
+    assert said[0] == said[1]
+    assert not set(said[0]) & set(said[2])
+    made = join._Maker(psi, b"s" * 32, 10)
+    assert len({made.key(purpose) for purpose in ("ask", "answer", "ask 1", "answer 1", "ask 2")}) == 5
+
+
+@pytest.mark.parametrize("long", [0, 1])
+def test_a_list_that_is_longer_than_agreed_is_refused(long):
+    """Whoever asks about very many ids learns about very many."""
+    lists = [NAMES[:3], NAMES[:3]]
+    lists[long] = NAMES
+    with pytest.raises(ValueError, match=f"of party {long} in the join was refused .*8 ids, and at most 5"):
+        together(lists, longest=5)
+
+
 def test_passive_parties_learn_nothing_about_each_other():
     """Each is asked about as many ids as the active party has, whatever the parties before it have."""
     for second in (NAMES[:1], NAMES):
@@ -160,10 +182,11 @@ def test_an_answer_that_is_none_is_refused(wrong):
 
 def test_an_answer_that_takes_all_ids_for_common_is_refused():
     """A filter with all bits set would have said so."""
-    asking = join._Asking(psi, tokens(NAMES, KEY))
+    made = join._Maker(psi, b"s", longest=10)
+    asking = join._Asking(made, "ask", tokens(NAMES, KEY))
     every = psi.ServerSetup()
     every.bloom_filter.num_hash_functions, every.bloom_filter.bits = 1, b"\xff"
-    response = join._Answering(psi, tokens(["other"], KEY)).response(1, asking.request)
+    response = join._Answering(made, "answer", tokens(["other"], KEY)).response(1, asking.request)
     with pytest.raises(ValueError, match="of party 1 in the join was refused"):
         asking.found(1, np.frombuffer(every.SerializeToString(), np.uint8), response, tokens(NAMES, KEY))
 

@@ -273,6 +273,7 @@ def test_a_single_pass_that_is_drawn_again_is_paid_for_again(tmp_path, monkeypat
     assert twice > 1.2 * once.epsilon
 
 
+@pytest.mark.slow
 def test_a_resumed_table_pays_once_for_the_noise_that_it_draws_again(tmp_path, monkeypatch):
     """The store knows the run by a keyed name of its noise; other noise in the same folder is paid for."""
 

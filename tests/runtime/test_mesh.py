@@ -49,6 +49,7 @@ def test_a_divergence_on_one_device_is_seen():
     assert broken.min() == 1
 
 
+@pytest.mark.slow
 def test_a_run_over_devices_is_an_option_of_performance():
     options = {"network": RING, "steps": 3}
     one, two = (sv.run(PROBLEM, PARTS, METHOD, performance=sv.Performance(devices=n), **options) for n in (1, 2))
@@ -56,7 +57,8 @@ def test_a_run_over_devices_is_an_option_of_performance():
     assert one.privacy == two.privacy
 
 
-@pytest.mark.parametrize("agents", few([1, 5], [5]))
+@pytest.mark.parametrize("agents", [1, 5])
+@pytest.mark.slow
 def test_agents_need_not_spread_evenly(agents):
     """An empty slot is nobody: it is neither heard, nor measured, nor looked at for divergence."""
     options = {"network": sv.networks.ring(agents), "steps": 3, "evaluate": lambda x: {"size": jnp.sum(x**2)}}

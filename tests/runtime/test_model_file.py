@@ -11,7 +11,8 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.privacy.report import PrivacyReport
-from sottovoce.problems.tasks import Shape
+from sottovoce.problems import objectives
+from sottovoce.problems.tasks import Shape, get
 from sottovoce.runtime.model_file import NamedTask
 from sottovoce.runtime.result import Result
 
@@ -40,6 +41,18 @@ def test_a_named_task_predicts_class_names_and_probabilities(tmp_path):
     assert model.predict(ROWS).tolist() == ["poor", "rich"]
     assert model.columns == table.columns
     assert (model.privacy, model.releasable, model.task) == (STATEMENT, False, "logistic")
+
+
+@pytest.mark.parametrize("name", ["logistic", "tuned-ridge"])
+def test_a_task_of_ours_is_saved_by_its_problem_too(tmp_path, name):
+    """The script of the first tutorial does this: no name of a task is given."""
+    made = get(name)(Shape((4,), 2, 1)).problem
+    wanted = made.predict(*objectives.start(made), jnp.ones((3, 4)))
+    start = dict(zip("xy", objectives.start(made)))
+    model = sv.load(
+        sv.save(result(start["x"], made.predict, start.get("y")), tmp_path / "m.sv", features=np.ones((1, 4)))
+    )
+    np.testing.assert_allclose(model.predict(np.ones((3, 4), np.float32)), wanted)
 
 
 def test_a_number_comes_back_in_its_own_unit(tmp_path):

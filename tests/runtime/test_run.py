@@ -63,6 +63,7 @@ def test_stretches_do_not_change_the_result():
     np.testing.assert_allclose(whole.agents.x, pieces.agents.x, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_parts_may_be_views_of_one_set_or_sets_of_their_own():
     pool = DATA.reshape(-1, 2)
     order = np.random.default_rng(1).permutation(len(pool)).reshape(4, 30)

@@ -73,6 +73,7 @@ def test_what_is_released_has_the_stated_noise_and_lies_on_the_grid(mechanism):
     ],
     ids=lambda method: type(method).__name__,
 )
+@pytest.mark.slow
 def test_without_noise_to_speak_of_it_is_the_simulated_run(method):
     problem = SADDLE if sv.MinMax in method.solves else PROBLEM
     trace, layout = account_of(method, PARTS, 2, RING, problem=problem).trace, lay_out(PARTS)

@@ -37,6 +37,7 @@ class Columns:
     lower: np.ndarray = None  # type: ignore[assignment]
     ids: np.ndarray | None = None
     facts: Facts = NO_FACTS
+    names: tuple[str, ...] = ()  # of the parties; numbers if none are given
 
     def __post_init__(self) -> None:
         sizes = [block.shape[0] for block in self.blocks]
@@ -46,6 +47,8 @@ class Columns:
             values = block.data if sp.issparse(block) else np.asarray(block)
             if not np.isfinite(values).all():
                 raise ValueError(f"party {number} has features that are not finite: drop or impute them")
+        if self.names and len(self.names) != len(self.blocks):
+            raise ValueError(f"{len(self.names)} names for {len(self.blocks)} parties: give one per block, or none")
         for name in ("upper", "lower"):
             rows = getattr(self, name)
             rows = np.arange(sizes[0]) if rows is None else np.asarray(rows)

@@ -180,15 +180,21 @@ class Column:
         Traceback (most recent call last):
         ...
         ValueError: patients.csv, column 'age': there is no key 'rnge'; did you mean 'range'? (categories, log, ...)
+        >>> Column.of({"yr": {"range": [0, 1]}}, "column 'sample'")
+        Traceback (most recent call last):
+        ...
+        ValueError: column 'sample': there is no key 'yr'; choose from ...; a name with a dot stands in quotes
         """
         if isinstance(declared, Column):
             return declared
         if not isinstance(declared, Mapping):
             raise ValueError(f"{where} is {declared!r}: write {{range = [0, 120]}} or {{categories = ['F', 'M']}}")
         known = [field.name for field in fields(cls)]
-        for key in declared:
+        for key, value in declared.items():
             if key not in known:
-                raise ValueError(f"{where}: {unknown('key', str(key), known)}")
+                dotted = isinstance(value, Mapping)  # TOML reads sample.yr = {...} as a table in a table
+                remedy = "; a name with a dot stands in quotes" if dotted else ""
+                raise ValueError(f"{where}: {unknown('key', str(key), known)}{remedy}")
         try:
             return cls(**declared)
         except (TypeError, ValueError) as error:
@@ -277,7 +283,9 @@ class Declarations(Mapping[str, Column]):
         """Read the declared columns of a frame (see `as_frame`); a column that is not there is an error."""
         held = as_frame(frame)
         self.check(held)
-        return {name: column.read(held[name]) for name, column in self.items()}
+        return {
+            name: column.read(held.numbers(name) if column.numeric else held[name]) for name, column in self.items()
+        }
 
     def encode(self, frame: Any) -> np.ndarray:
         """Return the rows of a frame as float32 numbers, with columns `names`.

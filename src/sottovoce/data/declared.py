@@ -23,6 +23,7 @@ from sottovoce.data.split import By, split
 from sottovoce.data.values import Reading, as_text, holder_notes, is_missing, tell_holder, texts_of
 
 _IDS = re.compile(r"(^|[_. -])(id|ids|uuid|ssn|rownames|index|name|email|phone)($|[_. -])|Id$|ID$", re.ASCII)
+FEWEST = 10  # rows: below this a guarantee for one of them leaves nothing to learn
 _REST = "other"  # the party of rows whose party is missing or not declared
 
 
@@ -83,8 +84,7 @@ class DeclaredTable:
         count = int(item.max()) + 1
         if count < 2:
             raise ValueError(f"{self.source} has one unit: there is nothing to hold out")
-        held = np.zeros(count, bool)
-        held[np.random.default_rng(seed).permutation(count)[: min(max(round(share * count), 1), count - 1)]] = True
+        held = held_out(count, share, seed)
         return self.only(np.flatnonzero(~held[item])), self.only(np.flatnonzero(held[item])).readable()
 
     def readable(self) -> "DeclaredTable":
@@ -167,11 +167,16 @@ def table(
     if asked.purchase is not None:
         asked.purchase.keep()
     target, inputs = settled[label], settled.only(chosen)
-    read = inputs.read(frame)
-    answer = target.read(frame[label])
+    if not target.numeric and len(target.names) < 2:
+        raise ValueError(
+            f"{frame.source}, column {label!r}: the label has one class only ({target.names[0]!r}): list all classes "
+            "that can occur, at least two"
+        )
+    read = settled.read(frame)
+    answer = read.pop(label)  # told last
     records: Records = {"features": inputs.encode_read(read), "label": _labels(target, answer)}
     if weight is not None:
-        weighed = declared[weight].read(frame[weight])
+        weighed = declared.only([weight]).read(frame)[weight]
         read[weight] = weighed
         records["weight"] = (np.nan_to_num(weighed.values, nan=0.0) / declared[weight].bounds[1]).astype(np.float32)
     unknown = ~np.isfinite(answer.values) if target.numeric else _no_class(target, answer)
@@ -192,6 +197,17 @@ def table(
     words = (_declared_words(declared, chosen, label, weight), *_party_words(party, parties), *facts.words)
     facts = replace(facts, norm=inputs.norm, unit=unit, words=words)
     return DeclaredTable(frame.source, records, inputs, label, target, facts, owners, parties, ids, prior, notes)
+
+
+def held_out(count: int, share: float, seed: int) -> np.ndarray:
+    """Say of each of some items whether it is held out: a random share of them, at least one and not all.
+
+    >>> int(held_out(10, 0.2, seed=0).sum())
+    2
+    """
+    held = np.zeros(count, bool)
+    held[np.random.default_rng(seed).permutation(count)[: min(max(round(share * count), 1), count - 1)]] = True
+    return held
 
 
 def _check_roles(frame: Frame, roles: Mapping[str, str | None]) -> None:

@@ -8,11 +8,13 @@ to read them, so its schema is its header:
 (('age', 'sex'), 2)
 """
 
+import codecs
 import csv
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -21,13 +23,26 @@ from sottovoce.naming import unknown
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".arrow", ".feather", ".ipc")
 TEXTS = (".csv", ".tsv", ".txt")
 _DELIMITERS = (",", ";", "\t", "|")
+_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")  # a number with a decimal comma
+
+
+def _as_western(error: UnicodeError) -> tuple[str, int]:
+    """Read bytes that are not UTF-8 as Windows-1252, byte by byte: so no row changes how another one is read."""
+    assert isinstance(error, UnicodeDecodeError)
+    return error.object[error.start : error.end].decode("cp1252", "replace"), error.end
+
+
+_END = "\0"
+_WESTERN = "sottovoce-western"
+codecs.register_error(_WESTERN, _as_western)
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
     """A table with named columns: `kind` says what type each has, and `frame[name]` returns its values as an array.
 
-    `source` names it in messages. `notes` are for the holder of the rows only. A kind is "number", "bool", "date",
+    `source` names it in messages. `notes` are for the holder of the rows only. `decimal` is how texts write numbers: a
+    file that is separated by semicolons may write 3,5 for 3.5. A kind is "number", "bool", "date",
     "text", "nested" (lists, bytes), or "unread" where the schema does not tell.
     """
 
@@ -36,6 +51,7 @@ class Frame:
     rows: int
     column: Callable[[str], np.ndarray]
     notes: tuple[str, ...] = ()
+    decimal: str = "."
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,6 +63,13 @@ class Frame:
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.column(self.require(name))
+
+    def numbers(self, name: str) -> np.ndarray:
+        """Return a column that is to be read as numbers, with a point in place of a decimal comma."""
+        values = self[name]
+        if self.decimal == "." or values.dtype.kind != "U":
+            return values
+        return np.array([_COMMA.sub(r"\1.\2", text) if _COMMA.fullmatch(text) else text for text in values.tolist()])
 
     def kind(self, name: str) -> str:
         """Return the type of a column, as far as the schema tells."""
@@ -78,9 +101,19 @@ def as_frame(table: Any) -> Frame:
 
 def header(path: Path) -> list[str]:
     """Return the column names of a text file: its first line, and nothing else of it."""
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+    with _opened(path) as file:
         first = file.readline()
+    if "\0" in first:
+        raise ValueError(f"{path.name} is no text in UTF-8, or in UTF-16 with its mark: save it as CSV in UTF-8")
     return next(csv.reader([first], delimiter=_delimiter(first)), [])
+
+
+def _opened(path: Path) -> TextIO:
+    """Open a text file; its first two bytes tell whether it is UTF-16."""
+    with path.open("rb") as file:
+        wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    encoding, errors = ("utf-16", "replace") if wide else ("utf-8-sig", _WESTERN)
+    return path.open(newline="", encoding=encoding, errors=errors)
 
 
 def _existing(path: Path) -> Path:
@@ -108,6 +141,8 @@ def text_schema(path: Path) -> Frame:
 
 def _names(path: Path) -> list[str]:
     names = [name.strip() for name in header(path)]
+    if names[:1] == ["sep="] or (len(names) == 1 and names[0].startswith("sep=")):
+        raise ValueError(f"{path.name}: its first line is a hint for spreadsheets (sep=): remove this line")
     if not any(names):
         raise ValueError(f"{path.name} has no header: its first line must hold the names of the columns")
     _refuse_twice(path.name, [name for name in names if name])
@@ -116,10 +151,15 @@ def _names(path: Path) -> list[str]:
 
 def _read_text(path: Path) -> Frame:
     names = _names(path)
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+    with _opened(path) as file:
         delimiter = _delimiter(file.readline())
         csv.field_size_limit(2**31 - 1)  # a long text is no error
-        held = [row for row in csv.reader(_without_nulls(file), delimiter=delimiter) if row]
+        held = [row for row in csv.reader(_lines(file), delimiter=delimiter) if row]
+    if held.pop() != [_END]:
+        raise ValueError(
+            f'{path.name}: a quotation mark (") is opened and never closed, so it cannot be told where rows end: '
+            f"close it, or write it twice (the last row that ends is row {len(held)})"
+        )
     if not held:
         raise ValueError(f"{path.name} has a header, but no rows: give a file with one line per record")
     # A line that is too short or too long is a value that cannot be read, not an error.
@@ -136,11 +176,14 @@ def _read_text(path: Path) -> Frame:
         len(held),
         lambda name: np.array([row[place[name]] for row in held], dtype=str),
         tuple(notes[:1]),
+        "," if delimiter == ";" else ".",
     )
 
 
-def _without_nulls(lines: Any) -> Any:
-    return (line.replace("\0", "") for line in lines)
+def _lines(file: TextIO) -> Iterator[str]:
+    """Yield the lines without null characters, and a last one that is told from all others by having one."""
+    yield from (line.replace("\0", "") for line in file)
+    yield _END
 
 
 def _delimiter(first: str) -> str:

@@ -188,7 +188,7 @@ def _openly(frame: Frame, name: str, column: Column) -> Column:
     if not column.numeric:
         texts = texts_of(frame[name])
         return replace(column, categories=np.unique(texts[~is_missing(texts)]).tolist() or [""])
-    numbers = _numbers(frame[name])
+    numbers = _numbers(frame.numbers(name))
     low, high = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 1.0)
     low = max(low, 1e-9) if column.log else low
     return replace(column, range=(low, high if high > low else low + 1.0))
@@ -201,7 +201,7 @@ def _numbers(values: np.ndarray) -> np.ndarray:
 
 def _bought_range(asked: Asked, name: str, column: Column, question: int) -> tuple[float, float]:
     """Return the span of the bins whose noisy counts show that they are not empty; [-1, 1] if there are none."""
-    numbers = read_numbers(asked.frame[name], _ENDS[0], _ENDS[-1]).values
+    numbers = read_numbers(asked.frame.numbers(name), _ENDS[0], _ENDS[-1]).values
     bins = len(_ENDS) - 1
     inner = np.clip(np.searchsorted(_ENDS, numbers, side="right") - 1, 0, bins - 1)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 _GONE = frozenset({"", "na", "n/a", "nan", "none", "null", "nat", "<na>", "?", "."})  # how files write a missing value
+_ALL = ": is its declaration right? Numbers are written as 1234.5, dates as 2020-12-31"
 _SHOWN = 5  # rows named in a note
 
 
@@ -115,14 +116,17 @@ def holder_notes(source: str, readings: Mapping[str, Reading], extra: Iterable[s
 
     >>> holder_notes("a.csv", {"age": read_numbers([200, 3, None], 0, 120)})
     ["a.csv, column 'age': 1 of 3 values do not fit (row 1)", "a.csv, column 'age': 1 of 3 values are missing (row 3)"]
+    >>> holder_notes("a.csv", {"day": read_numbers(["2020-01-31"], 0, 120)})
+    ["a.csv, column 'day': 1 of 1 values are missing (row 1): is its declaration right? Numbers are written as ..."]
     """
     lines = [f"{source}: {line}" for line in extra]
     for name, reading in readings.items():
         for rows, what in ((reading.misfits, "do not fit"), (reading.missing, "are missing")):
             if len(rows):
+                every = len(rows) == len(reading.values)
                 listed = ", ".join(str(row + 1) for row in rows[:_SHOWN]) + ", ..." * (len(rows) > _SHOWN)
                 count = f"{len(rows)} of {len(reading.values)} values {what}"
-                lines.append(f"{source}, column {name!r}: {count} (row{'s' * (len(rows) > 1)} {listed})")
+                lines.append(f"{source}, column {name!r}: {count} (row{'s' * (len(rows) > 1)} {listed}){_ALL * every}")
     return lines
 
 

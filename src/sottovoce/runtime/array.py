@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -23,6 +24,7 @@ from sottovoce.runtime.interpreter import play, walk
 from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.layout import Layout
 from sottovoce.runtime.place import NEVER, WholePlace, public
+from sottovoce.runtime.shared_program import shared
 from sottovoce.runtime.spread import Spread, along_edges
 from sottovoce.trees import Tree
 
@@ -125,49 +127,63 @@ def _shares(spec: Spec, indices: Array, records: SealedRecords) -> dict[str, Tre
     }
 
 
-def init(spec: Spec, indices: Array, starts: Mapping[str, Array], records: SealedRecords, roots: Array) -> list[Array]:
-    """Return the leaves of the agents' states before the first step, stacked."""
+def init(
+    spec: Spec, indices: Array, starts: Mapping[str, Array], records: SealedRecords, roots: Array,
+    numbers: list[Any] | None = None,
+) -> list[Array]:  # fmt: skip
+    """Return the leaves of the agents' states before the first step, stacked; `numbers` replace those of the trace."""
     first = spec.trace.init
+    consts = first.consts if numbers is None else numbers
 
     def one(index: Array, starts: Mapping[str, Array], shares: Any, root: Array) -> list[Array]:
         own = {level: sealed.starting(starts[level], shares[level]) for level, sealed in records.items()}
         answer = ArrayAnswers(spec, moment(spec, index, "init", jnp.int32(0), own, root))
-        return play(walk(first.jaxpr, first.consts, [index], compiled=False), answer)
+        return play(walk(first.jaxpr, consts, [index], compiled=False), answer)
 
-    return jax.vmap(one)(indices, starts, _shares(spec, indices, records), roots)
+    return _for_each(spec, one)(indices, starts, _shares(spec, indices, records), roots)
 
 
 def advance(
     spec: Spec, count: int, state: list[Array], first: Array, indices: Array, starts: Mapping[str, Array],
     records: SealedRecords, roots: Array, live: Array | None = None, every: int = LOOK,
+    numbers: list[Any] | None = None,
 ) -> tuple[list[Array], Array]:  # fmt: skip
     """Return the state after `count` steps from step `first`, and when each public leaf was first seen not finite.
 
     The state is looked at after each `every` steps and after the last one, because a look costs a pass over it. `live`
-    says which rows are agents; the others are not looked at.
+    says which rows are agents; the others are not looked at. `numbers` replace the constants of the traced step.
     """
     step, shown = spec.trace.step, public(spec.trace)
+    consts = step.consts if numbers is None else numbers
     shares = _shares(spec, indices, records)
 
-    def steps(carry: tuple[list[Array], Array], t: Array) -> tuple[tuple[list[Array], Array], None]:
-        state, broken = carry
+    def step_from(start: Array, number: Array, state: list[Array]) -> list[Array]:
+        t = start + number
 
         def one(own: list[Array], index: Array, starts: Mapping[str, Array], shares: Any, root: Array) -> list[Array]:
             mine = {level: sealed.starting(starts[level], shares[level]) for level, sealed in records.items()}
             answer = ArrayAnswers(spec, moment(spec, index, "step", t, mine, root))
-            return play(walk(step.jaxpr, step.consts, [index, t, *own], compiled=False), answer)
+            return play(walk(step.jaxpr, consts, [index, t, *own], compiled=False), answer)
 
-        state = jax.vmap(one)(state, indices, starts, shares, roots)
+        return _for_each(spec, one)(state, indices, starts, shares, roots)
 
-        def look(broken: Array) -> Array:
-            fine = jnp.array([jnp.all(_finite(state[leaf], live)) for leaf in shown], bool)
-            return jnp.where(fine, broken, jnp.minimum(broken, t))
-
-        done = t - first + 1
-        return (state, jax.lax.cond((done % every == 0) | (done == count), look, lambda broken: broken, broken)), None
+    def stretch(carry: tuple[list[Array], Array], start: Array) -> tuple[tuple[list[Array], Array], None]:
+        state, broken = carry
+        steps = jnp.minimum(every, first + count - start)
+        state = jax.lax.fori_loop(0, steps, partial(step_from, start), state)
+        fine = jnp.array([jnp.all(_finite(state[leaf], live)) for leaf in shown], bool)
+        return (state, jnp.where(fine, broken, jnp.minimum(broken, start + steps - 1))), None
 
     broken = jnp.full(len(shown), NEVER, jnp.int32)
-    return jax.lax.scan(steps, (list(state), broken), first + jnp.arange(count, dtype=jnp.int32))[0]
+    begins = first + jnp.arange(0, count, every, dtype=jnp.int32)
+    return jax.lax.scan(stretch, (list(state), broken), begins)[0]
+
+
+def _for_each(spec: Spec, one: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
+    """Return what computes all agents' results; a lone agent is not vectorised, which spares a third of the tracing."""
+    if spec.trace.known.network.size > 1:
+        return jax.vmap(one)
+    return lambda *given: [leaf[None] for leaf in one(*jax.tree.map(lambda leaf: leaf[0], given))]
 
 
 def _finite(leaf: Array, live: Array | None) -> Array:
@@ -182,8 +198,14 @@ _advance = jax.jit(advance, static_argnums=(0, 1), static_argnames="every")
 class ArrayPlace(WholePlace):
     """One compiled program for all agents."""
 
-    def __init__(self, trace: Trace, problem: Any, layout: Layout, root: Array, chunk: int) -> None:
+    def __init__(
+        self, trace: Trace, problem: Any, layout: Layout, root: Array, chunk: int, share: bool = False
+    ) -> None:
         super().__init__(trace, problem)
+        self.first_numbers: list[Any] | None = None
+        self.numbers: list[Any] | None = None
+        if share:
+            trace, (self.first_numbers, self.numbers) = shared(trace, problem)
         self.spec = Spec(trace, chunk)
         self.indices = jax.device_put(np.arange(layout.population.parties, dtype=np.int32))
         self.records, self.roots = dict(layout.sealed), jnp.broadcast_to(root, self.indices.shape)
@@ -191,17 +213,18 @@ class ArrayPlace(WholePlace):
 
     def begin(self) -> list[Array]:
         """Return the first state."""
-        return _init(self.spec, self.indices, self.starts, self.records, self.roots)
+        return _init(self.spec, self.indices, self.starts, self.records, self.roots, self.first_numbers)
 
     def advance(self, state: list[Array], first: int, count: int) -> tuple[list[Array], np.ndarray]:
         """Run `count` steps."""
         given = (np.int32(first), self.indices, self.starts, self.records, self.roots)
-        return pinned(lambda every: _advance(self.spec, count, list(state), *given, every=every))
+        return pinned(lambda every: _advance(self.spec, count, list(state), *given, every=every, numbers=self.numbers))
 
 
 def pinned(run: Callable[[int], tuple[list[Array], Array]]) -> tuple[list[Array], np.ndarray]:
     """Return what `run(every)` returns; if the state broke, run again and look after each step to find the first."""
     moved, broken = run(LOOK)
-    if broken.size and np.min(broken) < NEVER:
+    seen = np.asarray(broken)
+    if seen.size and seen.min() < NEVER:
         moved, broken = run(1)
     return moved, np.asarray(broken)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from sottovoce.accounting.fingerprint import fingerprint
 from sottovoce.accounting.table import TableAccount, TableTrace, schedule
 from sottovoce.data.columns import device_block
 from sottovoce.methods import equations
@@ -26,7 +27,8 @@ from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.interpreter import Walk, walk
 from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.place import NEVER, Place
-from sottovoce.runtime.result import Result
+from sottovoce.runtime.result import Result, evaluated
+from sottovoce.runtime.shared_program import form, lifted, representative
 from sottovoce.runtime.table_answers import (
     PartyMoment,
     ServerMoment,
@@ -144,28 +146,36 @@ class Exchange:
 
 def _step(
     spec: TableSpec, t: Any, rows: Mapping[str, Any], leaves: Sequence[Any], blocks: Any, vectors: Any, roots: Any,
-    log: list[Message] | None = None, active: int | None = None,
+    log: list[Message] | None = None, active: int | None = None, numbers: Sequence[list[Any]] | None = None,
 ) -> list[Any]:  # fmt: skip
-    """Return the leaves of all parties after one step."""
+    """Return the leaves of all parties after one step; `numbers` replace the constants of the traced steps."""
     *keys, shared, server = [step_key(roots[number], number, "step", t) for number in range(len(blocks) + 2)]
     parties = [PartyMoment(spec.problem, block, key, shared) for block, key in zip(blocks, keys)]
     exchange = Exchange(t, parties, ServerMoment(spec.problem, spec.gate, vectors, server), log, active)
     walks, at = [], 0
-    for party in spec.trace.parties:
+    consts = [party.step.consts for party in spec.trace.parties] if numbers is None else numbers
+    for party, known in zip(spec.trace.parties, consts, strict=True):
         own = leaves[at : at + len(party.shapes)]
         at += len(party.shapes)
         given = [t, *(rows[level] for level in sorted(rows)), *own]
-        walks.append(walk(party.step.jaxpr, party.step.consts, given, compiled=log is not None))
+        walks.append(walk(party.step.jaxpr, known, given, compiled=log is not None))
     return [leaf for state in exchange.together(walks) for leaf in state]
 
 
 @partial(jax.jit, static_argnums=0)
 def _advance(
-    spec: TableSpec, leaves: list[Any], first: Any, batches: Mapping[str, Any], blocks: Any, vectors: Any, roots: Any
+    spec: TableSpec,
+    leaves: list[Any],
+    first: Any,
+    batches: Mapping[str, Any],
+    blocks: Any,
+    vectors: Any,
+    roots: Any,
+    numbers: Sequence[list[Any]] | None = None,
 ) -> tuple[list[Any], jax.Array]:
     def one(carry: Any, rows: Mapping[str, Any]) -> tuple[Any, None]:
         leaves, t, broken = carry
-        leaves = _step(spec, t, rows, leaves, blocks, vectors, roots)
+        leaves = _step(spec, t, rows, leaves, blocks, vectors, roots, numbers=numbers)
         fine = jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves], bool)
         return (leaves, t + 1, jnp.where(fine, broken, jnp.minimum(broken, t))), None
 
@@ -182,6 +192,7 @@ class ColumnsPlace(Place):
     table: Table
     roots: jax.Array  # one key for all, or one per party, one that all parties know, and the server's
     log: list[Message] | None = None
+    share: bool = False  # whether runs that differ in numbers alone share its compiled program
     blocks: list[Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -189,7 +200,9 @@ class ColumnsPlace(Place):
         self.trace = self.account.trace
         self.blocks = [device_block(block, method.batch) for block in columns.blocks]
         self.vectors = jnp.asarray(method.labels.vectors(self.table.labels, self.account.rows))
-        self.spec = TableSpec(self.account.trace, self.account.problem, method.labels)
+        self.spec, self.numbers = TableSpec(self.trace, self.account.problem, method.labels), None
+        if self.share:
+            self.spec, self.numbers = _shared(self.spec)
         self.roots = jnp.broadcast_to(self.roots, (len(self.blocks) + 2,))
         self.at_once = steps_at_once(method)
 
@@ -220,7 +233,8 @@ class ColumnsPlace(Place):
 
     def _advance(self, state: list[Any], first: int, batches: Mapping[str, np.ndarray]) -> tuple[list[Any], Any]:
         if self.log is None:
-            return _advance(self.spec, state, jnp.int32(first), batches, self.blocks, self.vectors, self.roots)
+            given = (jnp.int32(first), batches, self.blocks, self.vectors, self.roots, self.numbers)
+            return _advance(self.spec, state, *given)
         for number in range(len(batches["upper"])):
             rows = {level: jnp.asarray(listed[number]) for level, listed in batches.items()}
             arguments = (jnp.int32(first + number), rows, state, self.blocks, self.vectors, self.roots)
@@ -231,7 +245,7 @@ class ColumnsPlace(Place):
         """Return the bytes that passive parties have sent and received, and the user's metrics."""
         passive = self.table.parties - (self.table.active is not None)
         sent = float(step * passive * sum(c.size * c.times for c in self.account.trace.crossings))
-        figures = {} if evaluate is None else dict(jax.jit(evaluate)(*self._variables(state)))
+        figures = {} if evaluate is None else dict(evaluated(evaluate, *self._variables(state)))
         return {"bytes up": sent, "bytes down": sent, **figures}
 
     def result(self, state: list[Any], history: dict[str, np.ndarray], report: PrivacyReport) -> Result:
@@ -244,6 +258,15 @@ class ColumnsPlace(Place):
     def _variables(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
         states = self.account.trace.states(state)
         return [one.x for one in states], [one.y for one in states]
+
+
+def _shared(spec: TableSpec) -> tuple[TableSpec, list[list[Any]]]:
+    """Return what all runs of this form share, and the numbers of this one."""
+    steps = [lifted(party.step) for party in spec.trace.parties]
+    parties = tuple(replace(party, step=step) for party, step in zip(spec.trace.parties, steps))
+    own = replace(spec, trace=replace(spec.trace, parties=parties))
+    public = fingerprint([*spec.trace.losses, *spec.trace.alterations])
+    return representative((spec.gate, form(steps), public), own), [list(step.consts) for step in steps]
 
 
 def steps_at_once(method: Bambi) -> int:

@@ -85,7 +85,7 @@ def rows(paths: Sequence[Path], shapes: Sequence[Any], holds: range | None) -> l
     parts, agents = [], []
     for file in paths:
         stored = checkpoint.read_meta(file).get("agents")
-        at = range(*stored) if stored is not None else range(shapes[0].shape[0] if shapes else 0)
+        at = range(*stored) if stored is not None else range(next((s.shape[0] for s in shapes if s.shape), 0))
         like = shapes if stored is None else [jax.ShapeDtypeStruct((len(at), *s.shape[1:]), s.dtype) for s in shapes]
         parts.append([np.asarray(leaf) for leaf in checkpoint.load(file, like=list(like))[0]])
         agents.append(at)

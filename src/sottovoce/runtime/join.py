@@ -18,6 +18,8 @@ A party that answers wrongly spoils the join, and learns no id by that: the part
 `LoneParty.agree` refuses to start. The intersection has no epsilon: the statement says so.
 """
 
+import hashlib
+import hmac
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,10 +30,14 @@ import numpy as np
 from sottovoce.data.join import SIZE, Joined, joined, token, tokens
 from sottovoce.runtime.transport import Message, MessageId, Transport
 
+LONGEST = 1 << 22  # ids of another party: what is longer is refused before it is computed with
+_ORDER = int("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551", 16)  # of the curve P-256
+
 
 def join_rows(
-    ids: Any, key: bytes, transport: Transport, *, me: int, active: int, parties: int, run: str = ""
-) -> Joined:
+    ids: Any, key: bytes, transport: Transport, *, me: int, active: int, parties: int, run: str = "",
+    secret: bytes | None = None, longest: int = LONGEST,
+) -> Joined:  # fmt: skip
     """Return the rows that all parties have, in an order that all share; every party calls this at the same time.
 
     Args:
@@ -40,6 +46,9 @@ def join_rows(
         transport: to the other parties.
         me, active, parties: one's number, that of the party that leads, and how many there are.
         run: the name that messages carry.
+        secret: this party's own, from which its blinding keys follow. A party that keeps it says the same bytes again
+            after a restart, so that a join goes on. Never use it for two joins. Default: a new one.
+        longest: refuse another party's list if it has more ids.
 
     >>> from types import SimpleNamespace
     >>> from sottovoce.runtime.threads import on_threads, queues
@@ -50,35 +59,36 @@ def join_rows(
     >>> [sorted(one.ids.tolist()) for one in found], found[0].order == found[1].order
     ([['ann', 'eve'], ['ann', 'eve']], True)
     """
-    psi, own = _library(), tokens(ids, key)
+    own = tokens(ids, key)
+    made = _Maker(_library(), secret or secrets.token_bytes(32), longest)
     line = _Line(transport, me, run)
     check = token(key, run, "check")
     if me == active:
-        common = _lead(psi, own, check, line, [number for number in range(parties) if number != me])
+        common = _lead(made, own, check, line, [number for number in range(parties) if number != me])
     else:
-        common = _follow(psi, own, check, line, active)
+        common = _follow(made, own, check, line, active)
     return joined(ids, own, common, _words(len(common), active, parties))
 
 
-def _lead(psi: Any, own: np.ndarray, check: np.ndarray, line: "_Line", others: Sequence[int]) -> np.ndarray:
+def _lead(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", others: Sequence[int]) -> np.ndarray:
     """Ask one party after the other, then answer all; return the common tokens."""
     left, requests = own, {}
     for other in others:
         # Always as many as there are own ids: else a party would learn how many are left after those before it.
-        blind = np.frombuffer(secrets.token_bytes(SIZE * (len(own) - len(left))), np.uint8).reshape(-1, SIZE)
-        asking = _Asking(psi, np.concatenate([left, blind]))
+        blind = made.numbers(f"fill {other}").integers(0, 256, (len(own) - len(left), SIZE), np.uint8)
+        asking = _Asking(made, f"ask {other}", np.concatenate([left, blind]))
         line.send(other, "join: question", check, asking.request)
         setup, response, requests[other] = line.heard(other, "join: answer and question", 3)
         left = asking.found(other, setup, response, left)
     for other in others:
-        answering = _Answering(psi, left)
+        answering = _Answering(made, f"answer {other}", left)
         line.send(other, "join: answer", answering.setup, answering.response(other, requests[other]))
     return left
 
 
-def _follow(psi: Any, own: np.ndarray, check: np.ndarray, line: "_Line", active: int) -> np.ndarray:
+def _follow(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", active: int) -> np.ndarray:
     """Answer the active party, then ask it; return the common tokens."""
-    answering, asking = _Answering(psi, own), _Asking(psi, own)  # while the active party makes its question
+    answering, asking = _Answering(made, "answer", own), _Asking(made, "ask", own)  # while the active one makes its own
     theirs, request = line.heard(active, "join: question", 2)
     if not np.array_equal(theirs, check):
         raise ValueError(f"party {active} has another key for ids: all parties need the same one")
@@ -88,13 +98,35 @@ def _follow(psi: Any, own: np.ndarray, check: np.ndarray, line: "_Line", active:
     return asking.found(active, setup, response, own)
 
 
+class _Maker:
+    """Makes both ends of the protocol, each with a blinding key of its own that follows from a secret."""
+
+    def __init__(self, psi: Any, secret: bytes, longest: int) -> None:
+        self.psi, self._secret, self.longest = psi, secret, longest
+
+    def key(self, purpose: str) -> bytes:
+        """Return a blinding key: a number below the order of the curve, and not zero."""
+        drawn = hmac.digest(self._secret, f"sottovoce/join/{purpose}".encode(), hashlib.sha512)
+        return (1 + int.from_bytes(drawn, "big") % (_ORDER - 1)).to_bytes(32, "big")
+
+    def numbers(self, purpose: str) -> np.random.Generator:
+        """Return a source of numbers that nobody else can guess."""
+        return np.random.default_rng(int.from_bytes(self.key(f"numbers/{purpose}"), "big"))
+
+    def few(self, listed: Any) -> None:
+        """Refuse a list that is too long."""
+        if len(listed.encrypted_elements) > self.longest:
+            raise ValueError(f"{len(listed.encrypted_elements)} ids, and at most {self.longest} are agreed to")
+
+
 class _Asking:
     """Who asks which of its tokens the other has: the client of the protocol."""
 
-    def __init__(self, psi: Any, held: np.ndarray) -> None:
-        self._psi, self._client = psi, psi.client.CreateWithNewKey(True)
+    def __init__(self, made: _Maker, purpose: str, held: np.ndarray) -> None:
+        self._made, self._psi = made, made.psi
+        self._client = made.psi.client.CreateFromKey(made.key(purpose), True)
         # A place in the list must tell nothing.
-        self._asked = held[np.random.default_rng(secrets.randbits(128)).permutation(len(held))]
+        self._asked = held[made.numbers(purpose).permutation(len(held))]
         self.request = _packed(self._client.CreateRequest(_texts(self._asked)))
 
     def found(self, other: int, setup: np.ndarray, response: np.ndarray, held: np.ndarray) -> np.ndarray:
@@ -106,6 +138,7 @@ class _Asking:
             )
             if len(answer[1].encrypted_elements) != len(self._asked) or answer[0].WhichOneof("data_structure") != "raw":
                 raise ValueError("an answer to another question")
+            self._made.few(answer[0].raw)
             both = {self._asked[at].tobytes() for at in self._client.GetIntersection(*answer)}
         return held[np.array([one.tobytes() in both for one in held], bool)]
 
@@ -113,15 +146,18 @@ class _Asking:
 class _Answering:
     """Who answers which of another's tokens are among its own: the server of the protocol."""
 
-    def __init__(self, psi: Any, held: np.ndarray) -> None:
-        self._psi, self._server = psi, psi.server.CreateWithNewKey(True)
+    def __init__(self, made: _Maker, purpose: str, held: np.ndarray) -> None:
+        self._made, psi = made, made.psi
+        self._server = psi.server.CreateFromKey(made.key(purpose), True)
         # Raw: no false positives. The library sorts the blinded ids, so that their places tell nothing.
         self.setup = _packed(self._server.CreateSetupMessage(0.0, 1, _texts(held), psi.DataStructure.RAW))
 
     def response(self, other: int, request: np.ndarray) -> np.ndarray:
         """Return the other's blinded ids, blinded once more."""
         with _refusing(other):
-            return _packed(self._server.ProcessRequest(self._psi.Request.FromString(request.tobytes())))
+            asked = self._made.psi.Request.FromString(request.tobytes())
+            self._made.few(asked)
+            return _packed(self._server.ProcessRequest(asked))
 
 
 class _Line:
@@ -149,8 +185,8 @@ def _refusing(other: int) -> Iterator[None]:
         yield
     except Exception as error:
         raise ValueError(
-            f"a message of party {other} in the join was refused ({type(error).__name__}): it is damaged, or made by "
-            "another version of openmined-psi"
+            f"a message of party {other} in the join was refused ({type(error).__name__}: {error!s:.100}): it is "
+            "damaged, too long, or made by another version of openmined-psi"
         ) from error
 
 

@@ -30,6 +30,7 @@ from sottovoce.privacy import exact_gate
 from sottovoce.privacy.gate import Reading
 from sottovoce.runtime.answers import BatchRows, Moment
 from sottovoce.runtime.array import ArrayAnswers, Spec
+from sottovoce.runtime.compiler import require_right_sums
 from sottovoce.runtime.exchange import Edges, Heard, edges_of, settled
 from sottovoce.runtime.interpreter import Answer, Segment, contains, play, walk
 from sottovoce.runtime.journal import NO_JOURNAL, Journal
@@ -273,6 +274,7 @@ class LoneAgent:
         ...
         ValueError: agent 1 has {'records': 4}, and the population says {'records': 3}: all must state the same sizes
         """
+        require_right_sums()
         layout = lay_out([own])
         stated, held = (
             {level: int(n[agent]) for level, n in known.counts.items()}

@@ -19,7 +19,15 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from sottovoce.accounting.fingerprint import fingerprint
-from sottovoce.accounting.table import SECRET, SIMULATED, TableAccount, account_of_parties, schedule
+from sottovoce.accounting.table import (
+    FEATURES,
+    SECRET,
+    SIMULATED,
+    TEST,
+    TableAccount,
+    account_of_parties,
+    schedule,
+)
 from sottovoce.data.columns import Columns, device_block
 from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
@@ -28,6 +36,7 @@ from sottovoce.privacy.report import Drawn, PrivacyReport
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.agreement import agree
 from sottovoce.runtime.columns import TableSpec, steps_at_once
+from sottovoce.runtime.compiler import require_right_sums
 from sottovoce.runtime.interpreter import Segment, play, walk
 from sottovoce.runtime.keys import described
 from sottovoce.runtime.party_programs import STOPS, Programs, programs_of
@@ -37,6 +46,7 @@ from sottovoce.runtime.table_answers import party_root, server_root, shared_root
 from sottovoce.runtime.transport import Message, MessageId, Standing, Transport
 
 Turns = tuple[tuple[int, int], ...]  # the numbers of the loops that a moment is in, and their turns
+HEADS = "features are not covered: what a party computes from its own reaches the label holder without noise"
 DISCLOSED = (
     "disclosed without an epsilon, to the label holder: each other party's head outputs for every row of a batch, and "
     "one number per direction and step",
@@ -59,7 +69,8 @@ class LoneParty:
 
     `secret` makes the keys of the party's own choices and of the label noise; without it they come from the seed, which
     is for simulations. A party keeps its secret over a restart: the same noise is then drawn again, and paid for once.
-    `order` names the rows and their order, where these were joined (`sottovoce.runtime.join`).
+    `order` names the rows and their order, where these were joined (`sottovoce.runtime.join`). The store of labels may
+    hold more rows than the run: `places` are then the places of the run's rows in it.
     """
 
     me: int
@@ -69,11 +80,12 @@ class LoneParty:
     secret: bytes | None = None
     order: str = ""
     run: str = ""
+    places: np.ndarray | None = None
 
     @classmethod
     def of(
         cls, me: int, columns: Columns, *, problem: Vertical, method: Bambi, classes: int, active: int, steps: int,
-        seed: int = 0, delta: float = 0.0, labels: Labels | None = None, **how: Any,
+        seed: int = 0, delta: float = 0.0, labels: Labels | None = None, places: np.ndarray | None = None, **how: Any,
     ) -> "LoneParty":  # fmt: skip
         """Return party `me` from its own block and public facts alone.
 
@@ -93,6 +105,7 @@ class LoneParty:
         ...
         ValueError: party 0 has no labels, and party 0 is active: the active party, and no other, holds the labels
         """
+        require_right_sums()
         if len(columns.blocks) != 1:
             raise ValueError(f"party {me} was given {len(columns.blocks)} blocks: it holds its own only")
         for name, number in (("me", me), ("active", active)):
@@ -103,13 +116,14 @@ class LoneParty:
                 f"party {me} has {'no ' if labels is None else ''}labels, and party {active} is active: the active "
                 "party, and no other, holds the labels"
             )
-        if labels is not None and (len(labels), labels.classes) != (len(columns), classes):
+        count = 0 if labels is None else len(labels) if places is None else len(places)
+        if labels is not None and (count, labels.classes) != (len(columns), classes):
             raise ValueError(
-                f"there are {len(labels)} labels of {labels.classes} classes, for {len(columns)} rows and {classes} "
+                f"there are {count} labels of {labels.classes} classes, for {len(columns)} rows and {classes} "
                 "classes: join the rows first"
             )
         account = account_of_parties(method, columns, [me], problem, classes, steps, delta, seed)
-        return cls(me, active, account, labels, **how)
+        return cls(me, active, account, labels, places=places, **how)
 
     @property
     def parties(self) -> int:
@@ -140,9 +154,10 @@ class LoneParty:
     def desk(self) -> Desk:
         """What answers are made from: the labels are charged for the whole run before there is any."""
         assert self.labels is not None
-        vectors = self.account.method.labels.vectors(self.labels, self.account.rows)
+        places = np.arange(len(self.labels)) if self.places is None else self.places
+        vectors = self.account.method.labels.vectors(self.labels, places[self.account.rows])[places]
         root = server_root(self.account, vectors, self._begin_with)
-        self.account.charge(self.labels, run=self._name_of_noise(root))
+        self.account.charge(self.labels, self._name_of_noise(root), places)
         return Desk(jnp.asarray(vectors), root)
 
     @property
@@ -165,7 +180,8 @@ class LoneParty:
         if self.labels is None:
             raise ValueError(f"party {self.me} holds no labels: the statement is made by party {self.active}")
         made, drawn = self.account.report(self.labels), self._drawn(self.labels)
-        noted = [SECRET if note == SIMULATED and drawn == "secret" else note for note in made.caveats]
+        instead = {FEATURES: HEADS, TEST: None, **({SIMULATED: SECRET} if drawn == "secret" else {})}
+        noted = [said for note in made.caveats if (said := instead.get(note, note)) is not None]
         return replace(made, caveats=(*noted, *DISCLOSED), drawn=drawn if made.private else "")
 
     def _drawn(self, labels: Labels) -> Drawn:
@@ -181,10 +197,11 @@ class LoneParty:
         When all agree, the label holder charges its labels, and only then gives its word. All call this when they start
         or go on together; a party that comes back alone to a run that waits for it goes on with `advance`.
         """
-        facts = self._facts(first)
+        facts = self.facts(first)
         agree(transport, self.me, self.active, self.others, self.run, first, facts, lambda: self.desk)
 
-    def _facts(self, first: int) -> dict[str, Any]:
+    def facts(self, first: int) -> dict[str, Any]:
+        """Return the public facts that all parties must agree on."""
         account, columns = self.account, self.account.columns
         return {
             "first step": first,

@@ -97,7 +97,9 @@ def vectorised(network: Network, over: str, others_only: bool) -> Callable[..., 
 
     @custom_vmap
     def mix(leaf: jax.Array, agent: jax.Array) -> jax.Array:
-        return leaf  # never run: an agent is always one row of the vectorised whole
+        if network.size > 1:
+            return leaf  # traced, never run: an agent is one row of the vectorised whole
+        return over_agents(1, [True], leaf[None], agent[None])[0][0]
 
     @mix.def_vmap
     def over_agents(size: int, batched: list[bool], leaf: jax.Array, agent: jax.Array) -> tuple[jax.Array, bool]:

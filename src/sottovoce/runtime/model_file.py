@@ -25,11 +25,13 @@ from sottovoce.files import write_atomically
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems import tasks
 from sottovoce.runtime import checkpoint
+from sottovoce.runtime.about import About
 from sottovoce.runtime.result import Result
 from sottovoce.trees import Tree
 
 NAME = "model.sv"  # in the folder of a run
 _KIND = "travelling model"
+_LISTED = 20  # parties that a card lists
 _PLATFORMS = ("cpu", "cuda", "tpu")
 
 
@@ -251,6 +253,8 @@ def card(model: OpenedModel, result: Result) -> str:
     ]
     if figures:
         lines += ["## Figures", "", "Measured on test rows, without noise.", "", *figures, ""]
+    if result.about is not None and result.about.parties:
+        lines += ["## Data", "", *_made_from(result.about), ""]
     how = f"task {model.task}" if model.task else "the author's own program"
     lines += [
         "## Use",
@@ -261,6 +265,17 @@ def card(model: OpenedModel, result: Result) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _made_from(about: About) -> list[str]:
+    """Say whose data the model was made from, and when."""
+    listed = [
+        f"- {what}: " + ", ".join(f"{name} {count}" for name, count in list(zip(about.parties, counts))[:_LISTED])
+        for what, counts in about.sizes.items()
+    ]
+    more = len(about.parties) - _LISTED
+    rest = [f"- and {more} more parties"] if more > 0 else []
+    return [f"{len(about.parties)} parties; the run ended {about.date}.", "", *listed, *rest]
 
 
 def _declared(column: Column) -> str:

@@ -1,4 +1,4 @@
-"""What cannot affect privacy or the result: how a run is computed and shown."""
+"""What cannot affect privacy: how a run is computed and shown."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,8 @@ class Performance:
         chunk: how many records are treated at once: bounds the memory.
         devices: over how many devices the agents are spread.
         progress: show a progress bar; by default on a terminal.
+        share: let runs that differ in numbers alone, for example in a rate, share one compiled program, where all
+            agents are on one device. The last bits of a result may differ.
 
     >>> Performance(chunk=4096).devices
     1
@@ -21,6 +23,7 @@ class Performance:
     chunk: int = 1024
     devices: int = 1
     progress: bool | None = None
+    share: bool = False
 
     def __post_init__(self) -> None:
         check_count("chunk", self.chunk)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +13,64 @@ import numpy as np
 from sottovoce.files import write_facts
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import checkpoint
+from sottovoce.runtime.about import About
 from sottovoce.trees import Tree
 
 RESULT = ("the result of a run", 1)  # kind and version of result.json
 EACH = 64  # agents up to which metrics are computed for each of them
 
 
-@partial(jax.jit, static_argnums=1)
 def measure(variables: tuple[Tree, ...], evaluate: Callable[..., Mapping[str, Any]] | None) -> dict[str, jax.Array]:
     """Return the consensus error, and the user's metrics for the agents' average and for each agent.
 
     >>> float(measure((jnp.asarray([1.0, 3.0]),), None)["consensus"])    # the mean squared distance from the average
     1.0
     """
-    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), variables)
-    agents = jax.tree.leaves(variables)[0].shape[0]
-    gap = [jnp.sum((leaf - middle) ** 2) for leaf, middle in zip(jax.tree.leaves(variables), jax.tree.leaves(mean))]
-    metrics: dict[str, jax.Array] = {"consensus": sum(gap[1:], gap[0]) / agents}
-    if evaluate is not None:
-        metrics.update({name: jnp.asarray(value) for name, value in evaluate(*mean).items()})
-        if 1 < agents <= EACH:
-            each = jax.lax.map(lambda one: dict(evaluate(*one)), variables)
-            metrics.update({f"{name}/agents": jnp.asarray(value) for name, value in each.items()})
-    return metrics
+    return evaluated(_figures(evaluate), variables)
+
+
+@lru_cache(maxsize=4)
+def _figures(evaluate: Callable[..., Mapping[str, Any]] | None) -> Callable[..., dict[str, jax.Array]]:
+    def figures(variables: tuple[Tree, ...]) -> dict[str, jax.Array]:
+        mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), variables)
+        agents = jax.tree.leaves(variables)[0].shape[0]
+        pairs = zip(jax.tree.leaves(variables), jax.tree.leaves(mean))
+        gap = [jnp.sum((leaf - middle) ** 2) for leaf, middle in pairs]
+        metrics: dict[str, jax.Array] = {"consensus": sum(gap[1:], gap[0]) / agents}
+        if evaluate is not None:
+            metrics.update({name: jnp.asarray(value) for name, value in evaluate(*mean).items()})
+            if 1 < agents <= EACH:
+                each = jax.lax.map(lambda one: dict(evaluate(*one)), variables)
+                metrics.update({f"{name}/agents": jnp.asarray(value) for name, value in each.items()})
+        return metrics
+
+    return figures
+
+
+def evaluated(function: Callable[..., Any], *given: Any) -> Any:
+    """Return ``function(*given)``, compiled with the arrays that it holds as inputs.
+
+    Test records would otherwise be written into the program, which would be another one for each seed that draws them.
+
+    >>> records = np.arange(3.0)
+    >>> float(evaluated(lambda x: jnp.sum(x * records), jnp.asarray(2.0)))
+    6.0
+    """
+    leaves, structure = jax.tree.flatten(given)
+    program, form, held = _traced(function, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+    return jax.tree.unflatten(form, _played(program, held, leaves))
+
+
+@lru_cache(maxsize=4)
+def _traced(function: Callable[..., Any], structure: Any, shapes: tuple[Any, ...]) -> tuple[Any, Any, list[jax.Array]]:
+    given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    closed, found = jax.make_jaxpr(function, return_shape=True)(*given)
+    return closed.jaxpr, jax.tree.structure(found), [jax.device_put(held) for held in closed.consts]
+
+
+@partial(jax.jit, static_argnums=0)
+def _played(program: Any, held: list[jax.Array], leaves: list[jax.Array]) -> list[jax.Array]:
+    return jax.core.eval_jaxpr(program, held, *leaves)
 
 
 @dataclass(frozen=True)
@@ -47,7 +82,7 @@ class Result:
 
     `covered` says whether the privacy statement covers every value of the result: a printed design's final state is
     un-noised, and only its messages are covered. `releasable` says that it is covered and that the noise was drawn as
-    deployed; it is never true for a simulation.
+    deployed; it is never true for a simulation. `about` has the facts that a report shows beside the guarantee.
     """
 
     x: Tree
@@ -58,19 +93,21 @@ class Result:
     covered: bool
     releasable: bool
     predictor: Callable[..., Any] | None = None
+    about: About | None = None
 
     def predict(self, features: Any) -> Any:
         """Return the problem's `predict` with this model."""
         return Model(self.x, self.y, self.privacy, self.predictor).predict(features)
 
     def save(self, folder: str | Path) -> Path:
-        """Write `model.npz` and `result.json` (history and privacy statement) into a folder."""
+        """Write `model.npz` and `result.json` (history, privacy statement and facts) into a folder."""
         folder = Path(folder)
         Model(self.x, self.y, self.privacy, self.predictor).save(folder / "model.npz")
         summary = {
             "privacy": self.privacy.to_dict(),
             "covered": self.covered,
             "releasable": self.releasable,
+            "about": None if self.about is None else self.about.to_dict(),
             "history": {name: values.tolist() for name, values in self.history.items()},
         }
         write_facts(folder / "result.json", *RESULT, summary)

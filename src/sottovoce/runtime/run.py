@@ -35,8 +35,10 @@ from sottovoce.privacy.table import Table
 from sottovoce.problems import Minimize
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime import checks, generations, peers
+from sottovoce.runtime.about import About, about_rows, about_table
 from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.columns import ColumnsPlace, table_roots
+from sottovoce.runtime.compiler import require_right_sums
 from sottovoce.runtime.keys import agent_keys, check_seed, described
 from sottovoce.runtime.layout import lay_out, own_digests
 from sottovoce.runtime.mesh import Grid, MeshPlace, check_devices
@@ -57,6 +59,7 @@ TIMED = (
     "exact noise and clipping take a time that depends on what is drawn and read"
 )
 EVALUATED = "figures of `evaluate` are computed without noise: they are public only if it reads public records alone"
+THREADS = "one machine, a thread per party"
 _SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend their time on the disk
 
 
@@ -69,6 +72,7 @@ class Job:
     identity: Mapping[str, Any]
     charge: Callable[[int, int], None]  # before steps `start` to `stop` - 1 are run
     starting: Callable[[int], None]  # once, before the run starts at step 0 or goes on from a later one
+    about: Callable[[], About]  # once, after the last step
 
 
 def run(
@@ -133,6 +137,7 @@ def run(
         _refuse_for_tables(network=network, adjacency=adjacency, budget=budget, ledger=ledger)
         if noise == "discrete":
             raise ValueError("noise='discrete' is for records; memoised labels of a Table are exact without it")
+    require_right_sums()
     check_count("steps", steps)
     check_seed(seed)
     every = max(1, math.ceil(steps / 10)) if every is None else every
@@ -140,7 +145,7 @@ def run(
     checks.metrics(problem, evaluate)
     if isinstance(data, Table):
         job_for: Callable[[RunFolder], Job] = _columns(
-            problem, data, method, steps, epsilon, delta or 0.0, _seed_of_table(seed), every
+            problem, data, method, steps, epsilon, delta or 0.0, _seed_of_table(seed), every, performance.share
         )
     else:
         account = _account(problem, data, method, steps, network, epsilon, 1e-5 if delta is None else delta, adjacency)
@@ -157,7 +162,7 @@ def run(
         progress = performance.progress if company.leads else False
         try:
             last = drive(job, folder, resume, steps, evaluate, every, f"{type(method).__name__}", progress)
-            result = job.place.result(last.leaves, last.stacked(), job.report)
+            result = replace(job.place.result(last.leaves, last.stacked(), job.report), about=job.about())
         except jax.errors.JaxRuntimeError as error:
             company.lost(error)
         _advise(problem, result)
@@ -282,7 +287,7 @@ def _simulated(
         begin_with = folder.secret.hex() if seed is None else seed
         digests = own_digests(layout)
         given = (account.trace, problem, layout, agent_keys(begin_with, program, digests), performance.chunk)
-        place: Place = MeshPlace(*given, devices) if spread else ArrayPlace(*given)
+        place: Place = MeshPlace(*given, devices) if spread else ArrayPlace(*given, performance.share)
         charging = list[Charging]()  # one ledger per run: the leader's
 
         def open_ledger() -> None:
@@ -299,6 +304,12 @@ def _simulated(
             identity,
             lambda start, stop: company.lead(lambda: charging[0].charge(start, stop)),
             lambda step: company.lead(lambda: charging[0].ensure(step, every)),
+            lambda: about_rows(
+                account,
+                "one simulation" if company.count == 1 else f"one simulation in {company.count} processes",
+                budget,
+                None if budget is None else company.lead(lambda: charging[0].spent(budget)),
+            ),
         )
 
     return job
@@ -337,14 +348,19 @@ def _deployed(
             folder.name,
         )
         identity = _identity(account, own_digests(layout), folder, every, noise="discrete")
-        return Job(place, as_drawn(account), identity, lambda start, stop: None, starting)  # agents pay by themselves
+
+        def about() -> About:
+            return about_rows(account, THREADS, budget, None if budget is None else charging.spent(budget))
+
+        return Job(place, as_drawn(account), identity, lambda start, stop: None, starting, about)  # agents pay
 
     return job
 
 
 def _columns(
-    problem: Any, table: Table, method: Method, steps: int, epsilon: float | None, delta: float, seed: int, every: int
-) -> Callable[[RunFolder], Job]:
+    problem: Any, table: Table, method: Method, steps: int, epsilon: float | None, delta: float, seed: int, every: int,
+    share: bool,
+) -> Callable[[RunFolder], Job]:  # fmt: skip
     """Return how to make the job of a table: its labels are charged for the whole run before it starts."""
     if epsilon is not None:
         method = calibrate_labels(method, table, problem, epsilon, steps, delta)  # type: ignore[arg-type]
@@ -353,14 +369,21 @@ def _columns(
     def job(folder: RunFolder) -> Job:
         roots = table_roots(account, table)
         account.charge(table.labels, run=_name_of_noise(folder, roots, steps))
-        place = ColumnsPlace(account, table, roots)
+        place = ColumnsPlace(account, table, roots, share=share)
         columns = table.columns
         identity = {"method": described(method), "steps": steps, "every": every, "seed": seed}
         if folder.path is not None:
             identity["program"] = fingerprint(account.trace.programs)
             identity["columns"] = folder.seal([columns.blocks, columns.upper, columns.lower])
             identity["labels"] = folder.seal(place.vectors)
-        return Job(place, account.report(table.labels), identity, lambda start, stop: None, lambda step: None)
+        report = account.report(table.labels)
+        if report.private:
+            report = replace(report, drawn="simulated" if account.simulated(table.labels) else "exact")
+
+        def about() -> About:
+            return about_table(account, table, "one place that stands for all parties")
+
+        return Job(place, report, identity, lambda start, stop: None, lambda step: None, about)
 
     return job
 

@@ -49,6 +49,16 @@ class Staged:
         return np.mean([probabilities(p, r.x, r.y or (), columns, rows) for p, r in members], axis=0)
 
 
+def rows_of_stages(columns: Columns, seed: int, stages: int) -> list[np.ndarray]:
+    """Return the rows whose labels are drawn in each stage, in the order in which they are drawn.
+
+    >>> [len(part) for part in rows_of_stages(Columns([np.ones((5, 2))]), seed=0, stages=2)]
+    [3, 2]
+    """
+    used = np.union1d(columns.upper, columns.lower)
+    return np.array_split(np.random.default_rng([seed, stages]).permutation(used), stages)
+
+
 def run_in_stages(
     problem: Vertical | Sequence[Vertical],
     table: Table,
@@ -82,8 +92,7 @@ def run_in_stages(
     if stages < 1:
         raise ValueError(f"stages is {stages}: it must be at least 1")
     problems = [problem] if isinstance(problem, Vertical) else list(problem)
-    used = np.union1d(columns.upper, columns.lower)
-    parts = np.array_split(np.random.default_rng([seed, stages]).permutation(used), stages)
+    parts = rows_of_stages(columns, seed, stages)
     done: list[list[Result]] = []
     for number, part in enumerate(parts):
         uniform = np.full((len(part), labels.classes), 1 / labels.classes)

@@ -154,6 +154,8 @@ class Transport(ABC):
                     "process running, and the network between the two up?"
                 )
             if message.id == wanted and self._fits(message, like):
+                if self.away(wanted.sender, wanted.round, False):  # it came, and said that all went on without us
+                    raise Absent(str(wanted))
                 return message.values
             if message.id != wanted and (
                 message.id.run == wanted.run and message.id.round >= wanted.round
