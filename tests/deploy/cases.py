@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from sottovoce.experiments.execute import setup
+from sottovoce.experiments.planned import setup
 from sottovoce.experiments.runfile import RunFile
 
 SITES = ["north", "south", "east", "west", "mid"]

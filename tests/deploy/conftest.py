@@ -9,7 +9,7 @@ import pytest
 from tests.deploy import cases
 
 if importlib.util.find_spec("nvflare") is None:  # pip install 'sottovoce[deploy]'
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore_glob = ["*.py"]
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def kits(tmp_path_factory):
 @pytest.fixture
 def homes(kits, tmp_path):
     """A copy of the kits, with policies that agree to a run: `homes(text)`."""
-    from sottovoce.deploy.party import Order
+    from sottovoce.deploy.order import Order
     from sottovoce.deploy.poc import agree
 
     def made(text):
@@ -38,14 +38,15 @@ class Hall:
     """Parties that call each other directly. `between(caller, name, data)` may change or break a call."""
 
     def __init__(self, homes, text, run="r", between=lambda caller, name, data: data):
-        from sottovoce.deploy.party import Order, Party
+        from sottovoce.deploy.order import Order
+        from sottovoce.deploy.party import Party
 
         self.between, self.failures = between, {}
         self.parties = {
             name: Party(
                 homes / name, name, Order(text, run), lambda to, data, seconds, me=name: self.call(me, to, data)
             )
-            for name in cases.SITES
+            for name in Order(text, run).case()[2].sites
         }
 
     def call(self, caller, name, data):
@@ -55,14 +56,16 @@ class Hall:
             raise ConnectionError("nobody there")
         return transport.answer(caller, data)
 
-    def run(self, seconds=120):
-        """Run all parties on threads, to their ends."""
+    def run(self, seconds=600, together=False):
+        """Run all parties on threads, to their ends; `together`: one that fails ends all, as the relay does."""
 
         def live(name, party):
             try:
                 party.live()
             except BaseException as failure:
                 self.failures[name] = failure
+                for other in self.parties.values() if together else ():
+                    other.stop()
 
         threads = [threading.Thread(target=live, args=pair, daemon=True, name=pair[0]) for pair in self.parties.items()]
         for thread in threads:
@@ -75,8 +78,7 @@ class Hall:
 
     def close(self):
         for party in self.parties.values():
-            if party.transport is not None:
-                party.transport.close()
+            party.close()
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 
 from sottovoce.deploy.federation import Administrator, Federation, end, start
 from sottovoce.deploy.kits import provision
-from sottovoce.deploy.party import Order
+from sottovoce.deploy.order import Order
 from sottovoce.deploy.poc import agree, await_sites, free_port, submitted
-from tests.deploy import cases
+from tests.deploy import cases, column_cases
 
 IN_SHORT = ("DpSgd", "DpGradientTracking")
 
@@ -52,6 +52,15 @@ def test_a_federation_of_five_processes_equals_the_run_on_one_machine(running, m
     assert cases.furthest(cases.states(kits), cases.one_machine(text)) < 1e-5
 
 
+@pytest.mark.slow
+def test_a_federation_of_five_processes_with_columns_equals_the_run_on_one_machine(running, tmp_path):
+    text = column_cases.text()
+    common = column_cases.spread(running[0].kits)
+    kits = run(running, text, "equal-bambi", tmp_path)
+    whole = column_cases.one_machine(column_cases.text(deployed=False), column_cases.in_order(common, kits), tmp_path)
+    assert column_cases.furthest(kits, whole) < 1e-5
+
+
 def test_sites_without_a_certificate_of_this_federation_do_not_get_in(running, tmp_path):
     """One with a certificate of another authority, one whose certificate is missing; the others stay connected."""
     federation, admin = running
@@ -60,11 +69,14 @@ def test_sites_without_a_certificate_of_this_federation_do_not_get_in(running, t
     (strangers / "naked" / "startup" / "client.crt").unlink()
     processes = [start(strangers / name) for name in ("stranger", "naked")]
     try:
-        for _ in range(20):
+        for turn in range(120):  # 10 seconds, and longer on a busy machine, until the stranger has been told
             time.sleep(0.5)
             assert admin.connected() == sorted(cases.SITES)
-        said = (strangers / "stranger" / "console.log").read_text()
-        assert "CERTIFICATE_VERIFY_FAILED" in said or "cannot" in said.lower() or "fail" in said.lower()
+            said = (strangers / "stranger" / "console.log").read_text().lower()
+            told = "certificate_verify_failed" in said or "cannot" in said or "fail" in said
+            if told and turn >= 20:
+                break
+        assert told, said
     finally:
         for process in processes:
             end(process)

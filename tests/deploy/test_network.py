@@ -1,23 +1,20 @@
 """What goes over the wire, and what happens when it is cut. Needs Linux and root: raw sockets, network namespaces."""
 
+import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from sottovoce.deploy import federation as processes
 from sottovoce.deploy.federation import Administrator, Federation
 from sottovoce.deploy.kits import provision
-from sottovoce.deploy.party import Order
+from sottovoce.deploy.order import Order
 from sottovoce.deploy.poc import agree, free_port, submitted
-from sottovoce.runtime.frames import Message, MessageId
-from sottovoce.runtime.socket_transport import SocketTransport
 from tests.deploy import cases
 
 pytestmark = [
@@ -26,67 +23,18 @@ pytestmark = [
 ]
 
 
-class Capture(threading.Thread):
-    """All bytes that go over the loopback device."""
-
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.line = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
-        self.line.setsockopt(socket.SOL_SOCKET, 33, 1 << 28)  # SO_RCVBUFFORCE
-        self.line.bind(("lo", 0))
-        self.line.settimeout(0.5)
-        self.packets, self.over = [], threading.Event()
-
-    def run(self):
-        while not self.over.is_set():
-            try:
-                self.packets.append(self.line.recv(1 << 17))
-            except TimeoutError:
-                continue
-
-    def end(self):
-        self.over.set()
-        self.join()
-        self.line.close()
-        return b"".join(self.packets)
-
-
-def test_a_capture_of_a_run_shows_no_message_no_parameter_and_no_label(tmp_path):
-    """The same search finds a message that goes over plain sockets, so it would find one here."""
-    text = cases.text("DpSgd", "exact", steps=8, every=8)  # one checkpoint at the end: nothing is removed before
-    kits = provision(cases.SITES, "localhost", free_port(), tmp_path / "kits")
-    order = Order(text, "capture")
-    agree(order, kits)
-    plain = np.random.default_rng(5).normal(size=500).astype(np.float32)
-    wire = Capture()
-    wire.start()
-    one, other = SocketTransport.local(2, "r")
-    one.send(1, Message(MessageId("r", 0, 0, "mix 1"), (plain,), "release"))
-    with Federation(kits, cases.SITES) as running:
-        admin = Administrator(kits / "admin")
-        submitted(order, admin, tmp_path / "job", lambda line: None, running.revive)
-        admin.close()
-    one.leave(0), other.leave(1)
-    data = wire.end()
-    frames = [path.read_bytes() for path in kits.glob("*/runs/*/outbox/said/*/*")]
-    assert len(frames) >= 5 * 2 * 8 - 10
-    assert len(data) > sum(map(len, frames))
-    needles = {plain.tobytes()[at : at + 32] for at in range(0, 1900, 100)}
-    assert all(needle in data for needle in needles)  # the search works
-    for frame in frames:
-        for at in range(0, len(frame) - 32, 97):
-            piece = frame[at : at + 32]
-            if len(set(piece)) > 8:  # zeros say nothing
-                assert piece not in data
-    from sottovoce.experiments import build
-    from sottovoce.experiments.runfile import RunFile
-
-    parts = build.records(next(iter(RunFile.parse(text).cases.values())).data)[0]
-    for part in parts:
-        labels, features = part.gather()["label"], part.gather()["features"]
-        assert np.ascontiguousarray(labels[:40]).tobytes() not in data
-        assert np.ascontiguousarray(features[0]).tobytes()[:128] not in data
-    print(f"{len(data)} bytes in {len(wire.packets)} packets, {len(frames)} messages of {len(frames[0])} bytes")
+@pytest.mark.parametrize("kind", ["rows", "columns"])
+def test_a_capture_of_a_run_shows_no_message_no_parameter_no_id_and_no_label(kind, cable, tmp_path):
+    """A whole federation in a network namespace of its own. The same search finds what goes over plain sockets."""
+    words = [sys.executable, "-m", "tests.deploy.capture", kind, str(tmp_path)]
+    ran = subprocess.run(["ip", "netns", "exec", cable[0], *words], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    seen = json.loads(ran.stdout.splitlines()[-1])
+    print(seen)
+    assert seen["control found"] == seen["control"] > 10
+    assert seen["needles"] > 500
+    assert seen["found"] == []
+    assert seen["bytes"] > seen["bytes of messages"] > 0
 
 
 def ip(*words):
@@ -97,7 +45,8 @@ def ip(*words):
 def cable():
     """A network namespace at the end of a cable that can be pulled out."""
     name, host, guest = "svsite", "svhost0", "svguest0"
-    subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    for left in (["netns", "del", name], ["link", "del", host]):  # of a test that was killed
+        subprocess.run(["ip", *left], capture_output=True)
     ip("netns", "add", name)
     ip("link", "add", host, "type", "veth", "peer", "name", guest)
     ip("link", "set", guest, "netns", name)

@@ -60,3 +60,9 @@ def test_messages_and_draws_that_are_behind_everybody_are_removed(tmp_path):
     box.forget(lambda hearer: 4, drawn_before=3)
     assert [path.name[:9] for path in sorted((tmp_path / "said" / "1").iterdir())] == ["000000004", "000000005"]
     assert len(list((tmp_path / "drawn").iterdir())) == 3
+    Outbox(tmp_path).require(4)
+    with pytest.raises(ValueError, match="before round 4 is no longer kept"):
+        Outbox(tmp_path).require(3)
+    box.forget(lambda hearer: 0, drawn_before=4)
+    with pytest.raises(ValueError, match="before round 4 is no longer kept"):  # and it is not taken back
+        Outbox(tmp_path).require(3)

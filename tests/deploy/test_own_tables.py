@@ -84,6 +84,23 @@ def test_a_column_that_the_policy_does_not_list_is_refused(homes, hall):
         hall(folder, text).parties["mid"].prepare()
 
 
+READ_OFF = {
+    "range": ("age = {range = [0, 120]}", 'age = {range = "public"}', "the range of age is read off"),
+    "list": ('sex = {categories = ["F", "M"]}', 'sex = {categories = "public"}', "the list of categories of sex"),
+    "share": ("test = 0", 'test = 0\nshare = "public"', "data.share is read off"),
+}
+
+
+@pytest.mark.parametrize("case", READ_OFF)
+def test_what_would_be_read_off_a_site_s_rows_without_noise_is_refused(homes, hall, case):
+    before, after, why = READ_OFF[case]
+    text = TEXT.format(party="", deploy=DEPLOY)
+    folder = homes(text)  # there are no tables
+    assert before in text
+    with pytest.raises(PermissionError, match=why):
+        hall(folder, text.replace(before, after)).parties["mid"].prepare()
+
+
 @pytest.mark.parametrize("kind", ["rows", "ids", "said", "", "single", "units"])
 def test_stand_ins_give_the_population_that_was_told(kind):
     """Sizes, and whether a unit pays for both levels, are those of a population in which all records are known."""
@@ -103,8 +120,22 @@ def test_stand_ins_give_the_population_that_was_told(kind):
     from sottovoce.deploy.own_part import sizes
 
     parts = [party(first) for first in (0, 10, 20)]
-    told = {name: sizes(part) for name, part in zip("abc", parts)}
-    ours, whole = Population.of(with_stand_ins(parts[1], told, "b")), Population.of(parts)
+    names = [f"hospital {number}" for number in range(3)]
+    told = {name: sizes(part) for name, part in zip(names, parts)}
+    ours, whole = Population.of(with_stand_ins(parts[1], told, names[1])), Population.of(parts)
     assert ours.sizes == whole.sizes
     assert ours.apart == whole.apart
     assert ours.unit == whole.unit
+    assert ours.shared == whole.shared
+
+
+@pytest.mark.parametrize("last", [2**63 - 1, 10])
+def test_stand_ins_have_ids_of_their_own(last):
+    own = Part(np.zeros((2, 1)), np.arange(2), np.array([last - 1, last]))
+    parts = with_stand_ins(own, {name: [2, 0] for name in ("hospital-a", "hospital-b", "hospital-c")}, "hospital-b")
+    assert len({int(id) for part in parts for id in part.unit}) == 6
+
+
+def test_a_party_that_says_it_has_very_many_rows_is_refused():
+    with pytest.raises(ValueError, match="south tells sizes"):
+        with_stand_ins(np.zeros((2, 1)), {"north": [2, 0], "south": [10**15, 0]}, "north")

@@ -10,7 +10,9 @@ import pytest
 
 from sottovoce.deploy.outbox import Outbox
 from sottovoce.deploy.presence import Presence
+from sottovoce.privacy import exact_gate
 from sottovoce.privacy.ledger import Ledger
+from sottovoce.runtime.transport import Stopped
 from tests.deploy import cases
 
 
@@ -39,8 +41,7 @@ def stopping(calls, parties):
         left[0] -= 1
         if left[0] == 0:
             for party in parties.values():
-                if party.transport is not None:
-                    party.transport.stop()
+                party.stop()
         return data
 
     return between
@@ -76,6 +77,43 @@ def test_a_run_that_was_stopped_says_the_same_bytes_and_pays_once(homes, hall, n
         assert cases.furthest(cases.states(folder), cases.one_machine(text)) < 1e-5
 
 
+def test_a_run_whose_checkpoint_was_lost_draws_nothing_again(homes, hall, monkeypatch):
+    """What was said in the rounds before is no longer kept: new draws would be new releases, which nobody has paid."""
+    text = cases.text(noise="exact", steps=8, every=2, deadline=20)
+    folder, drawn, honest = homes(text), [], exact_gate.release
+    monkeypatch.setattr(sys.modules["sottovoce.runtime.run"], "_SAVE_SECONDS", 0.0)
+    now = hall(folder, text)
+    runs = [folder / site / "runs" / "r" for site in cases.SITES]
+
+    def removed(run):
+        return (run / "run" / "checkpoint.npz").exists() and not list(run.glob("outbox/drawn/000000000-*"))
+
+    def between(caller, name, data):
+        if all(map(removed, runs)):
+            for party in now.parties.values():
+                party.stop()
+        return data
+
+    now.between = between
+    now.run()
+    for run in runs:
+        (run / "run" / "checkpoint.npz").unlink()
+    monkeypatch.setattr(exact_gate, "release", lambda *given: drawn.append(given) or honest(*given))
+    failures = hall(folder, text).run(together=True).failures
+    assert any("put the newest checkpoint back" in str(failure) for failure in failures.values())
+    assert drawn == []
+
+
+def test_a_party_that_is_stopped_before_its_line_is_open_ends(homes, hall):
+    """A site may refuse while another one still starts: the stop must not be lost."""
+    text = cases.text()
+    party = hall(homes(text), text).parties["north"]
+    party.stop()
+    with pytest.raises(Stopped):
+        party.live()
+    party.close()
+
+
 def test_the_others_go_on_without_a_silent_party_and_it_comes_back(homes, hall):
     """North is cut off for a while. All agree in which rounds, averages stay averages, and nothing more is charged."""
     text = cases.text(steps=60, every=5, deadline=1, absent="go on")
@@ -104,7 +142,8 @@ def test_the_others_go_on_without_a_silent_party_and_it_comes_back(homes, hall):
         while now.parties["north"].transport is None or now.parties["north"].transport.round < 10:
             time.sleep(0.01)
         cut.set()
-        time.sleep(4.0)
+        while now.parties["south"].transport.round < 20:  # by rounds: a fast run would be over before a time is
+            time.sleep(0.01)
         cut.clear()
 
     threading.Thread(target=cutting, daemon=True).start()

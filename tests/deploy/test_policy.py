@@ -16,6 +16,7 @@ BEYOND = {  # what the policy says instead, and how the refusal begins
     "noise": ({"noise": ["exact"]}, "does not agree to noise 'simulated'"),
     "data": ({"data": {"name": "mnist"}}, "does not agree to data 'digits'"),
     "file": ({"data": {"file": "patients.csv"}}, "is for patients.csv"),
+    "adjacency": ({"adjacency": "replace-one"}, "does not agree to an epsilon for a record left out"),
     "peer": ({"peers": {"north": "00"}}, "does not agree to peer 'east'"),
 }
 
@@ -43,3 +44,26 @@ def test_a_budget_over_several_runs_is_kept(homes, hall):
     failures = hall(folder, text.replace("deadline = 120", "deadline = 5"), run="two").run().failures
     assert {type(failure).__name__ for failure in failures.values()} == {"BudgetExceeded"}
     assert (folder / "south" / "ledger.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("run", ["../elsewhere", "", "a/b", ".", "/tmp/x"])
+def test_the_name_of_a_run_is_no_path(homes, hall, run):
+    text = cases.text()
+    with pytest.raises(ValueError, match="the run's name"):
+        hall(homes(text), text, run=run)
+
+
+def test_another_run_file_under_the_name_of_a_run_that_was_begun_is_refused(homes, hall):
+    """What was drawn for the first one would serve the second. How long a silent party is waited for may change."""
+    text = cases.text(steps=2)
+    folder = homes(text)
+    hall(folder, text, run="one").parties["south"].prepare()  # it was killed before its first step
+    for other in (
+        text.replace("clip = 1.0", "clip = 2.0"),
+        text.replace('kind = "ring"', 'kind = "complete"'),
+        text.replace("steps = 2", "steps = 3"),
+    ):
+        assert other != text
+        with pytest.raises(PermissionError, match="south began one with another run file"):
+            hall(folder, other, run="one").parties["south"].prepare()
+    hall(folder, text.replace("deadline = 120", "deadline = 5"), run="one").parties["south"].prepare()

@@ -22,7 +22,8 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.privacy.labels import Labels
-from sottovoce.privacy.ledger import Entry, Group, Ledger
+from sottovoce.privacy.ledger import Ledger
+from sottovoce.privacy.ledger_line import Entry, Group
 from sottovoce.privacy.mechanisms import Mechanism
 
 from . import worker

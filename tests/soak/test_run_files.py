@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from sottovoce.cli import FAULT
-from sottovoce.experiments.execute import Planned
+from sottovoce.experiments.planned import Planned
 
 from .campaign import cases, command
 
@@ -153,7 +153,7 @@ def test_no_variant_leaves_the_out_folder(tmp_path: Path) -> None:
     """A variant called ".." wrote beside its out folder (b6_misc)."""
     out = (tmp_path / "out").resolve()
     for name in ("..", ".", "/", "../../x", "a/../../b", "/etc", "é", "\0", "n" * 300, "---", "\n", "", "...x", "a b"):
-        row = Planned(name, "together", mock.Mock())
+        row = Planned(name, "together", mock.Mock(), mock.Mock())
         if re.search("[A-Za-z0-9]", name) and len(name) < 200:
             assert (out / row.folder(0)).resolve().parent.parent == out
         else:

@@ -3,15 +3,29 @@
 Slow imports stay inside the commands, so that the help text appears at once.
 """
 
+import threading
 import time
 from contextlib import closing
+from datetime import UTC, datetime
+from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from sottovoce.commands import RunFilePath, Set, console, say, say_replaced, stoppable
+from sottovoce.commands.terminal import (
+    Json,
+    RunFilePath,
+    Set,
+    print_json,
+    print_line,
+    say,
+    say_replaced,
+    stoppable,
+)
+
+if TYPE_CHECKING:
+    from sottovoce.deploy.federation import Administrator
 
 _HELP = """Run across organisations: each party in its own place, with its own data, ledger and veto.
 
@@ -31,6 +45,7 @@ _HELP = """Run across organisations: each party in its own place, with its own d
 The run file needs a table [deploy] with the names of the sites. Install with: pip install 'sottovoce[deploy]'
 """
 app = typer.Typer(help=_HELP, rich_markup_mode="markdown", no_args_is_help=True)
+_ASKED_TO_END = threading.Event()
 Kit = Annotated[Path, typer.Argument(metavar="KIT", help="the folder of a kit")]
 Admin = Annotated[Path, typer.Option("--admin", metavar="KIT", help="the administrator's kit")]
 
@@ -40,6 +55,7 @@ def poc(
     file: RunFilePath,
     set_: Set = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="[default: deployed/NAME]")] = None,
+    json: Json = False,
 ) -> None:
     """Run a file on a whole federation of this machine: certificates, a server, a process per site; then stop it all.
 
@@ -56,8 +72,11 @@ def poc(
     folder = out or Path("deployed") / file.stem
     with stoppable("Every process that was started is ended. The same command goes on from what is stored."):
         made = run(runfile, folder, say)
-    for report in sorted(made.glob("*/runs/*/report.html")):
-        console.print(f"Report: {escape(str(report))}", highlight=False, soft_wrap=True)
+    reports = sorted(made.glob("*/runs/*/report.html"))
+    if json:
+        return print_json({"kits": made, "reports": reports})
+    for report in reports:
+        print_line(f"Report: {report}")
 
 
 @app.command()
@@ -66,6 +85,7 @@ def provision(
     host: Annotated[str, typer.Option("--host", help="the server's name, as all sites reach it")],
     port: Annotated[int, typer.Option("--port", help="the one port that the server opens")] = 8002,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where the kits go")] = Path("kits"),
+    json: Json = False,
 ) -> None:
     """Make certificates and settings for the server, each site of [deploy], and the administrator.
 
@@ -76,41 +96,61 @@ def provision(
     """
     _needed()
     from sottovoce.deploy import kits
-    from sottovoce.deploy.party import Order
+    from sottovoce.deploy.order import Order
     from sottovoce.deploy.poc import agree
+    from sottovoce.deploy.policy import require_own_tables
     from sottovoce.experiments.runfile import RunFile
 
     order = Order(RunFile.load(file).text, "")
-    sites = order.case()[2].sites
+    _, case, deploy = order.case()
+    require_own_tables(case)
+    sites = deploy.sites
     kits.provision(sites, host, port, out)
     agree(order, out)
-    for name in (kits.SERVER, *sites, "admin"):
-        console.print(f"{out / name}", highlight=False)
+    made = {name: out / name for name in (kits.SERVER, *sites, "admin")}
+    if json:
+        print_json({"kits": made})
+    else:
+        for kit in made.values():
+            print_line(str(kit))
     say("Each site: read and edit policy.toml before you start. Keys are secret: send kits safely.")
 
 
 @app.command()
-def site(kit: Kit) -> None:
+def site(
+    kit: Kit,
+    json: Annotated[bool, typer.Option("--json", help="print a JSON document per line in place of text")] = False,
+) -> None:
     """Run a site, or the server, from its kit, until Ctrl-C; it is started again if it dies.
 
     sottovoce deploy site kits/north
     """
     _needed()
-    from sottovoce.deploy.federation import end, start
+    tell = _say_as_json if json else say
+    from sottovoce.deploy.federation import address, end, require_idle, start, unreached
     from sottovoce.deploy.policy import Policy
 
+    host, port = address(kit)
     server = (kit / "startup" / "fed_server.json").exists()
     if not server:
-        if not (kit / "startup" / "fed_client.json").exists():
-            raise ValueError(f"{kit} is no kit of a site or a server: `sottovoce deploy provision` makes them")
         policy = Policy.load(kit / "policy.toml")
-        say(f"agrees to {', '.join(policy.methods)} up to epsilon {policy.epsilon:g}, with {', '.join(policy.peers)}")
-    say(f"{kit.name} runs; what it prints is in {kit / 'console.log'}. Ctrl-C ends it")
-    process = start(kit, server)
+        tell(f"agrees to {', '.join(policy.methods)} up to epsilon {policy.epsilon:g}, with {', '.join(policy.peers)}")
+        table = None if policy.data.file is None else kit / policy.data.file
+        if table is not None and not table.exists():
+            tell(f"there is no table {table} ([data] file in policy.toml): put it there before a run")
+    require_idle(kit, server)
+    tell(f"{kit.name} runs; what it prints is in {kit / 'console.log'}. Ctrl-C ends it")
+    process, trouble, look = start(kit, server), "" if server else "not looked at", 0.0
     try:
         while True:
+            if trouble and time.monotonic() > look:
+                before, trouble, look = trouble, unreached(host, port), time.monotonic() + 5.0
+                if trouble != before:
+                    tell(trouble or f"{host}:{port} answers")
+            if _ASKED_TO_END.is_set():
+                raise KeyboardInterrupt
             if process.poll() is not None:
-                say(f"{kit.name} has ended ({process.returncode}): starting it again")
+                tell(f"{kit.name} has ended ({process.returncode}): starting it again. Its last line: {_last(kit)}")
                 time.sleep(2.0)
                 process = start(kit, server)
             time.sleep(0.5)
@@ -126,6 +166,7 @@ def submit(
     admin: Admin,
     set_: Set = None,
     run: Annotated[str | None, typer.Option("--run", metavar="NAME", help="go on with this run")] = None,
+    json: Json = False,
 ) -> None:
     """Start a run on a federation, and watch it; after a restart, go on with it.
 
@@ -133,76 +174,123 @@ def submit(
     sottovoce deploy submit mine.toml --admin kits/admin --run mine-1a2b3c4d       # go on from the sites' checkpoints
     """
     _needed()
-    from sottovoce.deploy.federation import Administrator
-    from sottovoce.deploy.party import Order
+    from sottovoce.deploy.order import Order
     from sottovoce.deploy.poc import new_name, submitted
+    from sottovoce.deploy.policy import require_own_tables
     from sottovoce.experiments.runfile import RunFile
 
     runfile = RunFile.load(file, set_ or ())
     say_replaced(runfile.replaced)
     order = Order(runfile.text, run or new_name(runfile.title))
-    say(f"the run is called {order.run}")
-    remedy = f"The run goes on without you. To stop it: sottovoce deploy stop --admin {admin}"
-    with closing(Administrator(admin)) as session, stoppable(remedy):
-        submitted(order, session, admin / "jobs" / order.run, say)
+    require_own_tables(order.case()[1])  # what no site agrees to is refused before anybody is asked
+    with _session(admin) as session:
+        if running := session.running():
+            raise ValueError(
+                f"{running[0]['name']} runs: a second run would be charged as one more. Watch it with `deploy status`, "
+                "or stop it with `deploy stop`"
+            )
+        say(f"the run is called {order.run}")
+        remedy = (
+            f"A run that was submitted goes on without you. To see it: sottovoce deploy status --admin {admin}. To "
+            f"stop it: sottovoce deploy stop --admin {admin}. To go on after that: submit again, with --run {order.run}"
+        )
+        with stoppable(remedy):
+            submitted(order, session, admin / "jobs" / order.run, say)
+        if json:
+            print_json({"run": order.run, "ended": True})
 
 
 @app.command()
-def status(admin: Admin) -> None:
+def status(admin: Admin, json: Json = False) -> None:
     """Show who is connected, how far each site of a running job is, and whom it waits for.
 
     sottovoce deploy status --admin kits/admin
     """
     _needed()
-    from sottovoce.deploy.federation import Administrator
     from sottovoce.deploy.poc import in_words
 
-    with closing(Administrator(admin)) as session:
-        console.print(f"connected: {', '.join(session.connected()) or 'nobody'}", highlight=False)
-        for job in session.jobs():
-            console.print(f"{escape(str(job['name']))}: {job['status']}", highlight=False)
-            if str(job["status"]).startswith("RUNNING"):
-                for name, said in session.where(str(job["job_id"])).items():
-                    since = f" since {time.time() - said['since']:.0f} s" if said.get("since") else ""
-                    console.print(f"  {name}: {in_words(said)}{since}", highlight=False)
+    with _session(admin) as session:
+        connected, jobs = session.connected(), session.jobs()
+        where = {str(job["job_id"]): session.where(str(job["job_id"])) for job in jobs if job["status"] == "runs"}
+    if json:
+        told = [{**job, "sites": where.get(str(job["job_id"]), {})} for job in jobs]
+        return print_json({"connected": connected, "jobs": told})
+    print_line(f"connected: {', '.join(connected) or 'nobody'}")
+    for job in jobs:
+        print_line(f"{job['name']}: {job['status']}")
+        for name, said in where.get(str(job["job_id"]), {}).items():
+            since = f" since {time.time() - said['since']:.0f} s" if said.get("since") else ""
+            print_line(f"  {name}: {in_words(said)}{since}")
 
 
 @app.command()
-def stop(admin: Admin) -> None:
+def stop(admin: Admin, json: Json = False) -> None:
     """Stop all running jobs; the sites keep what they have stored, and `submit --run NAME` goes on.
 
     sottovoce deploy stop --admin kits/admin
     """
     _needed()
-    from sottovoce.deploy.federation import Administrator
-
-    with closing(Administrator(admin)) as session:
-        for job in session.jobs():
-            if not str(job["status"]).startswith("FINISHED"):
-                session.abort(str(job["job_id"]))
-                console.print(f"stopped {escape(str(job['name']))}", highlight=False)
+    with _session(admin) as session:
+        running = session.running()
+        for job in running:
+            session.stop(str(job["job_id"]))
+            if not json:
+                print_line(f"stopped {job['name']}")
+        if json:
+            print_json({"stopped": [job["name"] for job in running]})
+        elif not running:
+            print_line("nothing runs")
 
 
 @app.command()
-def fingerprint(kit: Kit) -> None:
+def fingerprint(kit: Kit, json: Json = False) -> None:
     """Print the fingerprint of a site's certificate, for the other sites' policies.
 
     sottovoce deploy fingerprint kits/north
     """
+    _needed()
+    from sottovoce.deploy.federation import address
     from sottovoce.deploy.tunnel import fingerprint as of
 
-    console.print(of(kit / "startup" / "client.crt"), highlight=False)
+    address(kit, ["client"])  # refuse other kits
+    found = of(kit / "startup" / "client.crt")
+    if json:
+        print_json({"site": kit.name, "fingerprint": found})
+    else:
+        print_line(found)
+
+
+def _session(admin: Path) -> "closing[Administrator]":
+    """Open a session with the server; say at once if nobody is there."""
+    from sottovoce.deploy.federation import Administrator, address, unreached
+
+    if why := unreached(*address(admin, ["admin"])):
+        raise ValueError(why)
+    return closing(Administrator(admin))
+
+
+def _say_as_json(line: str) -> None:
+    """Print a line of a site as one JSON document."""
+    print(dumps({"time": datetime.now(UTC).isoformat(timespec="seconds"), "said": line}), flush=True)
+
+
+def _last(kit: Path) -> str:
+    """Return the last line that a process printed."""
+    lines = (kit / "console.log").read_text(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "none")
 
 
 def _needed() -> None:
-    """Say what to install, if FLARE is not there; and end like after Ctrl-C when the system asks for it (SIGTERM)."""
+    """Say what to install, if FLARE is not there; end as after Ctrl-C when the system asks, or the terminal closes."""
     import importlib.util
     import signal
 
     def interrupt(*_: object) -> None:
+        _ASKED_TO_END.set()  # an exception may be lost where Python calls back, as in a garbage collection
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for name in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, interrupt)
 
     if importlib.util.find_spec("nvflare") is None:
         raise ValueError("a federation needs NVIDIA FLARE: pip install 'sottovoce[deploy]'")

@@ -4,24 +4,82 @@ Example: ``with Federation.local(kits, ["north", "south"]) as running`` is a who
 the block ends every process that it started, whatever happened inside.
 """
 
+import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import psutil
+from nvflare.fuel.flare_api.api_spec import InvalidJobDefinition
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from sottovoce.deploy.kits import ADMIN, SERVER
-from sottovoce.deploy.site import STATUS
+from sottovoce.deploy.site import STATUS, STOP
 
 DONE = "FINISHED:COMPLETED"
+_TOLD = 3.0  # seconds in which whoever watches a job asks at least once
+_OPENING = 60.0  # seconds to log in: FLARE never returns if it gives up while the server is about to answer
+
+
+_ENDS = {  # FLARE's words, in plain ones
+    "FINISHED:COMPLETED": "done",
+    "FINISHED:ABORTED": "stopped",
+    "FINISHED:ABANDONED": "ended with the server",
+    "FINISHED:EXECUTION_EXCEPTION": "ended by a site that refused, failed or was lost",
+    "FINISHED:ABNORMAL": "ended by a site that was lost",
+    "FINISHED:CAN_NOT_SCHEDULE": "not started: a site was not there",
+    "FINISHED:FAILED_TO_RUN": "not started: a site refused, or was not there",
+}
+
+
+def address(kit: Path, roles: Sequence[str] = ("server", "client")) -> tuple[str, int]:
+    """Return the server's name and port, as a kit of one of some roles has them (the third role is "admin")."""
+    for role in roles:
+        with suppress(FileNotFoundError):
+            facts = json.loads((kit / "startup" / f"fed_{role}.json").read_text())
+            if role == "admin":
+                return str(facts["admin"]["host"]), int(facts["admin"]["port"])
+            host, _, port = facts["servers"][0]["service"]["target"].rpartition(":")
+            return host, int(port)
+    wanted = " or ".join({"server": "the server", "client": "a site", "admin": "the administrator"}[r] for r in roles)
+    raise ValueError(f"{kit} is no kit of {wanted}: `sottovoce deploy provision` makes them")
+
+
+def unreached(host: str, port: int) -> str:
+    """Return why nobody answers at a port; nothing if somebody does."""
+    try:
+        with socket.create_connection((host, port), 3.0):
+            return ""
+    except OSError as error:
+        return f"{host}:{port} does not answer ({error.strerror or error}): is the server started, and its port open?"
+
+
+def require_idle(kit: Path, server: bool = False) -> None:
+    """Refuse to start what runs already: two processes with one name would take each other's messages."""
+    here = str(kit.resolve())
+    for one in psutil.process_iter(["cmdline"]):
+        words = one.info["cmdline"] or []
+        if here in words and any(word.endswith(("server_train", "client_train")) for word in words):
+            raise ValueError(f"{kit} runs already, as process {one.pid}: end it first (kill {one.pid})")
+    if server:  # FLARE would share the port, and every second site would reach the other server
+        port = address(kit)[1]
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind(("", port))
+            except OSError as error:
+                raise ValueError(
+                    f"the server cannot open port {port} ({error.strerror}): end the program that uses it, or make "
+                    "kits with another --port"
+                ) from None
 
 
 def start(kit: Path, server: bool = False) -> "subprocess.Popen[bytes]":
@@ -66,6 +124,8 @@ class Federation:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Federation":
+        for name in (SERVER, *self.sites):
+            require_idle(self.kits / name, server=name == SERVER)
         try:
             self.revive()
         except BaseException:
@@ -93,10 +153,13 @@ class Federation:
 
 
 class Administrator:
-    """A session with the server, opened again where it was lost."""
+    """A session with the server, opened again where it was lost; `meanwhile` is called before each new attempt.
 
-    def __init__(self, kit: Path, patience: float = 60.0) -> None:
-        self.kit, self.patience = kit, patience
+    Whoever keeps the server running gives `Federation.revive`: a server that dies while it is asked is started again.
+    """
+
+    def __init__(self, kit: Path, patience: float = 60.0, meanwhile: Callable[[], object] = list) -> None:
+        self.kit, self.patience, self.meanwhile = kit, patience, meanwhile
         self._session: Session | None = None
 
     def _do(self, what: Callable[[Session], Any]) -> Any:
@@ -104,9 +167,9 @@ class Administrator:
         deadline = time.monotonic() + self.patience
         while True:
             try:
-                if self._session is None:
-                    self._session = new_secure_session(ADMIN, str(self.kit), timeout=10.0)
-                return what(self._session)
+                return self._do_once(what)
+            except InvalidJobDefinition as error:
+                raise ValueError(f"FLARE refuses the job: {error}") from error
             except Exception as error:  # FLARE raises many kinds
                 self.close()
                 if time.monotonic() > deadline:
@@ -114,6 +177,7 @@ class Administrator:
                         f"the server did not answer within {self.patience:g} seconds ({type(error).__name__}: "
                         f"{error}): is it running, and is its port open?"
                     ) from error
+                self.meanwhile()
                 time.sleep(1.0)
 
     def close(self) -> None:
@@ -147,6 +211,13 @@ class Administrator:
         with suppress(Exception):  # it may have ended meanwhile, or be one that a restarted server does not run
             self._do_once(lambda session: session.abort_job(job))
 
+    def stop(self, job: str) -> None:
+        """Stop a job for good: whoever watches it is told, and does not submit it again."""
+        with suppress(Exception):
+            self._do_once(lambda session: session.do_app_command(job, STOP, {}))
+            time.sleep(_TOLD)
+        self.abort(job)
+
     def server_since(self) -> float:
         """Return when the server was started."""
         return float(self._do(lambda session: session.get_system_info()).server_info.start_time)
@@ -160,11 +231,30 @@ class Administrator:
             return set()
 
     def jobs(self) -> list[dict[str, Any]]:
-        """Return all jobs that the server knows, the newest last."""
+        """Return all jobs that the server knows, the newest last; `status` is in plain words.
+
+        FLARE says of a job that its server died with that it runs: it does not.
+        """
         found = self._do(lambda session: session.list_jobs(detailed=True))
-        return sorted(found, key=lambda job: str(job.get("submit_time", "")))
+        since = self.server_since()
+        for job in found:
+            lost = not str(job["status"]).startswith("FINISHED") and _submitted(job) < since
+            job["status"] = "ended with the server" if lost else _ENDS.get(str(job["status"]), "runs")
+        return sorted(found, key=_submitted)
+
+    def running(self) -> list[dict[str, Any]]:
+        """Return the jobs that are not over."""
+        return [job for job in self.jobs() if job["status"] == "runs"]
 
     def _do_once(self, what: Callable[[Session], Any]) -> Any:
         if self._session is None:
-            self._session = new_secure_session(ADMIN, str(self.kit), timeout=10.0)
+            if why := unreached(*address(self.kit, ["admin"])):
+                raise ConnectionError(why)
+            with redirect_stdout(io.StringIO()):  # FLARE prints that it connects
+                self._session = new_secure_session(ADMIN, str(self.kit), timeout=_OPENING)
         return what(self._session)
+
+
+def _submitted(job: dict[str, Any]) -> float:
+    """Return when a job was submitted, in seconds since 1970."""
+    return float(job.get("submit_time") or 0.0)

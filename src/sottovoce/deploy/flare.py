@@ -26,11 +26,13 @@ from sottovoce.runtime.transport import Patience, PeerGone, Stopped, Transport, 
 Call = Callable[[str, bytes, float], bytes]  # a party's name, what to hand over, and for how many seconds to wait
 LIMIT = 1 << 28  # bytes per message: 64 million numbers
 _MESSAGE, _NOTHING, _ENDED, _REFUSED = b"M", b"N", b"E", b"-"
+_MISSED = b"A"  # a message to one without whom the sender went on: it learns so that it was away
 _PLACE = struct.Struct("!qI")
 _HOLD = 15.0  # seconds that a question waits at the one who is asked
 _HANDOVER = 15.0  # seconds for a call, besides
 _AHEAD = 2  # messages of a neighbour that are here before they are needed
 _log = logging.getLogger(__name__)
+_Inbox = queue.SimpleQueue[tuple[Message, bool] | None]  # a message, and whether its sender went on without us
 
 
 class FlareTransport(Transport):
@@ -57,9 +59,12 @@ class FlareTransport(Transport):
     ) -> None:  # fmt: skip
         super().__init__(patience, never if agreed is None else self._away)
         self._agreed, self.absences = agreed, absences
-        self._missing: set[int] = set()  # who was away when we last asked; we ourselves, if we may have been given up
+        self._missing: set[int] = (
+            set()
+        )  # who was away when we last asked; we ourselves, if a neighbour went on without us
         self.me, self.names, self.run, self.outbox = me, list(names), run, outbox
         self.round = 0  # that we were last in
+        self.steps: int | None = None  # how many rounds there will be
         self.first = 0  # the round that we start with: what is older is not asked for
         self.stored = 0  # the round up to which our state is on disk: others may forget what is older
         self.waits_for: tuple[int, float] | None = None  # whom we wait for, and since when
@@ -67,7 +72,7 @@ class FlareTransport(Transport):
         self._reception = Reception(identity, self._respond)
         self._facts: dict[str, bytes] = {}
         self._behind: dict[int, int] = {}  # per hearer: the round up to which it has stored its state
-        self._inboxes: dict[int, queue.SimpleQueue[Message | None]] = {}
+        self._inboxes: dict[int, _Inbox] = {}
         self._room: dict[int, threading.Semaphore] = {}
         self._stopping, self._closed = False, threading.Event()
 
@@ -146,24 +151,25 @@ class FlareTransport(Transport):
     def _take(self, hearer: int, sender: int, seconds: float | None) -> Message | None:
         self.check()
         inbox = self._ask_on(sender)
-        self.waits_for, began = (sender, time.time()), time.monotonic()
+        self.waits_for = (sender, time.time())
         try:
-            message = inbox.get(timeout=seconds)
+            found = inbox.get(timeout=seconds)
         except queue.Empty:
             return None
         finally:
             self.waits_for = None
-            if time.monotonic() - began > (self.patience.seconds or 1e9) / 2:
-                self._missing.add(self.me)
-        if message is None:
+        if found is None:
             inbox.put(None)  # who asks again is told again
             self.check()
             raise PeerGone(f"agent {sender} is gone")
         self._room[sender].release()
+        message, missed = found
+        if missed:
+            self._missing.add(self.me)
         return message
 
     def _away(self, agent: int, round: int, silent: bool) -> bool:
-        """Say whether an agent is away, or we are ourselves: who was silent for long may have been given up by all.
+        """Say whether an agent is away, or we are ourselves: a neighbour that went on without us says so.
 
         If the relay says that a silent one is there, the run waits for it as long again.
         """
@@ -199,7 +205,7 @@ class FlareTransport(Transport):
         name = self.names[peer]
         return Line(self._identity, name, lambda data, seconds: self._call(name, data, seconds), self._limit, _HANDOVER)
 
-    def _ask_on(self, sender: int) -> "queue.SimpleQueue[Message | None]":
+    def _ask_on(self, sender: int) -> _Inbox:
         """Return the inbox of a sender, which somebody fills."""
         if sender not in self._inboxes:
             self._inboxes[sender], self._room[sender] = queue.SimpleQueue(), threading.Semaphore(_AHEAD)
@@ -226,9 +232,10 @@ class FlareTransport(Transport):
                 continue
             if answer[:1] == _ENDED:
                 return inbox.put(None)
-            if answer[:1] == _MESSAGE and (heard := self._accepted(sender, place, answer[1:])) is not None:
+            may_be = answer[:1] in (_MESSAGE, _MISSED)
+            if may_be and (heard := self._accepted(sender, place, answer[1:])) is not None:
                 place, message = heard
-                inbox.put(message)
+                inbox.put((message, answer[:1] == _MISSED))
                 continue
             self._room[sender].release()
             if answer[:1] != _NOTHING:
@@ -266,8 +273,17 @@ class FlareTransport(Transport):
         self._behind[hearer] = max(self._behind.get(hearer, 0), asked["stored"])
         found = self.outbox.after(hearer, tuple(asked["after"]), asked["hold"])
         if found is not None:
-            return _MESSAGE + _PLACE.pack(*found[0]) + found[1]
+            return (
+                (_MISSED if self._went_on_without(hearer, found[0][0]) else _MESSAGE)
+                + _PLACE.pack(*found[0])
+                + found[1]
+            )
         return _ENDED if self.outbox.ended else _NOTHING
+
+    def _went_on_without(self, hearer: int, round: int) -> bool:
+        """Say whether we took a hearer for absent: in that round, or when we last looked, for rounds to come."""
+        noted = self.absences is not None and self.absences.known(self.names[hearer], round)
+        return noted or hearer in self._missing
 
     def _understood(self, peer: str, question: bytes) -> dict[str, Any] | None:
         try:

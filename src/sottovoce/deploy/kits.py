@@ -28,6 +28,10 @@ _BUILDERS = [
     {"path": "nvflare.lighter.impl.cert.CertBuilder", "args": {}},
     {"path": "nvflare.lighter.impl.signature.SignatureBuilder", "args": {}},
 ]
+_PREPARE = """Read policy.toml and edit it. Put the table where file in its table [data] says.
+This folder has a private key: nobody else may get it.
+"""
+_START = "To start: sottovoce deploy site FOLDER, where FOLDER is this one. Ctrl-C ends it.\n"
 _RIGHTS = {  # of administrators at a site: to run jobs and to see how they are, not to look around
     "submit_job": "any", "clone_job": "none", "manage_job": "any", "download_job": "none", "view": "any",
     "operate": "any", "shell_commands": "none", "byoc": "none",
@@ -64,8 +68,10 @@ def provision(sites: Sequence[str], host: str, port: int, out: Path, project: st
         out.mkdir(parents=True, exist_ok=True)
         for name, kit in [(SERVER, host), *((site, site) for site in sites), ("admin", ADMIN)]:
             shutil.move(str(folder / kit), out / name)
+    (out / SERVER / "readme.txt").write_text(_START)  # FLARE's own tell another way to start
     _narrow_server(out / SERVER)
     for site in sites:
+        (out / site / "readme.txt").write_text(_PREPARE + _START)
         _narrow_site(out / site)
     return out
 

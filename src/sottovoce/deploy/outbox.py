@@ -38,12 +38,13 @@ class Outbox:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._said, self._drawn = folder / "said", folder / "drawn"
+        self._said, self._drawn, self._behind = folder / "said", folder / "drawn", folder / "behind"
         self._fresh: dict[str, Sequence[np.ndarray]] = {}  # drawn, and not on disk yet
         self._known: dict[str, Sequence[np.ndarray]] = {}  # on disk, from before the last kill
         self._places: dict[int, list[Place]] = {}
         self._turn: dict[int, Place] = {}  # the last place that was said in this process, by hearer
         self._last: tuple[Message, Path] | None = None
+        self._removed = int(self._behind.read_text()) if self._behind.exists() else 0  # what is older is not kept
         self._changed = threading.Condition()
         self._ended = self._closed = False
         for path in sorted(self._drawn.glob("*")) if self._drawn.is_dir() else ():
@@ -53,6 +54,17 @@ class Outbox:
             found = ((_NAME.fullmatch(path.name), path) for path in hearer.iterdir())
             whole = (name for name, path in found if name and _is_whole(path))
             self._places[int(hearer.name)] = sorted((int(name[1]), int(name[2])) for name in whole)
+
+    def require(self, first: int) -> None:
+        """Refuse to go on from a round whose draws and messages were removed: they would be drawn again, unpaid.
+
+        That is so where a checkpoint was lost, or an older one was put back.
+        """
+        if first < self._removed:
+            raise ValueError(
+                f"the checkpoint of this run is of round {first}, and what was drawn and said before round "
+                f"{self._removed} is no longer kept: put the newest checkpoint back, or start a new run"
+            )
 
     def recall(self, place: str) -> Sequence[np.ndarray] | None:
         """Return what was drawn at a place before the last kill."""
@@ -120,14 +132,17 @@ class Outbox:
     def forget(self, before: Callable[[int], int], drawn_before: int) -> None:
         """Remove messages of rounds that a hearer has behind it (`before(hearer)`), and draws of stored rounds."""
         with self._changed:
-            for hearer, places in self._places.items():
-                limit = before(hearer)
-                for place in [place for place in places if place[0] < limit]:
-                    self._path(hearer, place).unlink(missing_ok=True)
-                    places.remove(place)
-        for path in self._drawn.glob("*") if self._drawn.is_dir() else ():
-            name = _NAME.fullmatch(path.name)
-            if name and int(name[1]) < drawn_before:
+            limits = {hearer: before(hearer) for hearer in self._places}
+            said = [(hearer, place) for hearer in limits for place in self._places[hearer] if place[0] < limits[hearer]]
+            named = [(_NAME.fullmatch(path.name), path) for path in self._drawn.glob("*")]
+            drawn = [path for name, path in named if name and int(name[1]) < drawn_before]
+            if said or drawn:  # first it is written down: no kill leaves a gap that nobody knows of
+                self._removed = max(self._removed, *(limits[hearer] for hearer, _ in said), drawn_before * bool(drawn))
+                write_atomically(self._behind, str(self._removed).encode(), private=True)
+            for hearer, place in said:
+                self._path(hearer, place).unlink(missing_ok=True)
+                self._places[hearer].remove(place)
+            for path in drawn:
                 path.unlink()
 
     def _write_draws(self, round: int) -> None:

@@ -16,9 +16,10 @@ from sottovoce.data.parts import Levels, Part
 from sottovoce.data.population import Population, as_part
 from sottovoce.deploy.policy import Policy
 from sottovoce.experiments import build
-from sottovoce.experiments.execute import Loaded
-from sottovoce.experiments.runfile import Case
+from sottovoce.experiments.rows import Loaded
+from sottovoce.experiments.schema import Case
 
+LARGEST = 2**26  # records of a level that a party may say it has: whoever says more could fill our memory
 APART = ("", "rows", "ids", "said")  # how levels are known to be apart, as numbers in a message
 
 
@@ -62,20 +63,25 @@ def with_stand_ins(own: Any, told: Mapping[str, Sequence[int]], me: str) -> list
     ([4, 2], np.float64(0.0))
     """
     own = _named(as_part(own) if not isinstance(own, Levels) else own, me)
-    return [own if name == me else _stand_in(own, name, list(numbers)) for name, numbers in told.items()]
+    return [
+        own if name == me else _stand_in(own, name, place, list(numbers))
+        for place, (name, numbers) in enumerate(told.items())
+    ]
 
 
-def _stand_in(like: Any, name: str, numbers: list[int]) -> Any:
+def _stand_in(like: Any, name: str, place: int, numbers: list[int]) -> Any:
     *counts, apart = numbers
     levels = _levels(like)
-    if len(counts) != len(levels) or not 0 <= apart < len(APART) or min(counts) < 1:
-        raise ValueError(f"{name} tells sizes {numbers}, which do not fit a part with {' and '.join(levels)}")
+    if len(counts) != len(levels) or not 0 <= apart < len(APART) or min(counts) < 1 or max(counts) > LARGEST:
+        raise ValueError(
+            f"{name} tells sizes {numbers}, which do not fit a part with {' and '.join(levels)}, of 1 to {LARGEST} rows"
+        )
     made, first = {}, 0
     total = sum(counts)
     shared = {level: elsewhere(_rows(part.records, total)) for level, part in levels.items()}
     pool = next(iter(shared.values()))
     for (level, part), count in zip(sorted(levels.items()), counts):
-        unit = None if part.unit is None else _strange(part.unit, name, total)
+        unit = None if part.unit is None else _strange(part.unit, name, place, total)
         records = pool if APART[apart] in ("rows", "ids") else shared[level]
         made[level] = Part(records, np.arange(first, first + count), unit, name, part.facts)
         first += count
@@ -91,21 +97,14 @@ def _rows(records: Any, count: int) -> Any:
     return jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), (count, *leaf.shape[1:])), records)
 
 
-def _strange(ids: np.ndarray, name: str, count: int) -> np.ndarray:
-    """Return ids that no unit here has: whether a person is known to two parties is not found out."""
+def _strange(ids: np.ndarray, name: str, place: int, count: int) -> np.ndarray:
+    """Return ids that no unit has, here or elsewhere: whether a person is known to two parties is not found out."""
     held = np.asarray(ids)
     if held.dtype.kind in "iu":
-        return np.arange(count, dtype=np.int64) + int(held.max(initial=0)) + 1 + (abs(hash_of(name)) % 2**32) * 2**20
+        first, last = int(held.max(initial=0)) + 1 + 2 * LARGEST * place, int(held.min(initial=0)) - 2 * LARGEST * place
+        start = first if first < 2**63 - 2 * LARGEST else last - count
+        return np.arange(start, start + count, dtype=np.int64)
     return np.array([f"{name}\x00{number}" for number in range(count)])
-
-
-def hash_of(name: str) -> int:
-    """Return a number for a name, the same in every process.
-
-    >>> hash_of("north") == hash_of("north")
-    True
-    """
-    return int.from_bytes(name.encode()[:6].ljust(6, b"\0"), "big")
 
 
 def _levels(part: Any) -> dict[str, Part]:

@@ -10,21 +10,25 @@ from pathlib import Path
 
 from sottovoce.deploy import job, kits
 from sottovoce.deploy.federation import DONE, Administrator, Federation
-from sottovoce.deploy.party import Order
-from sottovoce.deploy.policy import NAME
+from sottovoce.deploy.order import Order
+from sottovoce.deploy.policy import NAME, OwnColumns, method_of
 from sottovoce.experiments.runfile import RunFile
+from sottovoce.experiments.schema import Case
 from sottovoce.experiments.toml import dump, read
 from sottovoce.files import write_atomically
 
 TABLE = "table.csv"  # a site's own, in a trial
+ROW = "row"  # the column of ids that a trial makes, if the table has none
+KEY = "join.key"  # the file of the secret that ids are keyed with
 _UNSEEN = 5.0  # seconds without a word of a job, after which it is looked whether the server was restarted
+_SAY = 5.0  # seconds between two lines about how far the sites are
 _ATTEMPTS = 100  # of one run, each of which goes on from the sites' checkpoints
 
 
 def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: None) -> Path:
     """Run a file's one case on a federation of this machine; return the folder with one folder per site."""
     made, known = out / "kits", out / "run.txt"
-    Order(runfile.text, "").case()  # refuse what is no federation before anything is made
+    Order(runfile.text, "").case(trial=True)  # refuse what is no federation before anything is made
     text, tables = distributed(runfile)
     order = Order(text, known.read_text() if known.exists() else new_name(runfile.title))
     sites = order.case()[2].sites
@@ -37,7 +41,7 @@ def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: N
     write_atomically(known, order.run.encode())
     say(f"starting a server and {len(sites)} sites")
     with Federation(made, sites) as running:
-        admin = Administrator(made / "admin")
+        admin = Administrator(made / "admin", meanwhile=running.revive)
         try:
             submitted(order, admin, out / "job", say, revive=running.revive)
             known.unlink()  # the next one is another run
@@ -47,33 +51,56 @@ def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: N
 
 
 def distributed(runfile: RunFile) -> tuple[str, dict[str, bytes]]:
-    """Return the run file for sites with a table each, and these tables: one CSV file is split by its column `party`.
+    """Return the run file for sites with a table each, and these tables.
 
-    A run file on a ready-made set stays as it is: each site takes its own part of the set.
+    One CSV file is split by its column `party`; with [columns], by its columns. A run file on a ready-made set stays as
+    it is: each site takes its own part of the set.
     """
-    document = read(runfile.text)
-    path, column = next(iter(runfile.cases.values())).data.file, document["data"].pop("party", None)
+    document, case = read(runfile.text), next(iter(runfile.cases.values()))
+    path, column = case.data.file, document["data"].pop("party", None)
     if path is None:
         return runfile.text, {}
-    if column is None or not path.endswith(".csv"):
+    if (column is None and case.columns is None) or not path.endswith(".csv"):
         raise ValueError(
             "a trial on this machine splits one CSV file among the sites: give data.party, the column that says who "
             "holds a row. Real sites have a file each (sottovoce deploy provision)"
         )
     with open(path, newline="") as file:
         lines = list(csv.DictReader(file))
+    document["data"]["file"] = TABLE
+    if case.columns is not None:
+        document["data"]["id"] = case.data.id or ROW
+        return dump(document), _by_columns(case, lines)
     made = {}
     for site in document["deploy"]["sites"]:
         own = [line for line in lines if line[column] == site]
         if not own:
             raise ValueError(f"{path} has no row of {site!r} in its column {column}: deploy.sites must name its values")
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, [name for name in own[0] if name != column], extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(own)
-        made[site] = text.getvalue().encode()
-    document["data"]["file"] = TABLE
+        made[site] = _as_csv([name for name in own[0] if name != column], own)
     return dump(document), made
+
+
+def _by_columns(case: Case, lines: list[dict[str, str]]) -> dict[str, bytes]:
+    """Return each site's own columns of one table; where it has no ids, the rows' numbers serve."""
+    assert case.columns is not None
+    assert case.columns.holders is not None
+    numbered = lines if case.data.id else [{**line, ROW: str(number)} for number, line in enumerate(lines)]
+    for name in (case.data.id or ROW, str(case.data.label), *case.data.columns):
+        if not lines or name not in numbered[0]:
+            raise ValueError(f"{case.data.file} has no column {name!r}, or no rows")
+    label = {case.columns.active: [str(case.data.label)]}
+    return {
+        site: _as_csv([case.data.id or ROW, *own, *label.get(site, [])], numbered)
+        for site, own in case.columns.holders.items()
+    }
+
+
+def _as_csv(names: list[str], lines: list[dict[str, str]]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, names, extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue().encode()
 
 
 def new_name(title: str) -> str:
@@ -89,11 +116,11 @@ def new_name(title: str) -> str:
 def agree(order: Order, made: Path) -> None:
     """Write for each site the policy that agrees to exactly this run."""
     _, case, deploy = order.case()
-    prints = kits.fingerprints(made, deploy.sites)
+    prints, key = kits.fingerprints(made, deploy.sites), secrets.token_hex(32)
     privacy = case.privacy
     for site in deploy.sites:
         policy = {
-            "methods": [case.method.name.partition(".")[0]],
+            "methods": [method_of(case)],
             "epsilon": privacy.epsilon or 1.0,
             "delta": privacy.delta,
             "budget": privacy.budget or privacy.epsilon or 1.0,
@@ -101,7 +128,22 @@ def agree(order: Order, made: Path) -> None:
             "data": {"name": case.data.name} if case.data.file is None else {"file": case.data.file},
             "peers": {name: seen for name, seen in prints.items() if name != site},
         }
+        if case.columns is not None:
+            policy["columns"] = _own_columns(case, site)
+            write_atomically(made / site / KEY, key.encode(), private=True)
         write_atomically(made / site / NAME, dump(policy).encode(), private=True)
+
+
+def _own_columns(case: Case, site: str) -> dict[str, object]:
+    """Return a site's agreement to its role in a run over columns."""
+    assert case.columns is not None
+    agreed = OwnColumns(
+        id=str(case.data.id),
+        key=KEY,
+        features=(case.columns.holders or {})[site],
+        label=case.data.label if site == case.columns.active else None,
+    )
+    return agreed.model_dump(exclude_none=True)
 
 
 def submitted(
@@ -115,7 +157,7 @@ def submitted(
     sites = order.case()[2].sites
     job.write(folder, order.text, order.run, sites)
     for attempt in range(attempts):
-        await_sites(admin, sites, revive)
+        await_sites(admin, sites, revive, say)
         since = admin.server_since()
         number = admin.submit(folder)
         say(f"submitted {order.run}" + (f", attempt {attempt + 1}" if attempt else ""))
@@ -123,18 +165,22 @@ def submitted(
         if status == DONE:
             return say("all sites are done")
         if why:
-            raise ValueError(f"the run stopped: {'; '.join(why)}")
+            raise ValueError(f"{order.run} ended: {'; '.join(dict.fromkeys(why))}")
         say(f"the job ended ({status}); the sites keep what they have stored")
     raise ValueError(f"the run did not end in {attempts} attempts: see the sites' logs")
 
 
 def await_sites(
-    admin: Administrator, sites: list[str], revive: Callable[[], list[str]], seconds: float = 180.0
-) -> None:
-    """Wait until all sites are connected."""
-    deadline = time.monotonic() + seconds
+    admin: Administrator, sites: list[str], revive: Callable[[], list[str]],
+    say: Callable[[str], None] = lambda line: None, seconds: float = 180.0,
+) -> None:  # fmt: skip
+    """Wait until all sites are connected; say who is waited for."""
+    deadline, before = time.monotonic() + seconds, set[str]()
     while missing := set(sites) - set(admin.connected()):
         revive()
+        if missing != before:
+            say(f"waiting for {', '.join(sorted(missing))} to connect")
+            before = missing
         if time.monotonic() > deadline:
             raise TimeoutError(f"{', '.join(sorted(missing))} did not connect within {seconds:g} seconds: start them")
         time.sleep(0.5)
@@ -148,7 +194,7 @@ def watched(
     FLARE does not notice that a site was restarted in mid-job, and forgets jobs when its server is: such a job is
     aborted here, so that it can be submitted again.
     """
-    shown, why, seen = "", list[str](), time.monotonic()
+    shown, why, seen, due = "", list[str](), time.monotonic(), 0.0
     while True:
         for name in revive():
             say(f"{name} was started again")
@@ -156,11 +202,11 @@ def watched(
         sites = admin.where(number)
         if sites:
             seen = time.monotonic()
-            why = [said["why"] for said in sites.values() if said.get("state") == "failed"]
+            why = [said["why"] for said in sites.values() if said.get("state") in ("failed", "stopped")]
             line = ", ".join(f"{name} {in_words(said)}" for name, said in sites.items())
-            if line != shown:
+            if line != shown and time.monotonic() > due:
                 say(line)
-                shown = line
+                shown, due = line, time.monotonic() + _SAY
         if status.startswith("FINISHED"):
             return status, why
         lost = {name for name, said in sites.items() if said.get("state") == "not reached"}
@@ -177,10 +223,10 @@ def in_words(said: dict[str, object]) -> str:
     >>> in_words({"state": "running", "round": 3, "steps": 20, "waits for": "south"})
     '3/20 (waits for south)'
     """
-    if said.get("state") != "running" or said.get("round") is None:
+    if said.get("state") != "running":
         return str(said.get("state"))
     waits = f" (waits for {said['waits for']})" if said.get("waits for") else ""
-    return f"{said['round']}/{said['steps'] or '?'}{waits}"
+    return (f"{said['round']}/{said['steps']}" if said.get("steps") else "preparing") + waits
 
 
 def free_port() -> int:

@@ -5,11 +5,21 @@ tasks = ["logistic"]            # leave it out to allow all
 epsilon = 2.0                   # the most that one run may cost
 delta = 1e-5                    # the most
 budget = 8.0                    # the most that all runs together may cost (ledger.jsonl)
+adjacency = "zero-out"          # in which sense: a record left out; "replace-one" is stricter, and refuses the other
 noise = ["exact"]               # "simulated" too: only to compare with one machine, on data that are no secret
 
 [data]
 file = "patients.csv"           # this site's table, beside the policy; or name = "digits", for trials
 columns = ["age", "sex", "death"]  # columns that a run may use; leave it out to allow all
+
+[columns]                       # runs over columns of the same people; without this table they are refused
+id = "customer"                 # the column of ids, by which rows are joined
+key = "join.key"                # a file with the secret that ids are keyed with, the same at all sites
+features = ["income", "debt"]   # what may be computed with: the label holder sees it through a head, without an epsilon
+label = "default"               # may be the label, under epsilon and budget; without it this site never holds the label
+joins = 1                       # runs in which rows may be joined: each lets the others test ids of their choice
+longest = 1000000               # ids of another site's list
+fewest = 100                    # common rows: with fewer the run is refused
 
 [peers]                         # SHA-256 fingerprints of certificates: nobody else is talked to
 north = "3f:5b:..."             # `sottovoce deploy fingerprint` prints a site's own
@@ -21,11 +31,49 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
-from sottovoce.experiments.runfile import Case
+from sottovoce.data import Declarations
+from sottovoce.experiments.schema import Case
 
 NAME = "policy.toml"
+READ_OFF = "read off each site's rows, which no epsilon covers and which differs from site to site"
+
+
+def method_of(case: Case) -> str:
+    """Return the name by which policies agree to a method: over columns there is one, which "auto" takes too.
+
+    >>> from sottovoce.experiments.schema import Data, MethodTable
+    >>> method_of(Case(data=Data(name="digits"), method=MethodTable(name="DpBilevel.paper")))
+    'DpBilevel'
+    """
+    return "Bambi" if case.columns is not None else case.method.name.partition(".")[0]
+
+
+def require_own_tables(case: Case) -> None:
+    """Refuse a run file that speaks of one table for all sites, or reads facts off tables that sites do not share.
+
+    Whoever writes the run file cannot declare for a site that its largest value is no secret.
+
+    >>> from sottovoce.experiments.schema import Data, MethodTable
+    >>> data = Data(file="all.csv", party="hospital", label="death", columns={"age": {"range": [0, 120]}})
+    >>> require_own_tables(Case(data=data, method=MethodTable(name="DpSgd")))
+    Traceback (most recent call last):
+    ...
+    PermissionError: data.party is not for a federation: each site has a table of its own; remove it
+    """
+    for key in ("party", "private"):
+        if getattr(case.data, key) is not None:
+            raise PermissionError(f"data.{key} is not for a federation: each site has a table of its own; remove it")
+    if isinstance(case.data.test, str):
+        raise PermissionError("data.test names a file: give a share of each site's rows, or 0")
+    if case.data.share is not None:
+        raise PermissionError(f"data.share is {READ_OFF}: give task.prior, which all sites know")
+    for name, column in Declarations(case.data.columns).items():
+        if column.source is not None:
+            what = "range" if column.numeric else "list of categories"
+            raise PermissionError(f"the {what} of {name} is {READ_OFF}: declare it, the same for all sites")
 
 
 class _Closed(BaseModel):
@@ -40,6 +88,24 @@ class OwnData(_Closed):
     columns: list[str] | None = None
 
 
+class OwnColumns(_Closed):
+    """What a site agrees to in runs over columns."""
+
+    id: str
+    key: str
+    features: list[str]
+    label: str | None = None
+    joins: Annotated[int, Field(ge=0)] = 1
+    longest: Annotated[int, Field(ge=1)] = 1_000_000
+    fewest: Annotated[int, Field(ge=1)] = 100
+
+    @model_validator(mode="after")
+    def _apart(self) -> "OwnColumns":
+        if self.label in self.features or self.id in (*self.features, self.label):
+            raise PydanticCustomError("columns", "id, label and features must be different columns")
+        return self
+
+
 class Policy(_Closed):
     """What a site agrees to."""
 
@@ -49,8 +115,10 @@ class Policy(_Closed):
     budget: Annotated[float, Field(gt=0)]
     data: OwnData
     peers: dict[str, str]
+    columns: OwnColumns | None = None
     tasks: list[str] | None = None
     noise: list[Literal["exact", "simulated"]] = ["exact"]
+    adjacency: Literal["zero-out", "replace-one"] = "zero-out"
 
     @classmethod
     def load(cls, path: Path) -> "Policy":
@@ -68,14 +136,14 @@ class Policy(_Closed):
     def require(self, case: Case, me: str, noise: Literal["exact", "simulated"], sites: list[str]) -> None:
         """Refuse a configuration beyond this policy; nothing was read so far.
 
-        >>> from sottovoce.experiments.runfile import Data, MethodTable
+        >>> from sottovoce.experiments.schema import Data, MethodTable
         >>> policy = Policy(methods=["DpSgd"], epsilon=1, delta=1e-5, budget=2, data=OwnData(name="digits"), peers={})
         >>> policy.require(Case(data=Data(name="digits"), method=MethodTable(name="Dsgt")), "north", "exact", [])
         Traceback (most recent call last):
         ...
         PermissionError: the policy of north does not agree to method 'Dsgt': it allows DpSgd
         """
-        self._one(me, "method", case.method.name.partition(".")[0], self.methods)
+        self._one(me, "method", method_of(case), self.methods)
         if self.tasks is not None:
             self._one(me, "task", case.task.name if case.task else "the one that fits the label", self.tasks)
         self._one(me, "noise", noise, self.noise)
@@ -90,6 +158,11 @@ class Policy(_Closed):
             raise PermissionError(
                 f"the policy of {me} does not agree to delta {privacy.delta:g}: at most {self.delta:g}"
             )
+        if self.adjacency == "replace-one" and privacy.adjacency != "replace-one" and case.columns is None:
+            raise PermissionError(
+                f"the policy of {me} does not agree to an epsilon for a record left out: set privacy.adjacency to "
+                "'replace-one'"
+            )
         self._require_data(case, me)
 
     def _require_data(self, case: Case, me: str) -> None:
@@ -97,15 +170,29 @@ class Policy(_Closed):
             raise PermissionError(f"the policy of {me} is for {self.data.file or self.data.name}, the run file is not")
         if case.data.file is None:
             self._one(me, "data", case.data.name or "", [self.data.name or ""])
-        for key in ("party", "private"):
-            if getattr(case.data, key) is not None:
-                raise PermissionError(f"data.{key} is not for a federation: each site has one table, and declares it")
-        if isinstance(case.data.test, str):
-            raise PermissionError("data.test names a file: give a share of each site's rows, or 0")
-        used = {*(case.data.features or case.data.columns), case.data.label, case.data.unit, case.data.weight} - {None}
+        require_own_tables(case)
+        used = self._used(case, me)
         if self.data.columns is not None and case.data.file is not None:
             for column in sorted(map(str, used)):
                 self._one(me, "column", column, self.data.columns)
+
+    def _used(self, case: Case, me: str) -> set[str | None]:
+        """Return which of this site's columns a run would use; refuse a role that a column may not have."""
+        data, asked = case.data, case.columns
+        if asked is None and self.columns is not None:  # its budget is in the label store, not in the ledger
+            raise PermissionError(f"the policy of {me} is for runs over columns: it has a table [columns]")
+        if asked is None:
+            return {*(data.features or data.columns), data.label, data.unit, data.weight} - {None}
+        if self.columns is None:
+            raise PermissionError(f"the policy of {me} does not agree to [columns]: it has no table [columns]")
+        own = (asked.holders or {}).get(me, [])
+        self._one(me, "id", data.id or "", [self.columns.id])
+        for column in own:
+            self._one(me, "feature", column, self.columns.features)
+        if asked.active != me:
+            return {*own, data.id}
+        self._one(me, "label", data.label or "", [self.columns.label] if self.columns.label else [])
+        return {*own, data.id, data.label}
 
     @staticmethod
     def _one(me: str, what: str, wanted: str, allowed: Sequence[str]) -> None:

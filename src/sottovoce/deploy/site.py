@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sottovoce.deploy.party import Party
 
 STATUS = "sottovoce"  # the topic under which an administrator asks how far a run is
+STOP = "sottovoce-stop"  # the topic under which it says that it will abort the run
 _LOST = 5.0  # seconds for a site to say how far it is
 _log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class Site:
     """One party's end of the federation."""
 
     def __init__(self, run: str) -> None:
-        self._run, self._failure, self._paused = run, "", False
+        self._run, self._failure, self._paused, self._ended = run, "", False, False
         self._party: Party | None = None
 
     @collab.init
@@ -61,23 +62,30 @@ class Site:
     @collab.final
     def end(self) -> None:
         """Stop the party where it is; what it has stored stays."""
-        if self._party is not None and self._party.transport is not None:
-            self._party.transport.stop()
-            self._party.transport.close()
+        self._ended = True
+        if self._party is not None:
+            self._party.stop()
+            self._party.close()
 
     def _live(self, home: Path, name: str, text: str) -> None:
-        from sottovoce.deploy.party import Order, Party  # JAX takes seconds to load
-        from sottovoce.privacy.ledger import BudgetExceeded
-        from sottovoce.runtime.transport import Stopped
-
+        try:
+            from sottovoce.deploy.order import Order  # JAX takes seconds to load
+            from sottovoce.deploy.party import Party
+            from sottovoce.privacy.ledger import BudgetExceeded
+            from sottovoce.runtime.transport import Stopped
+        except BaseException:
+            self._failure = f"{name} cannot load sottovoce: see the log of this site"
+            raise
         try:
             self._party = Party(home, name, Order(text, self._run), self._call, self._agreed)
+            if self._ended:  # before the party was there
+                self._party.stop()
             self._party.live()
         except (Stopped, TimeoutError) as pause:  # nothing is wrong here: the run may be resumed
             self._failure, self._paused = f"{name}: {pause}", True
             _log.warning("%s", pause)
         except BudgetExceeded as refusal:
-            self._failure = f"the budget of {name} does not allow this run"
+            self._failure = f"the budget of {name} does not allow this run: its owner can raise budget in policy.toml"
             _log.warning("%s", refusal)
         except PermissionError as refusal:
             self._failure = str(refusal).partition(":")[0]  # what the policy allows instead stays here
@@ -106,12 +114,21 @@ class Relay:
     def __init__(self, run: str, sites: list[str]) -> None:
         self._run, self._names = run, sites
         self._known: dict[str, dict[str, Any]] = {name: {"state": "starting"} for name in sites}
-        self._presence = Presence(self._round_of)
+        self._presence, self._stopped = Presence(self._round_of), False
 
     @collab.publish
     def away(self, name: str, round: int, silent: bool, context: Context) -> bool:
         """Say whether all go on without a site in a round."""
         return self._presence.away(name, round, silent, context.caller)
+
+    def _stop(self, topic: str, data: object, fl_ctx: object) -> dict[str, Any]:
+        """Tell whoever watches that an administrator stops the run, so that nobody submits it again."""
+        self._stopped = True
+        return {}
+
+    def _sites(self) -> dict[str, dict[str, Any]]:
+        stopped = {"state": "stopped", "why": "an administrator stopped it"}
+        return dict.fromkeys(self._names, stopped) if self._stopped else self._known
 
     def _round_of(self, name: str) -> int | None:
         said = self._known.get(name, {})
@@ -121,7 +138,8 @@ class Relay:
     def watch(self, context: Context) -> str:
         """Ask all sites how far they are until all are done; a site that failed ends the job, which may be resumed."""
         engine = context.app.get_prop(FL_CONTEXT_PROP).get_engine()
-        engine.register_app_command(STATUS, lambda topic, data, fl_ctx: {"run": self._run, "sites": self._known})
+        engine.register_app_command(STATUS, lambda topic, data, fl_ctx: {"run": self._run, "sites": self._sites()})
+        engine.register_app_command(STOP, self._stop)
         while not context.is_aborted():
             for proxy in context.clients:
                 try:

@@ -1,0 +1,192 @@
+"""What a site is asked to do (`Order`), and its place in that run (`Seat`): checked before a record is read."""
+
+import hashlib
+import importlib.metadata
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.data import Declarations
+from sottovoce.deploy.flare import FlareTransport, fact
+from sottovoce.deploy.policy import NAME, Policy
+from sottovoce.experiments import columns
+from sottovoce.experiments.runfile import RunFile
+from sottovoce.experiments.schema import Case, DeployTable
+from sottovoce.files import read_facts, write_facts
+
+MEETING = 600.0  # seconds for all sites to be there
+_PINNED, _KIND = "order.json", "what a run was begun with"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a site is asked to do: all that travels. `text` is a run file, `run` the run's name."""
+
+    text: str
+    run: str
+
+    def case(self, trial: bool = False) -> tuple[str, Case, DeployTable]:
+        """Return the file's title, its one case and its table [deploy]; a `trial` may still lack ids."""
+        runfile = RunFile.parse(self.text)
+        if len(runfile.cases) != 1:
+            raise ValueError(
+                f"the run file has {len(runfile.cases)} variants: a federation runs one; use --set or split"
+            )
+        case = next(iter(runfile.cases.values()))
+        for key in ("select", "search"):
+            if getattr(case, key) is not None:
+                raise ValueError(f"[{key}] is not for a federation: remove it")
+        if case.deploy is None:
+            raise ValueError('the run file has no [deploy]: add it, with sites = ["north", "south"]')
+        if case.columns is not None:
+            _require_columns(case, case.deploy, trial)
+        return runfile.title, case, case.deploy
+
+    def digest(self) -> str:
+        """Return a digest of what is computed: how long a silent party is waited for is no part of it.
+
+        >>> begin = "data.name = 'digits'\\ntask.name = 'softmax'\\nmethod.name = 'DpSgd'\\ndeploy.sites = ['a']\\nrun."
+        >>> Order(begin + "steps = 2", "r").digest() == Order(begin + "steps = 2\\ndeploy.deadline = 9", "r").digest()
+        True
+        >>> Order(begin + "steps = 2", "r").digest() == Order(begin + "steps = 3", "r").digest()
+        False
+        """
+        _, case, deploy = self.case()
+        waiting = deploy.model_copy(update={"deadline": 1.0, "absent": "pause"})
+        said = f"{self.run}|{case.model_copy(update={'deploy': waiting}).model_dump_json()}"
+        return hashlib.sha256(said.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One site's place in a run. `home` is the site's folder: kit, policy, ledger and runs."""
+
+    home: Path
+    name: str
+    order: Order
+
+    def __post_init__(self) -> None:
+        if self.name not in self.deploy.sites:
+            raise ValueError(f"{self.name} is not in deploy.sites ({', '.join(self.deploy.sites)})")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.order.run):  # it becomes a folder here
+            raise ValueError(f"the run's name {self.order.run!r} is none: letters, digits, '.', '_' and '-'")
+
+    @cached_property
+    def _read(self) -> tuple[str, Case, DeployTable]:
+        return self.order.case()
+
+    @property
+    def title(self) -> str:
+        """The run file's title."""
+        return self._read[0]
+
+    @property
+    def case(self) -> Case:
+        """What is to be run."""
+        return self._read[1]
+
+    @property
+    def deploy(self) -> DeployTable:
+        """The table [deploy]."""
+        return self._read[2]
+
+    @property
+    def me(self) -> int:
+        """The site's number."""
+        return self.deploy.sites.index(self.name)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this run."""
+        return self.home / "runs" / self.order.run
+
+    @cached_property
+    def policy(self) -> Policy:
+        """What the site agrees to, as it is when the run starts."""
+        return Policy.load(self.home / NAME)
+
+    def require(self) -> None:
+        """Refuse what the policy does not agree to, and another run file under the name of a run that was begun.
+
+        What was drawn for the first one would serve the second: two results of the same noise tell what it hides.
+        """
+        self.policy.require(self.case, self.name, self.deploy.noise, self.deploy.sites)
+        pinned, mine = self.folder / _PINNED, self.order.digest()
+        if not pinned.exists():
+            return write_facts(pinned, _KIND, 1, {"order": mine}, private=True)
+        if read_facts(pinned, _KIND, 1, "start a new run, with another name")["order"] != mine:
+            raise PermissionError(
+                f"{self.name} began {self.order.run} with another run file: submit the same one, or start a new run"
+            )
+
+    def compare(self, transport: FlareTransport, tag: str, facts: Mapping[str, Any]) -> None:
+        """State a digest of facts, and refuse to go on if another party's is different."""
+        every = {"order": [self.order.text, self.order.run], "versions": _versions(), **facts}
+        mine = hashlib.sha256(json.dumps(every, sort_keys=True).encode()).digest()
+        transport.state(fact(self.order.run, self.me, tag, [np.frombuffer(mine, np.uint8)], disclosed=False))
+        for peer, name in enumerate(self.deploy.sites):
+            if peer == self.me:
+                continue
+            if [one.tobytes() for one in transport.learn(peer, tag, MEETING).values] != [mine]:
+                raise ValueError(
+                    f"{name} would run something else than {self.name}: all sites need the same version of sottovoce "
+                    "and JAX, the same run file and the same declared columns"
+                )
+
+
+def _versions() -> list[str]:
+    return [importlib.metadata.version(name) for name in ("sottovoce", "jax", "numpy")]
+
+
+def _require_columns(case: Case, deploy: DeployTable, trial: bool) -> None:
+    """Refuse a table split by columns that several sites cannot hold."""
+    columns.check(case)
+    asked = case.columns
+    assert asked is not None
+    declared = Declarations(case.data.columns)
+    wrong = {
+        "data.file is missing: a ready-made set has no ids to join by; give sites tables of their own": not (
+            case.data.file
+        ),
+        'data.id is missing: name the column of ids by which the sites join their rows, such as id = "customer"': (
+            case.data.id is None and not trial
+        ),
+        f"columns.holders must list the sites and their columns, in the order of deploy.sites ({_listed(deploy)})": (
+            list(asked.holders or ()) != deploy.sites
+        ),
+        "columns.active is missing: say which site holds the label": asked.active is None,
+        "columns.stages and columns.models are for one machine: remove them": max(asked.stages, asked.models) > 1,
+        'deploy.absent = "go on" is for parties with rows: with [columns] every party is needed': (
+            deploy.absent != "pause"
+        ),
+        'a range or list is "public" or "private": a federation over columns needs it declared': any(
+            column.source for column in declared.values()
+        ),
+        f"data.label ({case.data.label}) needs declared categories in [data.columns]": (
+            case.data.label not in declared or declared[str(case.data.label)].numeric
+        ),
+    }
+    for words, so in wrong.items():
+        if so:
+            raise ValueError(words)
+    columns.holders_of(asked, features_of(case))
+
+
+def features_of(case: Case) -> list[str]:
+    """Return the features of a run over columns: as listed, else all declared columns but the label.
+
+    >>> from sottovoce.experiments.schema import Data
+    >>> features_of(Case(data=Data(file="a.csv", label="y", columns={"age": {"range": [0, 9]}, "y": {}})))
+    ['age']
+    """
+    return case.data.features or [name for name in case.data.columns if name != case.data.label]
+
+
+def _listed(deploy: DeployTable) -> str:
+    return ", ".join(deploy.sites)

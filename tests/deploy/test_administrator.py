@@ -1,0 +1,138 @@
+"""What starts, watches and stops a federation, beside what FLARE does: fakes stand for its sessions."""
+
+import socket
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from sottovoce.deploy import federation
+from sottovoce.deploy.federation import Administrator, address, require_idle
+from sottovoce.deploy.order import Order
+from sottovoce.deploy.poc import submitted
+from tests.deploy import cases
+
+
+def test_a_kit_that_runs_already_is_not_started_again(kits):
+    """Two processes of one name would take each other's messages."""
+    require_idle(kits / "north")
+    script = "import time; time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", script, "app.client.client_train", "-m", str(kits / "north")])
+    try:
+        with pytest.raises(ValueError, match=f"north runs already, as process {other.pid}"):
+            require_idle(kits / "north")
+        require_idle(kits / "south")
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_port_in_use_is_named(kits, monkeypatch):
+    """FLARE would share it, and every second site would reach the other server."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(federation, "address", lambda kit: ("localhost", port))
+        with pytest.raises(ValueError, match=f"cannot open port {port}"):
+            require_idle(kits / "server", server=True)
+    require_idle(kits / "server", server=True)
+
+
+def test_each_kit_knows_the_server_and_others_are_no_kits(kits, tmp_path):
+    assert address(kits / "north") == address(kits / "server") == address(kits / "admin", ["admin"])
+    for wrong, roles in ((tmp_path, ["client"]), (kits / "north", ["admin"]), (kits / "admin", ["server", "client"])):
+        with pytest.raises(ValueError, match="is no kit of"):
+            address(wrong, roles)
+
+
+class Session:
+    """A server that was started at second 100."""
+
+    def __init__(self, *jobs, failures=0):
+        self.known, self.failures = jobs, failures
+
+    def list_jobs(self, detailed):
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("broken by the test")
+        return [{"name": name, "status": status, "submit_time": when} for name, status, when in self.known]
+
+    def get_system_info(self):
+        return SimpleNamespace(server_info=SimpleNamespace(start_time=100.0))
+
+    def close(self):
+        pass
+
+
+def with_session(monkeypatch, tmp_path, session, dead=(), **how):
+    answers = iter(dead)
+    monkeypatch.setattr(federation, "new_secure_session", lambda *given, **options: session)
+    monkeypatch.setattr(federation, "address", lambda kit, roles: ("localhost", 8002))
+    monkeypatch.setattr(federation, "unreached", lambda host, port: next(answers, ""))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    return Administrator(tmp_path, **how)
+
+
+def test_a_job_that_died_with_its_server_is_not_said_to_run(monkeypatch, tmp_path):
+    """FLARE says so: then no further run could be submitted."""
+    known = [("new", "RUNNING", 120.0), ("old", "RUNNING", 50.0), ("done", "FINISHED:COMPLETED", 20.0)]
+    admin = with_session(monkeypatch, tmp_path, Session(*known))
+    assert [(job["name"], job["status"]) for job in admin.jobs()] == [
+        ("done", "done"), ("old", "ended with the server"), ("new", "runs"),
+    ]  # fmt: skip
+    assert [job["name"] for job in admin.running()] == ["new"]
+
+
+def test_a_server_that_dies_while_it_is_asked_is_started_again(monkeypatch, tmp_path):
+    revived = []
+    admin = with_session(monkeypatch, tmp_path, Session(failures=2), meanwhile=lambda: revived.append(1))
+    assert admin.jobs() == []
+    assert len(revived) == 2
+
+
+def test_a_server_that_is_not_there_is_not_waited_for(monkeypatch, tmp_path):
+    """FLARE would try for a minute, in which nobody starts it again."""
+    revived, dead = [], ["nobody answers", "nobody answers"]
+    admin = with_session(monkeypatch, tmp_path, Session(), dead, meanwhile=lambda: revived.append(1))
+    assert admin.jobs() == []
+    assert len(revived) == 2
+
+
+class Watched:
+    """A federation whose jobs end at once, each in its own way."""
+
+    def __init__(self, *ends):
+        self.ends, self.submissions = ends, 0
+
+    def connected(self):
+        return cases.SITES
+
+    def server_since(self):
+        return 0.0
+
+    def submit(self, folder):
+        self.submissions += 1
+        return str(self.submissions - 1)
+
+    def status(self, number):
+        return self.ends[int(number)][0]
+
+    def where(self, number):
+        return self.ends[int(number)][1]
+
+    def without_jobs(self):
+        return set()
+
+
+def test_a_stop_is_not_undone_by_whoever_watches_but_a_lost_process_is_replaced(tmp_path):
+    order, lost = Order(cases.text(), "r"), ("FINISHED:ABORTED", {"north": {"state": "not reached"}})
+    goes_on = Watched(lost, ("FINISHED:COMPLETED", {}))
+    submitted(order, goes_on, tmp_path, lambda line: None)
+    assert goes_on.submissions == 2
+    stopped = Watched(("FINISHED:ABORTED", {"north": {"state": "stopped", "why": "an administrator stopped it"}}))
+    with pytest.raises(ValueError, match="r ended: an administrator stopped it"):
+        submitted(order, stopped, tmp_path, lambda line: None)
+    assert stopped.submissions == 1
