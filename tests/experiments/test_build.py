@@ -9,7 +9,8 @@ import pytest
 import sottovoce as sv
 from sottovoce.data import Levels
 from sottovoce.experiments import build
-from sottovoce.experiments.runfile import Data, MethodTable, NetworkTable, TaskTable
+from sottovoce.experiments.construct import construct
+from sottovoce.experiments.schema import Data, MethodTable, NetworkTable, TaskTable
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems.tasks import Shape
 from sottovoce.schedules import Constant, Decay, Ratio, Scaled, Schedule
@@ -43,7 +44,7 @@ LEAST = {"rate": 1, "step": 2, "sampling": "full", "release": {"clip": 1, "noise
 
 
 def make(**table):
-    return build.construct(Everything, {**LEAST, **table}, "[method]")
+    return construct(Everything, {**LEAST, **table}, "[method]")
 
 
 def test_every_kind_of_field():
@@ -86,7 +87,7 @@ def test_samplings_by_name(kind):
 
 
 def test_a_class_method_can_make_it():
-    assert build.construct(Everything.paper, {"sigma": 2}, "[method]").release == sv.Release(1.0, 2.0)
+    assert construct(Everything.paper, {"sigma": 2}, "[method]").release == sv.Release(1.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,13 @@ def test_networks(table, edges):
     assert len(build.network(NetworkTable(**table), 4).edges) == edges
 
 
+def test_equal_tasks_are_one_object_so_that_seeds_share_a_program() -> None:
+    shape = Shape((4,), classes=3, agents=2)
+    first, again, other = (build.task(TaskTable(name="softmax", penalty=p), shape) for p in (0.1, 0.1, 0.2))
+    assert first is again
+    assert first is not other
+
+
 def test_networks_must_fit_the_parties():
     assert build.network(None, 4).name == "complete graph of 4"
     with pytest.raises(ValueError, match=r"the network has 1 agents, but there are 4 parties"):
@@ -173,6 +181,20 @@ def test_data_options():
     parts, *_ = build.records(Data(name="digits", agents=3, limit=90, upper=0.2))
     assert isinstance(parts[0], Levels)
     assert len(parts[0].upper) == 6
+
+
+@pytest.mark.slow
+def test_levels_may_hold_the_same_records_and_draw_batches_of_their_own() -> None:
+    parts, *_ = build.records(Data(name="digits", agents=3, limit=90, upper="same"))
+    assert [len(part.upper) for part in parts] == [len(part.lower) for part in parts] == [30] * 3
+    assert sv.Population.of(parts).in_both_levels(0)  # a record pays for both
+    # After one step from 0, y is minus the mean number in the lower level's batch, and z the mean in the upper one's.
+    held = {"number": np.arange(30, dtype=np.float32)}
+    problem = sv.Bilevel(lambda x, y, r: y * r["number"], lambda x, y, r: y * r["number"], 0.0, 0.0)
+    method = sv.methods.LdpDsbo(0.1, 1.0, 1.0, *[sv.Release.open()] * 2, sv.FixedSize(2))
+    for part, one_batch in ((held, True), (sv.data.Levels(held, held), False)):
+        state = sv.run(problem, [part], method, steps=1).agents
+        assert (float(state.z[0]) == -float(state.y[0])) == one_batch
 
 
 def test_a_patient_is_not_in_both_training_and_test():

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from sottovoce.cli import app
 from sottovoce.data.parts import Part
-from sottovoce.experiments import execute
+from sottovoce.experiments import planned
 from sottovoce.experiments.choice import Judges, choose
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.privacy.gdp import gdp_mu
@@ -37,7 +37,7 @@ method.rate = 1e-8
 
 def test_a_trial_is_given_what_random_stopping_leaves_of_epsilon():
     """The noise of the method that is built, not the statement alone, must pay for six trials."""
-    made = execute.setups(RunFile.parse(FILE))["towards"]
+    made = planned.setups(RunFile.parse(FILE))["towards"]
     release = made.method.gradient  # a mean over 960 rows: one row moves a sum of clip / 960, six times
     rows = len(made.parts[0])
     assert (rows, len(made.judges)) == (960, 240)
@@ -100,7 +100,7 @@ class Stub:
 
 
 def test_the_variant_with_the_best_score_is_chosen_with_fresh_noise_in_each_trial():
-    built, seeds = execute.setups(RunFile.parse(FILE, ["select.metric='accuracy'"])), []
+    built, seeds = planned.setups(RunFile.parse(FILE, ["select.metric='accuracy'"])), []
     stubs = {name: Stub(built[name], right, seeds) for name, right in zip(built, (0.6, 0.9, 0.7), strict=True)}
     found = choose(stubs, 4.0, say=lambda line: None)
     assert found.name == "away"
@@ -159,11 +159,11 @@ def test_the_best_variant_is_stored_alone_with_what_the_choice_cost(tmp_path, mo
 )
 def test_what_cannot_be_chosen_among_is_refused_in_a_sentence(change, words):
     with pytest.raises(ValueError, match=re.escape(words)):
-        execute.plan(RunFile.parse(FILE, change))
+        planned.plan(RunFile.parse(FILE, change))
 
 
 def test_variants_must_share_the_budget_and_be_several():
     with pytest.raises(ValueError, match="share one budget"):
-        execute.plan(RunFile.parse(FILE + "privacy.epsilon = 1.0"))
+        planned.plan(RunFile.parse(FILE + "privacy.epsilon = 1.0"))
     with pytest.raises(ValueError, match="there is one"):
-        execute.plan(RunFile.parse(FILE.partition("[[variant]]")[0]))
+        planned.plan(RunFile.parse(FILE.partition("[[variant]]")[0]))

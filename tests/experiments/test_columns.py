@@ -8,8 +8,11 @@ import pytest
 import scipy.sparse as sp
 
 from sottovoce.experiments import reproduce
-from sottovoce.experiments.execute import execute, plan, setup
-from sottovoce.experiments.runfile import Case, RunFile
+from sottovoce.experiments.columns import apart, records
+from sottovoce.experiments.execute import execute
+from sottovoce.experiments.planned import plan, setup
+from sottovoce.experiments.runfile import RunFile
+from sottovoce.experiments.schema import Case
 from sottovoce.optimisers import Adam
 from sottovoce.privacy.labels import Fresh, Memoised, Open
 from sottovoce.reports import load, render
@@ -91,7 +94,8 @@ def test_stages_and_the_twin_side_by_side(tmp_path: Path) -> None:
     assert private.history["bytes up"][-1] == 2 * federated.history["bytes up"][-1]
     assert federated.history["loss"] == pytest.approx(twin.history["loss"], rel=1e-3)
     page = render(found)
-    assert "bytes up" in page
+    assert "sent by all, kB" in page
+    assert '<th scope="col">columns</th>' in page
     assert "features are not covered" in page
 
 
@@ -134,7 +138,7 @@ def test_what_does_not_go_together() -> None:
     with pytest.raises(ValueError, match=r"add \[columns\]"):
         setup(RunFile.parse(TINY.replace("[columns]\nparties = 2", "")).cases["Bambi"])
     rows = TINY.replace('name = "vertical-representation"\nhidden = [4]\nshift = 1\nline = 8', 'name = "softmax"')
-    with pytest.raises(ValueError, match="choose one of vertical-coefficients, vertical-representation"):
+    with pytest.raises(ValueError, match="choose one of vertical-coefficients, vertical-regressor, vertical-repr"):
         setup(RunFile.parse(rows).cases["Bambi"])
     with pytest.raises(ValueError, match=r"compare\.alone"):
         plan(RunFile.parse(TINY, ["compare.alone=true"]))
@@ -146,10 +150,31 @@ def test_what_does_not_go_together() -> None:
 @pytest.mark.slow
 @pytest.mark.data("20news")
 def test_all_columns_of_20_newsgroups_sparse_and_federated_equal_the_twin(tmp_path: Path) -> None:
-    file = RunFile.load(reproduce.find("bambi/20news"), sets=["run.steps=5"])
-    federated: Any = setup(file.cases["no privacy"])
+    small = ["run.steps=5", "method.inner_steps=20", "method.batch=500"]
+    file = RunFile.load(reproduce.find("bambi/news20"), sets=small)
+    federated: Any = setup(file.cases["problem 2, no privacy"])
     assert all(sp.issparse(block) for block in federated.held.columns.blocks)
     assert sum(block.shape[1] for block in federated.held.columns.blocks) == 130_107
     one, other = (made.run(0).history["accuracy"][-1] for made in (federated, federated.pooled()))
     assert one == pytest.approx(other, abs=0.005)
     assert one > 0.92
+
+
+def test_rows_for_a_search_come_from_both_levels() -> None:
+    held = records(_case("data.upper=0.1", "data.seed=1000"))
+    kept = apart(held, 0.2, 1000)
+    assert 0 < len(kept.columns.upper) < len(held.columns.upper)
+    assert not np.isin(kept.columns.upper, kept.columns.lower).any()
+    assert len(kept.columns.upper) + len(kept.columns.lower) + len(kept.test["label"]) == len(held.label)
+
+
+@pytest.mark.slow
+def test_training_metrics_are_those_of_true_labels_of_lower_rows() -> None:
+    made: Any = setup(_case("run.train=50"))
+    judged = made.judge(task := made.task(0))(task.problem.x0, task.problem.y0)
+    assert set(judged) == {"accuracy", "loss", "train accuracy", "train loss"}
+    rows = made.held.columns.lower
+    whole = {"blocks": [block[rows] for block in made.held.columns.blocks], "label": made.held.label[rows]}
+    made = setup(_case(f"run.train={len(rows)}"))
+    every, wanted = (judge(task.problem.x0, task.problem.y0) for judge in (made.judge(task), task.metrics(whole)))
+    assert float(every["train loss"]) == pytest.approx(float(wanted["loss"]))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.experiments import build, execute, own_table
+from sottovoce.experiments import build, own_table, planned
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.runtime.model_file import load
 
@@ -36,7 +36,7 @@ def folder(tmp_path, monkeypatch):
 def checked(text, sets=()):
     """Do what `sottovoce check` does up to the first step."""
     for case in RunFile.parse(text, sets).cases.values():
-        execute.setup(case)
+        planned.setup(case)
 
 
 def changed(old, new):
@@ -82,6 +82,8 @@ RUN_FILES = {  # what is written instead: the words that the error must have
     "a weight without bound": ("[data.columns]", 'weight = "weight"\n[data.columns]', ["'weight'", "largest"]),
     "a negative weight": ("[data.columns]", 'weight = "weight"\n[data.columns]\nweight = {range = [-1, 1]}',
                           ["'weight'", "from 0 or above"]),
+    "a label of one class": ("[0, 1]}", "[0]}", ["a.csv", "'death'", "one class only ('0')", "list all classes"]),
+    "too few rows": ("[data.columns]", "test = 0.9\n[data.columns]", ["a.csv has 6 rows", "at least 10"]),
     "everything held out": ("[data.columns]", "test = 1.0\n[data.columns]", ["test is 1", "between 0 and 1"]),
     "a test file that is not there": ("[data.columns]", 'test = "t.csv"\n[data.columns]', ["t.csv"]),
     "private without a price": ("[0, 120]", '"private"', ["'age'", "data.private = 0.1"]),

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import sottovoce as sv
 from sottovoce.cli import app
-from sottovoce.experiments import execute
+from sottovoce.experiments import planned
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.runtime.result import Result
 
@@ -85,15 +85,15 @@ def test_from_a_csv_to_a_report_a_model_and_predictions(folder):
 def test_groups_and_two_organisations_are_set_up_from_ones_own_table(folder):
     own = FILE.replace(FILE.split("\n")[2], 'method = "auto"').replace("run.steps = 20\n", "")
     robust = 'task.name = "robust-logistic"\n'
-    made = execute.setup(next(iter(RunFile.parse(robust + own).cases.values())))
+    made = planned.setup(next(iter(RunFile.parse(robust + own).cases.values())))
     assert made.problem.y0.shape == (2,)
     assert made.account.epsilon <= 4.0
     assert len(made.why) == 3
     auc = ('task.name = "auc"\n' + own).replace('party = "clinic"', 'share = "public"')
-    made = execute.setup(next(iter(RunFile.parse(auc).cases.values())))
+    made = planned.setup(next(iter(RunFile.parse(auc).cases.values())))
     assert any("share of class ill" in line for line in made.account.caveats)
     columns = own.replace('party = "clinic"', "") + "\n[columns.holders]\nbank = ['age']\nclub = ['sex']\n"
-    made = execute.setup(next(iter(RunFile.parse(columns, ["run.metric=accuracy"]).cases.values())))
+    made = planned.setup(next(iter(RunFile.parse(columns, ["run.metric=accuracy"]).cases.values())))
     assert [block.shape for block in made.data.columns.blocks] == [(480, 1), (480, 3)]
     assert made.account.epsilon == 4.0
     assert any("declared and taken as public" in line for line in made.account.caveats)
@@ -102,7 +102,7 @@ def test_groups_and_two_organisations_are_set_up_from_ones_own_table(folder):
 def test_a_model_of_two_organisations_travels(folder):
     columns = FILE.replace('party = "clinic"', "").replace(FILE.split("\n")[2], 'method = "auto"')
     case = RunFile.parse(columns + "\n[columns.holders]\nclub = ['sex']\nbank = ['age']\n", ["run.metric=accuracy"])
-    made = execute.setup(next(iter(case.cases.values())))
+    made = planned.setup(next(iter(case.cases.values())))
     rng = np.random.default_rng(0)
     y = [{"weights": rng.normal(size=(width, 1)), "bias": rng.normal(size=1)} for width in (3, 1)]
     result = Result(made.problem.x0, y, (), {}, made.account, True, False, made.problem.predict)
@@ -136,7 +136,7 @@ def test_a_weight_bounds_what_a_record_moves(folder):
         held = [f"{line},{weight if number == 7 else 4}" for number, line in enumerate(lines[1:])]
         held[7] = f"90,F,{label},north,{weight}"
         (folder / "patients.csv").write_text("\n".join([f"{lines[0]},w", *held]))
-        made = execute.setup(next(iter(RunFile.load(folder / "mine.toml", noiseless).cases.values())))
+        made = planned.setup(next(iter(RunFile.load(folder / "mine.toml", noiseless).cases.values())))
         x = made.run(0).x
         return np.append(x["weights"], x["bias"])
 
@@ -161,4 +161,4 @@ def test_checks_draw_nothing_that_is_to_be_bought(folder, monkeypatch):
     assert [said(command, "mine.toml") for command in ("check", "account")] == told
     assert "nothing is drawn before a run: range of age" in told[0]
     with pytest.raises(BaseException, match="counts were drawn"):
-        execute.plan(RunFile.load(folder / "mine.toml"))
+        planned.plan(RunFile.load(folder / "mine.toml"))

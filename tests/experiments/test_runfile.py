@@ -3,7 +3,7 @@
 import tomllib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.experiments import build, columns, reproduce
@@ -64,18 +64,18 @@ def test_variants_change_parts_and_keep_the_rest(tiny):
 def test_sets_win_over_variants_and_quick_over_the_file(tiny):
     text = tiny + '[quick]\nrun.steps = 2\n[[variant]]\nname = "long"\nrun.steps = 9\n'
     assert RunFile.parse(text).cases["long"].run.steps == 9
-    assert RunFile.parse(text, quick=True).cases["long"].run.steps == 2
-    assert RunFile.parse(text, ["run.steps=3"], quick=True).cases["long"].run.steps == 3
+    assert RunFile.parse(text, scale="quick").cases["long"].run.steps == 2
+    assert RunFile.parse(text, ["run.steps=3"], scale="quick").cases["long"].run.steps == 3
     assert RunFile.parse(text, ["title=mine"]).title == "mine"
 
 
 def test_a_wrong_table_in_quick_is_named(tiny):
     with pytest.raises(ValueError, match="no table 'runs'; did you mean 'run'"):
-        RunFile.parse(tiny + "[quick]\nruns.steps = 2\n", quick=True)
+        RunFile.parse(tiny + "[quick]\nruns.steps = 2\n", scale="quick")
 
 
 def test_the_text_kept_gives_the_same_cases_again(tiny):
-    made = RunFile.parse(tiny + "[quick]\nrun.steps = 2\n", ["network.kind=star", "run.seeds=[1, 2]"], quick=True)
+    made = RunFile.parse(tiny + "[quick]\nrun.steps = 2\n", ["network.kind=star", "run.seeds=[1, 2]"], scale="quick")
     again = RunFile.parse(made.text)
     assert again.cases == made.cases
     assert again.cases["DpSgd"].network.kind == "star"
@@ -102,11 +102,13 @@ _values = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=5), st.dictionaries(st.text(max_size=5), _values, max_size=4), max_size=3))
 def test_written_toml_reads_back(document):
     assert tomllib.loads(dump(document)) == document
 
 
+@settings(max_examples=40)
 @given(
     st.dictionaries(
         st.text(max_size=5),

@@ -4,33 +4,24 @@ The keys that a table may have are the parameters of what it names, so a new met
 here. Example: ``[network]`` with ``kind = "ring"`` and ``weight = 0.3`` becomes ``networks.ring(n, weight=0.3)``.
 """
 
-import dataclasses
-import inspect
-import re
-import types
-import typing
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, reduce
-from operator import or_
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-import optax
-from pydantic import TypeAdapter, ValidationError
 
 from sottovoce import data as datasets
 from sottovoce import methods, networks
-from sottovoce.data import Part, synthetic
+from sottovoce.data import Part, catalogue, synthetic
 from sottovoce.data.parts import Records
 from sottovoce.experiments import own_table
-from sottovoce.experiments.runfile import Case, Data, MethodTable, NetworkTable, TaskTable
-from sottovoce.methods.base import alternatives
+from sottovoce.experiments.construct import construct
+from sottovoce.experiments.schema import Case, Data, MethodTable, NetworkTable, TaskTable
 from sottovoce.naming import unknown
-from sottovoce.privacy.release import Release
 from sottovoce.problems import tasks
-from sottovoce.schedules import Schedule, schedule
 from sottovoce.tuning.auto import Plan, auto
 
 _CLASSES = {"mnist": 10, "fashion-mnist": 10, "cifar10": 10, "digits": 10, "20news": 20}  # all others have two
@@ -38,9 +29,10 @@ _TABLES_OF_RECORDS: dict[str, Callable[..., Records]] = {
     "logistic": synthetic.logistic,
     "patients": synthetic.patients,
 }
-_BUILDERS = {
-    builder.__name__.replace("_", "-"): builder
-    for builder in (
+GENERATORS = (*_TABLES_OF_RECORDS, "heterogeneous")  # data that are made from a seed
+_BUILDERS: dict[str, Callable[..., networks.Network]] = {
+    make.__name__.replace("_", "-"): make
+    for make in (
         networks.ring,
         networks.regular,
         networks.erdos_renyi,
@@ -60,7 +52,7 @@ def data_names() -> list[str]:
     >>> "digits" in data_names(), "patients" in data_names()
     (True, True)
     """
-    return sorted({*datasets.names(), *_TABLES_OF_RECORDS, "heterogeneous"})
+    return sorted({*datasets.names(), *GENERATORS})
 
 
 @lru_cache(maxsize=2)
@@ -100,6 +92,27 @@ def _own(table: str, stamps: str, draws: bool) -> tuple[datasets.DeclaredTable, 
     return own_table.load(Data.model_validate_json(table), draws)
 
 
+def source(table: Data) -> str:
+    """Say where the records of [data] come from.
+
+    >>> source(Data(name="digits"))
+    'Data: digits, which comes with scikit-learn or this package.'
+    """
+    if table.file is not None:
+        tested = f", tested on {table.test}" if isinstance(table.test, str) else ""
+        return (
+            f"Data: your own file {table.file}{tested}, label {table.label}. No digest of it is kept, because that "
+            "would confirm a guess of its rows."
+        )
+    files = catalogue.SOURCES[table.name].files if table.name in catalogue.SOURCES else ()
+    if files:
+        listed = "; ".join(f"{file.folder_url}{file.name}, SHA-256 {file.sha256}" for file in files)
+        return f"Data: {table.name}, from the official files {listed}."
+    if table.name in catalogue.MADE or table.name in catalogue.SOURCES:
+        return f"Data: {table.name}, which comes with scikit-learn or this package."
+    return f"Data: {table.name}, synthetic: made by this package from the seed {table.seed}, no real record is in it."
+
+
 def check_data(table: Data) -> None:
     """Refuse data that have an unknown name, or keys that do not go together; nothing is read.
 
@@ -129,6 +142,8 @@ def _load(table: Data) -> tuple[list[Any], Records, int]:
         seed=table.seed,
         unit=table.unit,
     )
+    if table.unit is not None:
+        parts = [replace(part, facts=replace(part.facts, unit=table.unit)) for part in parts]
     return _finished(table, parts), test, classes
 
 
@@ -138,6 +153,15 @@ def whole(table: Data) -> tuple[Records, Records, int]:
     >>> len(whole(Data(name="digits", positive=[0], limit=100))[0]["label"])
     100
     """
+    same = table if table.name in GENERATORS else table.model_copy(update={"seed": 0})  # seeds share a public set
+    used = {"name", "seed", "limit", "positive", *table.options}
+    train, test, classes = _whole(same.model_dump_json(include=used, exclude_unset=True))
+    return dict(train), test, classes
+
+
+@lru_cache(maxsize=2)
+def _whole(content: str) -> tuple[Records, Records, int]:
+    table = Data.model_validate_json(content)
     assert table.name is not None
     classes = _CLASSES.get(table.name, 2)
     if table.name in _TABLES_OF_RECORDS:
@@ -189,6 +213,8 @@ def _finished(table: Data, parts: list[Part]) -> list[Any]:
     shared["party"] = np.empty(len(shared["label"]), np.int32)
     for number, part in enumerate(parts):
         shared["party"][part.rows] = number
+    if table.upper == "same":
+        return [datasets.Levels(part, part) for part in parts]
     return parts if table.upper is None else datasets.levels(parts, table.upper, table.seed)
 
 
@@ -212,11 +238,18 @@ def task_table(table: TaskTable | None, shape: tasks.Shape) -> TaskTable:
 
 
 def task(table: TaskTable, shape: tasks.Shape) -> tasks.Task:
-    """Build the ready-made task.
+    """Build the ready-made task; equal tables give the same object, so that their runs share traces and programs.
 
     >>> task(TaskTable(name="softmax", penalty=0.1), tasks.Shape((4,), classes=3, agents=2)).problem.variables
     ('x',)
     """
+    return _task(table.model_dump_json(), shape)
+
+
+@lru_cache(maxsize=8)
+def _task(content: str, shape: tasks.Shape) -> tasks.Task:
+    """Build a task once per content: runs of one problem share their compiled program."""
+    table = TaskTable.model_validate_json(content)
     return construct(tasks.get(table.name), table.options, "[task]", {"shape": shape})
 
 
@@ -228,29 +261,21 @@ def network(table: NetworkTable | None, agents: int) -> networks.Network:
     """
     if table is None:
         return networks.complete(agents) if agents > 1 else networks.single()
-    kind = table.kind.replace("_", "-")
-    if kind not in _BUILDERS:
-        raise ValueError(unknown("network", table.kind, _BUILDERS))
-    made = construct(_BUILDERS[kind], table.options, "[network]", {"n": agents})
+    made = construct(builder(table.kind), table.options, "[network]", {"n": agents})
     if made.size != agents:
         raise ValueError(f"the network has {made.size} agents, but there are {agents} parties: they must agree")
     return made
 
 
-def different_networks(cases: Iterable[Case], parties: int = 1) -> list[networks.Network]:
-    """Build every network that some cases use, each once; `parties` is their number in one's own tables.
+def builder(kind: str) -> Callable[..., networks.Network]:
+    """Return the function that builds a kind of network.
 
-    >>> table = {"data": {"name": "digits", "agents": 5}, "task": {"name": "softmax"}, "network": {"kind": "ring"},
-    ...          "method": {"name": "DpSgd"}, "run": {"steps": 1}}
-    >>> [network.name for network in different_networks([Case.model_validate(table)] * 2)]
-    ['ring of 5']
+    >>> builder("erdos-renyi").__name__
+    'erdos_renyi'
     """
-    made = (
-        network(case.network, case.data.agents if case.data.file is None else parties)
-        for case in cases
-        if case.columns is None
-    )
-    return list(dict.fromkeys(made))
+    if (name := kind.replace("_", "-")) not in _BUILDERS:
+        raise ValueError(unknown("network", kind, _BUILDERS))
+    return _BUILDERS[name]
 
 
 def method(table: MethodTable, calibrated: bool = False) -> methods.Method:
@@ -289,105 +314,3 @@ def chosen(case: Case, problem: Any, parts: list[Any], network: networks.Network
         steps=case.run.steps,
         **by_hand,
     )
-
-
-def construct(
-    make: Callable[..., Any],
-    table: Mapping[str, Any],
-    where: str,
-    given: Mapping[str, Any] | None = None,
-    calibrated: bool = False,
-) -> Any:
-    """Call `make` with a table's values, converted to what its parameters are annotated with.
-
-    `given` are values from elsewhere, which the table may not set. Values that `make` has no parameter for are dropped.
-
-    >>> from sottovoce.methods import DpSgd
-    >>> table = {"rate": 0.1, "gradient": {"clip": 1.0, "noise": 0.5}, "sampling": {"kind": "poisson", "bach": 5}}
-    >>> construct(DpSgd, table, "[method]")
-    Traceback (most recent call last):
-    ...
-    ValueError: there is no key of [method].sampling 'bach'; did you mean 'batch'? (batch...)
-    """
-    parameters = inspect.signature(make).parameters
-    hints = typing.get_type_hints(make)
-    kept = {key: value for key, value in (given or {}).items() if key in parameters}
-    free = [key for key in parameters if key not in kept]
-    for key in table:
-        if key not in free:
-            raise ValueError(unknown(f"key of {where}", key, free))
-    missing = [key for key in free if key not in table and parameters[key].default is inspect.Parameter.empty]
-    if calibrated and make is Release and missing == ["noise"]:
-        table, missing = {**table, "noise": table["clip"]}, []
-    if missing:
-        hint = ", or set privacy.epsilon, from which it is computed" if make is Release and missing == ["noise"] else ""
-        raise ValueError(f"{where} lacks {', '.join(missing)}: add it{hint}")
-    values = {key: _convert(value, hints.get(key, Any), f"{where}.{key}", calibrated) for key, value in table.items()}
-    return make(**kept, **values)
-
-
-def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
-    """Convert a TOML value to a parameter of type `hint`."""
-    choices = alternatives(hint)
-    kinds = {_kebab(kind.__name__): kind for choice in choices for kind in _concrete(choice)}
-    if isinstance(value, dict) and kinds:
-        return _from_table(value, kinds, where, calibrated)
-    if isinstance(value, str) and value in kinds:
-        return construct(kinds[value], {}, where, calibrated=calibrated)
-    if Schedule in choices and isinstance(value, (int, float, list)):
-        return schedule(tuple(value) if isinstance(value, list) else value)
-    coded = (types.NoneType, optax.GradientTransformation)  # types that have no TOML value
-    plain = tuple(choice for choice in choices if not _concrete(choice) and choice not in coded)
-    if not plain:
-        raise ValueError(f"{where} is {value!r}: write a table such as {_example(next(iter(kinds.values())))}")
-    words = isinstance(value, bool) and bool not in plain and Any not in plain
-    words |= isinstance(value, str) and set(plain) <= {int, float}
-    if words:  # pydantic would take them for the number that they spell
-        raise ValueError(f"{where} is {value!r}: input should be a number")
-    try:
-        return TypeAdapter(reduce(or_, plain)).validate_python(value)
-    except ValidationError as error:
-        message = error.errors()[0]["msg"]
-        raise ValueError(f"{where} is {value!r}: {message[0].lower()}{message[1:]}") from None
-
-
-def _from_table(table: dict[str, Any], kinds: dict[str, type], where: str, calibrated: bool) -> Any:
-    """Build one of several dataclasses: the one that `kind` names, or the one that these keys fit."""
-    options = dict(table)
-    if "kind" in table and len(kinds) > 1:
-        kind = str(options.pop("kind"))
-        if kind not in kinds:
-            raise ValueError(unknown(f"kind of {where}", kind, kinds))
-        return construct(kinds[kind], options, where, calibrated=calibrated)
-    fitting = [kind for kind in kinds.values() if _fits(kind, table)] or list(kinds.values())
-    if len(fitting) > 1:
-        shapes = "; ".join(_example(kind) for kind in kinds.values())
-        raise ValueError(
-            f"{where} has keys {sorted(table)}: write one of {shapes}, or name its kind ({', '.join(kinds)})"
-        )
-    return construct(fitting[0], options, where, calibrated=calibrated)
-
-
-def _fits(kind: type, table: Mapping[str, Any]) -> bool:
-    parameters = inspect.signature(kind).parameters
-    required = {key for key, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
-    return required <= set(table) <= set(parameters)
-
-
-def _concrete(choice: Any) -> list[type]:
-    """Return the public dataclasses among a type and its subclasses."""
-    if not isinstance(choice, type) or choice.__module__ == "builtins":
-        return []
-    children: list[type] = choice.__subclasses__()
-    family = [choice, *(kind for child in children for kind in _concrete(child))]
-    made = [kind for kind in family if dataclasses.is_dataclass(kind) and not inspect.isabstract(kind)]
-    return [kind for kind in made if not kind.__name__.startswith("_")]
-
-
-def _example(kind: type) -> str:
-    keys = [f"{key} = ..." for key in inspect.signature(kind).parameters]
-    return "{" + ", ".join(keys) + "}"
-
-
-def _kebab(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()

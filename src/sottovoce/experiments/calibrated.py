@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sottovoce.experiments.execute import Setup
+from sottovoce.experiments.setup import Setup
 from sottovoce.experiments.toml import TomlTable, dump
 from sottovoce.privacy.release import Release
 from sottovoce.schedules import Scaled

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from sottovoce.data.parts import Part
-from sottovoce.experiments.runfile import Case, Privacy
+from sottovoce.experiments.schema import Case, Privacy
 from sottovoce.privacy.gdp import gdp_epsilon, gdp_mu
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.selection import PoissonTrials, epsilon_of, mu_for
@@ -181,6 +181,7 @@ def stated(trial: PrivacyReport, case: Case, judges: Judges) -> PrivacyReport:
         accountant="random stopping (Papernot and Steinke 2022)",
         events=(*trial.events, words),
         attack=(),
+        spent=(),
     )
 
 

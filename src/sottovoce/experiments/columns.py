@@ -1,7 +1,7 @@
 """Execute run files with [columns]: a table is split by columns, and its labels are read through their gate only."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,20 +12,22 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce import accounting
-from sottovoce.data import DeclaredTable
 from sottovoce.data.columns import Columns, split_columns, unit_rows
 from sottovoce.data.parts import Records
 from sottovoce.experiments import build
-from sottovoce.experiments.runfile import AUTO, Case, ColumnsTable, Data, TaskTable
-from sottovoce.experiments.setup import Setup
+from sottovoce.experiments.construct import construct
+from sottovoce.experiments.schema import AUTO, Case, ColumnsTable, Data, TaskTable
+from sottovoce.experiments.setup import Setup, both
 from sottovoce.methods.bambi import Bambi
 from sottovoce.naming import unknown
 from sottovoce.privacy.labels import Labels, Memoised, Open
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems import tasks
+from sottovoce.problems.tasks.base import Evaluate
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime import model_file
+from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.runtime.staged_labels import Staged, run_in_stages
@@ -71,6 +73,7 @@ class ColumnsSetup(Setup):
     held: Held
     method: Bambi
     why: tuple[str, ...] = ()
+    share: bool = False  # whether runs with other numbers share its compiled program
 
     @property
     def asked(self) -> ColumnsTable:
@@ -109,12 +112,30 @@ class ColumnsSetup(Setup):
         return accounting.account(self.method, self.data, problem=self.problem, steps=self.steps, delta=self.delta)
 
     def _table(self, seed: int) -> Table:
-        return Table(self.held.columns, Labels(self.held.label, self.held.classes, seed=seed))
+        active = None if self.asked.active is None else list(self.held.holders or ()).index(self.asked.active)
+        return Table(self.held.columns, Labels(self.held.label, self.held.classes, seed=seed), active)
 
     def task(self, seed: int) -> tasks.Task:
         """Build the task; a task that takes a seed gets this one."""
         given = {"shape": self.held.shape, "seed": seed}
-        return build.construct(tasks.get(self.asked_task.name), self.asked_task.options, "[task]", given)
+        return construct(tasks.get(self.asked_task.name), self.asked_task.options, "[task]", given)
+
+    def metrics(self) -> list[str]:
+        """Return the names of what a run measures."""
+        task = self.task(0)
+        assert isinstance(task.problem, Vertical)
+        named = jax.eval_shape(self.judge(task), task.problem.x0, task.problem.y0)
+        return [*named, "bytes up", "bytes down"]
+
+    def judge(self, task: tasks.Task) -> Evaluate:
+        """Return metrics on test records and, if wanted, on some training records with their true labels."""
+        on_test = task.metrics(self.held.test)
+        if (count := self.case.run.train) is None:
+            return on_test
+        columns = self.held.columns
+        rows = np.unique(columns.lower[np.linspace(0, len(columns.lower) - 1, count).astype(int)])
+        some = {"blocks": [block[rows] for block in columns.blocks], "label": self.held.label[rows]}
+        return both(on_test, task.metrics(some))
 
     def alone(self) -> "ColumnsSetup":
         """Refuse: no party can train alone, because only one has the labels."""
@@ -133,10 +154,11 @@ class ColumnsSetup(Setup):
             "steps": self.steps,
             "seed": seed,
             "every": how.every,
-            "evaluate": made[0].metrics(self.held.test),
+            "evaluate": self.judge(made[0]),
             "delta": self.delta,
             "out": out,
             "resume": resume,
+            "performance": Performance(share=self.share),
         }
         table = self._table(seed)
         if not staged:
@@ -158,8 +180,23 @@ class ColumnsSetup(Setup):
             model_file.save(result, out / model_file.NAME, table=table, holders=self.held.holders)
 
 
-def setup(case: Case) -> ColumnsSetup:
-    """Build a case with [columns]; nothing is run.
+def records(case: Case) -> Held:
+    """Return the records of a case with [columns]."""
+    assert case.columns is not None
+    return _records(case.data, case.columns.model_dump_json(exclude={"stages", "models"}))
+
+
+def apart(held: Held, share: float, seed: int) -> Held:
+    """Return the table with a share of its rows in the place of the test rows; nothing is trained on them."""
+    order = np.random.default_rng([seed, 1]).permutation(len(held.label))  # not the order that makes the levels
+    count = max(1, round(share * len(order)))
+    out, rest = np.sort(order[:count]), np.sort(order[count:])
+    test = {"blocks": [block[out] for block in held.columns.blocks], "label": held.label[out]}
+    return replace(held, columns=held.columns.only(rest), test=test)
+
+
+def setup(case: Case, held: Held | None = None) -> ColumnsSetup:
+    """Build a case with [columns]; nothing is run. `held` takes the place of its [data].
 
     >>> case = Case.model_validate({
     ...     "data": {"name": "digits"}, "columns": {"parties": 2}, "task": {"name": "vertical-representation"},
@@ -169,20 +206,15 @@ def setup(case: Case) -> ColumnsSetup:
     >>> setup(case).account.epsilon
     1.0
     """
-    build.check_data(case.data)
-    _check(case)
-    assert case.columns is not None
-    split = case.columns.model_dump_json(exclude={"stages", "models"})
-    held = _records(case.data, split)
+    check(case)
+    held = records(case) if held is None else held
     made = _chosen(case, held) if case.method.name == AUTO else ColumnsSetup(case, held, _method(case))
+    made = replace(made, share=case.run.redraw)  # seeds that draw their own start then have one program
     if not isinstance(made.task(0).problem, Vertical):
         fitting = ", ".join(name for name in tasks.available if name.startswith("vertical-"))
         raise ValueError(f"the task {made.asked_task.name!r} is not for parties with columns: choose one of {fitting}")
     if (wanted := case.run.metric) is not None:
-        task = made.task(0)
-        assert isinstance(task.problem, Vertical)
-        named = jax.eval_shape(task.metrics(made.held.test), task.problem.x0, task.problem.y0)
-        build.check_metric(wanted, [*named, "bytes up", "bytes down"])
+        build.check_metric(wanted, made.metrics())
     if case.privacy.budget is not None and made.account.epsilon > case.privacy.budget:
         raise ValueError(
             f"the run would spend epsilon {made.account.epsilon:g}, more than privacy.budget {case.privacy.budget:g}"
@@ -212,12 +244,18 @@ def averaged(found: Staged, test: Mapping[str, Any]) -> Result:
 
     x, y = [member.x for member in found.members], [member.y for member in found.members]
     told = {name: np.asarray(values) for name, values in history.items()}
-    return Result(x, y, found.members, told, found.privacy, found.privacy.private, False, predict)
+    runs = [run.about for members in found.stages for run in members if run.about is not None]
+    counted = ("sent", "received", "messages")
+    summed: dict[str, Any] = {name: tuple(map(sum, zip(*(getattr(run, name) for run in runs)))) for name in counted}
+    about = replace(runs[-1], **summed, batches=sum(run.batches for run in runs)) if runs else None
+    return Result(x, y, found.members, told, found.privacy, found.privacy.private, False, predict, about)
 
 
-def _check(case: Case) -> None:
+def check(case: Case) -> None:
+    """Refuse what does not go with [columns]; nothing is read."""
+    build.check_data(case.data)
     useless = [f"data.{key}" for key in _OF_ROWS if key in case.data.model_fields_set]
-    useless += [f"run.{key}" for key in ("chunk", "devices", "train") if key in case.run.model_fields_set]
+    useless += [f"run.{key}" for key in ("chunk", "devices") if key in case.run.model_fields_set]
     useless += ["network"] * (case.network is not None) + ["privacy.adjacency"] * (case.privacy.adjacency is not None)
     if useless:
         raise ValueError(f"{', '.join(useless)} has no effect with [columns] (a table split by columns): remove it")
@@ -226,6 +264,11 @@ def _check(case: Case) -> None:
     asked = case.columns
     if asked is not None and case.data.file is None and asked.holders is not None:
         raise ValueError("columns.holders is for your own table (data.file): set columns.parties instead")
+    if asked is not None and asked.active is not None and asked.active not in (asked.holders or ()):
+        known = list(asked.holders) if asked.holders else ["list them in [columns.holders]"]
+        raise ValueError("columns.active: " + unknown("holder", asked.active, known))
+    if case.data.id is not None and case.data.id in (case.data.label, *case.data.columns):
+        raise ValueError(f"data.id is {case.data.id!r}, which is declared too: an id is no feature, remove its line")
     if asked is not None and case.data.file is not None:
         for key in ("test", "log", "unit", *(["parties"] * (asked.holders is not None))):
             if key in asked.model_fields_set:
@@ -250,11 +293,11 @@ def _method(case: Case, given: Mapping[str, Any] | None = None) -> Bambi:
     if "labels" in options:
         if wanted.epsilon is not None or not wanted.enabled:
             raise ValueError("method.labels and [privacy] both say how labels are hidden: leave one of them out")
-        return build.construct(Bambi, options, "[method]", given)
+        return construct(Bambi, options, "[method]", given)
     if wanted.enabled and wanted.epsilon is None:
         raise ValueError("nothing says how labels are hidden: set privacy.epsilon, or privacy.enabled = false")
     gate = Open() if wanted.epsilon is None or not wanted.enabled else Memoised(wanted.epsilon)
-    return build.construct(Bambi, options, "[method]", {**(given or {}), "labels": gate})
+    return construct(Bambi, options, "[method]", {**(given or {}), "labels": gate})
 
 
 def _records(table: Data, split: str) -> Held:
@@ -265,33 +308,44 @@ def _records(table: Data, split: str) -> Held:
     if test is None or train.target.numeric:
         what = "data.test = 0" if test is None else f"the label {train.label!r}, a number,"
         raise ValueError(f"{what} does not go with [columns]: hold some rows out, and declare the label's categories")
-    holders = _holders(asked, train)
-    columns = Columns([np.nan_to_num(block) for block in train.blocks(holders)], facts=train.facts)
-    columns = columns if table.upper is None else columns.levels(table.upper, table.seed)
+    holders = holders_of(asked, train.columns)
+    columns = Columns(
+        [np.nan_to_num(block) for block in train.blocks(holders)], facts=train.facts, names=tuple(holders)
+    )
+    columns = with_levels(columns, table)
     own = {"blocks": test.blocks(holders), "label": test.records["label"]}
     return Held(columns, train.records["label"], len(train.classes), own, holders)
 
 
-def _holders(asked: ColumnsTable, train: DeclaredTable) -> dict[str, list[str]]:
-    """Return who holds which columns: as declared, else in equal numbers."""
+def holders_of(asked: ColumnsTable, features: Collection[str]) -> dict[str, list[str]]:
+    """Return who holds which features: as declared, else in equal numbers.
+
+    >>> holders_of(ColumnsTable(parties=2), ["age", "sex", "income"])
+    {'0': ['age', 'sex'], '1': ['income']}
+    """
     if asked.holders is None:
-        if asked.parties > len(train.columns):
-            raise ValueError(
-                f"columns.parties is {asked.parties}, but there are {len(train.columns)} features: lower it"
-            )
-        each = np.array_split(list(train.columns), asked.parties)
+        if asked.parties > len(features):
+            raise ValueError(f"columns.parties is {asked.parties}, but there are {len(features)} features: lower it")
+        each = np.array_split(list(features), asked.parties)
         return {str(number): own.tolist() for number, own in enumerate(each)}
     held = [name for own in asked.holders.values() for name in own]
     for name in held:
-        if name not in train.columns:
-            raise ValueError("columns.holders: " + unknown("declared feature", name, train.columns))
+        if name not in features:
+            raise ValueError("columns.holders: " + unknown("declared feature", name, list(features)))
         if held.count(name) > 1:
             raise ValueError(f"columns.holders: {name!r} is listed twice: a column has one holder")
-    if left := [name for name in train.columns if name not in held]:
+    if left := [name for name in features if name not in held]:
         raise ValueError(f"columns.holders: nobody holds {', '.join(left)}: give each to a holder, or drop it")
     if empty := [holder for holder, own in asked.holders.items() if not own]:
         raise ValueError(f"columns.holders: {empty[0]} holds no column: give it one, or remove it")
     return asked.holders
+
+
+def with_levels(columns: Columns, table: Data) -> Columns:
+    """Return the columns with the levels that [data] asks for."""
+    if table.upper == "same":
+        raise ValueError('data.upper = "same" is for parties with rows: give the upper level\'s share, such as 0.2')
+    return columns if table.upper is None else columns.levels(table.upper, table.seed)
 
 
 @lru_cache(maxsize=2)
@@ -303,8 +357,7 @@ def _held(data: str, columns: str) -> Held:
         train, test = _held_out([train, test], split.test, table.seed)
     blocks, own = (_blocks(records["features"], split) for records in (train, test))
     held = Columns(blocks)
-    held = held if table.upper is None else held.levels(table.upper, table.seed)
-    return Held(held, train["label"], classes, {"blocks": own, "label": test["label"]})
+    return Held(with_levels(held, table), train["label"], classes, {"blocks": own, "label": test["label"]})
 
 
 def _held_out(both: list[Records], share: float, seed: int) -> list[Records]:

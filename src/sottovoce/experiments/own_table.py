@@ -6,11 +6,13 @@ from typing import Any
 
 from sottovoce import data as datasets
 from sottovoce.data import DeclaredTable
-from sottovoce.experiments.runfile import Data
+from sottovoce.data.declared import FEWEST
+from sottovoce.experiments.schema import Data
 from sottovoce.naming import unknown
 from sottovoce.privacy.noisy_counts import NoisyCounts
 
-_OF_TABLES = ("label", "features", "party", "weight", "columns", "test", "private", "share")  # keys that need `file`
+# Keys that need `file`:
+_OF_TABLES = ("label", "features", "party", "weight", "id", "columns", "test", "private", "share")
 _OF_SETS = ("limit", "positive")
 _SPLIT = ("agents", "by", "skew", "alpha", "sizes")  # keys that distribute rows: `party` does it instead
 
@@ -61,10 +63,11 @@ def load(table: Data, draws: bool = True) -> tuple[DeclaredTable, DeclaredTable 
         declared = {**made.columns, made.label: made.target}
         test = datasets.table(Path(table.test), made.label, list(made.columns), columns=declared).readable()
         words = f"figures are measured on rows of {test.source}, without noise: the statement does not cover these rows"
-        return _told(made, words), test if len(test) else None
+        return _told(_enough(made), words), test if len(test) else None
     if table.test == 0:
-        return made, None
+        return _enough(made), None
     train, test = made.hold_out(table.test, table.seed)
+    _enough(train)
     words = "figures are measured on held-out rows, without noise: the statement does not cover these rows"
     return _told(train, words), test if len(test) else None
 
@@ -75,6 +78,14 @@ def parts(table: Data, made: DeclaredTable) -> list[Any]:
         return made.parts()
     agents = table.agents if "agents" in table.model_fields_set else 1
     return made.parts(agents, table.by, table.seed, skew=table.skew, alpha=table.alpha, sizes=table.sizes)
+
+
+def _enough(train: DeclaredTable) -> DeclaredTable:
+    if len(train) < FEWEST:
+        raise ValueError(
+            f"{train.source} has {len(train)} rows to train on: at least {FEWEST} are needed to hide one among them"
+        )
+    return train
 
 
 def _told(made: DeclaredTable, words: str) -> DeclaredTable:

@@ -1,6 +1,8 @@
 """Describe an experiment in one TOML file, the run file.
 
     title = "Softmax regression on ten agents"
+    about = "Figure 2."     # of a paper's experiment: what it is, and differs
+    takes = {full = "9 h, needs a GPU", reduced = "6 minutes"}   # in words
 
     [data]
     name = "digits"         # a data set, or a generator (sottovoce list);
@@ -10,7 +12,8 @@
     skew = 0.5              # for label; alpha for dirichlet, sizes for sizes
     seed = 0
     limit = 1000            # use only the first 1000 training records
-    upper = 0.2             # two levels: the upper one's share of records
+    upper = 0.2             # two levels: the upper one's share of records;
+                            # "same": both hold all, each with its own batch
     unit = "patient_id"     # column of privacy units; default: a record
     positive = [0, 1, 2]    # two classes: these labels are 1, others 0
     image = true            # other keys: options of the set or generator
@@ -33,6 +36,7 @@
     steps = 300
     every = 30
     seeds = [0, 1, 2]
+    redraw = true           # a seed draws split, start and graph too
     chunk = 1024            # records treated at once: bounds the memory
     devices = 1
     metric = "accuracy"     # the one that pictures show first
@@ -64,6 +68,8 @@
     features = ["age"]      # default: all declared columns
     party = "hospital"      # the column that says who holds a row
     unit = "patient"        # the column that says whose row it is
+    id = "patient"          # with [columns]: names a row; deployed sites
+                            # join their rows by it
     weight = "w"            # a column of weights
     test = 0.2              # share of rows to test on, or a file; 0: none
     private = 0.1           # epsilon for what is declared "private"
@@ -78,11 +84,25 @@
     [columns.holders]       # who holds which columns of your own table
     bank = ["income"]
     clinic = ["age", "sex"]
-
+                            # [columns] active = "clinic": has the labels
     [select]                # choose one variant by a private score; then
     metric = "accuracy"     # privacy.epsilon pays for that too. Or auroc
     validation = 0.2        # share of the private rows for scores
     trials = 6              # on average; default: twice the variants
+
+    [search]                # settings of every variant, not charged: for
+    trials = 8              # public data sets. As many for each variant
+    seeds = [1000]          # none of run.seeds
+    validation = 0.2        # share of training records, for scores only
+    metric = "accuracy"
+
+    [search.ranges]         # log-uniform; whole between whole numbers
+    "method.rate" = [0.03, 3.0]                # first: the file's value
+    "method.rate_x, method.rate_y" = [1, 8]    # one draw for both
+    "task.hidden" = {choices = [[32], [64]]}   # a variant may have its
+                            # own search.ranges; {}: nothing is searched
+                            # search.like = "5 agents" in a column: take
+                            # what was chosen in that column
 
     [deploy]                # across organisations: sottovoce deploy --help
     sites = ["a", "b"]      # one party each, in the network's order
@@ -90,199 +110,47 @@
     deadline = 600          # seconds that a silent party is waited for
     absent = "pause"        # then stop and wait to be resumed, or "go on"
 
+    [[column]]              # any number; each variant is run in each
+    name = "5 agents"       # column, and is then called "..., 5 agents"
+    data.agents = 5
+
     [[variant]]             # any number; each changes some of the above
     name = "epsilon 4"
     privacy.epsilon = 4.0
 
-    [quick]                 # what --quick changes
+    [reduced]               # what --reduced changes: a smaller version
+    run.steps = 100         # with the same seeds and trials; a variant
+                            # may have its own, [variant.reduced]
+
+    [quick]                 # what --quick changes after [reduced]
     run.steps = 30
 
     [[printed]]             # a paper's figures, shown beside ours
     what = "DP-SGD, test accuracy"
     value = 0.93
     epsilon = 1.0
-    source = "TomlTable 2"
+    source = "Table 2"
 
-Tables are merged key by key; a table whose `name` or `kind` changes is replaced as a whole.
+Tables are merged key by key; a table whose `name` or `kind` changes is replaced as a whole, and so is `search.ranges`.
 """
 
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
-from pydantic_core import PydanticCustomError
-
+from sottovoce.experiments.schema import AUTO, Case, SearchTable, Takes, checked
 from sottovoce.experiments.toml import TomlTable, changes, dump, merge, parse_sets, read
 from sottovoce.naming import unknown
 from sottovoce.reports.comparison import PaperFigure
 
-
-def _a_number(value: Any) -> Any:
-    """Refuse true, false and text where a number belongs: pydantic would take them for 1, 0 and what they spell."""
-    if isinstance(value, bool | str):
-        raise PydanticCustomError("number", "input should be a number")
-    return value
-
-
-Number = Annotated[float, BeforeValidator(_a_number)]
-Whole = Annotated[int, BeforeValidator(_a_number)]
-Positive = Annotated[Number, Field(gt=0)]
-Count = Annotated[Whole, Field(ge=1, le=10**9)]
-Yes = Annotated[bool, Field(strict=True)]
-M = TypeVar("M", bound=BaseModel)
-AUTO = "auto"  # the method that is chosen from public facts
-
-
-class _Closed(BaseModel):
-    """A table whose keys are all known here."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Open(BaseModel):
-    """A table with keys that are known here, and options of the thing that it names."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
-
-    @property
-    def options(self) -> TomlTable:
-        """The options: keys that are not known here."""
-        return dict(self.model_extra or {})
-
-
-class Data(_Open):
-    """Which records, and how they are distributed to parties: a data set by its name, or one's own table in a file."""
-
-    name: str | None = None
-    file: str | None = None
-    label: str | None = None
-    features: list[str] | None = None
-    party: str | None = None
-    weight: str | None = None
-    columns: dict[str, TomlTable] = {}
-    test: float | str = 0.2
-    private: Positive | None = None
-    share: Literal["public", "private"] | None = None
-    agents: Annotated[Count, Field(le=10**6)] = 10
-    by: Literal["iid", "label", "dirichlet", "sizes"] = "iid"
-    skew: Number = 0.5
-    alpha: Number = 0.5
-    sizes: list[Count] | None = None
-    seed: Annotated[Whole, Field(ge=0)] = 0
-    unit: str | None = None
-    upper: Number | None = None
-    limit: Count | None = None
-    positive: list[Whole] | None = None
-
-
-class TaskTable(_Open):
-    """A ready-made task and its parameters."""
-
-    name: str
-
-
-class NetworkTable(_Open):
-    """A builder and its parameters."""
-
-    kind: str
-
-
-class MethodTable(_Open):
-    """A method and its fields."""
-
-    name: str
-
-
-class Run(_Closed):
-    """The number of steps, how often to evaluate, and the seeds."""
-
-    steps: Count | None = None  # `auto` chooses it
-    every: Count | None = None
-    seeds: Annotated[list[Whole], Field(min_length=1)] = [0]
-    chunk: Count = 1024
-    devices: Count = 1
-    metric: str | None = None
-    train: Count | None = None
-
-
-class Privacy(_Closed):
-    """What is to be guaranteed."""
-
-    epsilon: Positive | None = None
-    delta: Annotated[Number, Field(ge=0, lt=1)] = 1e-5
-    adjacency: Literal["zero-out", "replace-one"] | None = None
-    budget: Positive | None = None
-    enabled: Yes = True
-
-
-class ColumnsTable(_Closed):
-    """How a table is split by columns, and how its labels are drawn."""
-
-    parties: Count = 4
-    stages: Count = 1
-    models: Count = 1
-    test: Annotated[Number, Field(gt=0, lt=1)] | None = None
-    log: Yes = False
-    unit: Yes = False
-    holders: dict[str, list[str]] | None = None
-
-
-class Compare(_Closed):
-    """Which comparisons to run in addition."""
-
-    alone: Yes = False
-    pooled: Yes = False
-
-
-class SelectTable(_Closed):
-    """How one variant is chosen by a private score."""
-
-    metric: Literal["accuracy", "auroc"] = "accuracy"
-    validation: Annotated[Number, Field(gt=0, lt=1)] = 0.2
-    trials: Annotated[Number, Field(ge=1, le=10**6)] | None = None
-
-
-class DeployTable(_Closed):
-    """Which sites take part in a federation, and how they wait for each other."""
-
-    sites: Annotated[list[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")]], Field(min_length=1)]
-    noise: Literal["exact", "simulated"] = "exact"
-    deadline: Positive = 600.0
-    absent: Literal["pause", "go on"] = "pause"
-
-    @field_validator("sites")
-    @classmethod
-    def _different(cls, sites: list[str]) -> list[str]:
-        if len({site.lower() for site in sites}) < len(sites) or "server" in sites:
-            raise PydanticCustomError("sites", "give each site a name of its own, and none the name server")
-        return sites
-
-
-class Case(_Closed):
-    """One complete configuration."""
-
-    data: Data
-    task: TaskTable | None = None
-    network: NetworkTable | None = None
-    columns: ColumnsTable | None = None
-    method: MethodTable = MethodTable(name=AUTO)
-    run: Run = Run()
-    privacy: Privacy = Privacy()
-    compare: Compare = Compare()
-    select: SelectTable | None = None
-    deploy: DeployTable | None = None
-
-    @field_validator("method", mode="before")
-    @classmethod
-    def _by_name(cls, given: Any) -> Any:
-        return {"name": given} if isinstance(given, str) else given
-
-
+Scale = Literal["full", "reduced", "quick"]
 _TABLES = tuple(Case.model_fields)
-_BESIDES = ("title", "variant", "quick", "printed")
+_SHRINKS: dict[Scale, tuple[str, ...]] = {"full": (), "reduced": ("reduced",), "quick": ("reduced", "quick")}
+_BESIDES = ("title", "about", "takes", "column", "variant", "reduced", "quick", "printed")
+_NO_TIMES = Takes()
+_OF_VARIANTS = (*_TABLES, "name", "reduced", "quick")
 
 
 @dataclass(frozen=True)
@@ -295,10 +163,12 @@ class RunFile:
     text: str
     source: str = "the run file"  # its name in errors
     replaced: tuple[str, ...] = ()  # what --set changed, in words
+    about: str = ""
+    takes: Takes = _NO_TIMES
 
     @classmethod
-    def load(cls, path: str | Path, sets: Sequence[str] = (), quick: bool = False) -> "RunFile":
-        """Read a file; `sets` are ``key=value`` lines that override everything, `quick` applies its [quick] table."""
+    def load(cls, path: str | Path, sets: Sequence[str] = (), scale: Scale = "full") -> "RunFile":
+        """Read a file; `sets` are ``key=value`` lines that override all else, `scale` applies [reduced] and [quick]."""
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"there is no run file {path}: give the path of a .toml file, or see `sottovoce list`")
@@ -311,7 +181,7 @@ class RunFile:
                 f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8"
             ) from None
         try:
-            made = cls.parse(text, sets, quick, default_title=path.stem, folder=path.parent)
+            made = cls.parse(text, sets, scale, default_title=path.stem, folder=path.parent)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         return replace(made, source=str(path))
@@ -321,7 +191,7 @@ class RunFile:
         cls,
         text: str,
         sets: Sequence[str] = (),
-        quick: bool = False,
+        scale: Scale = "full",
         default_title: str = "experiment",
         folder: Path = Path(),
     ) -> "RunFile":
@@ -344,32 +214,78 @@ class RunFile:
             document = read(text)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"this is not TOML: {error}") from error
-        at_quick = document.pop("quick", {})
-        if not isinstance(at_quick, dict):
-            raise ValueError(f"quick is {at_quick!r}: write a table, [quick]")
+        shrunk = _shrunk(document, "the file", scale)
+        if scale == "reduced" and not shrunk:
+            raise ValueError("this file has no [reduced]: leave --reduced out, or take --quick")
         wanted = parse_sets(sets)
-        overrides = merge(at_quick if quick else {}, wanted)
+        overrides = merge(shrunk, wanted)
         replaced = changes(document, wanted)
         for names, known in ((document, (*_TABLES, *_BESIDES)), (overrides, (*_TABLES, "title"))):
             for name in names:
                 if name not in known:
                     raise ValueError(unknown("table", name, known))
-        variants = _tables(document.pop("variant", []), "variant")
-        if overrides:
+        variants = _named(document, "variant")
+        variants = _in_columns(variants, _named(document, "column"))
+        each = [_shrunk(variant, "a variant", scale) for variant in variants]
+        if overrides or any(each):
             document = merge(document, overrides)
-            own = {name: table for name, table in overrides.items() if name in _TABLES}
-            variants = [merge(variant, own) for variant in variants]
+            own, last = ({name: table for name, table in some.items() if name in _TABLES} for some in (shrunk, wanted))
+            variants = [merge(merge(merge(variant, own), of_it), last) for variant, of_it in zip(variants, each)]
             text = dump({**document, **({"variant": variants} if variants else {})})
         base = {name: table for name, table in document.items() if name in _TABLES}
         return cls(
             title=str(document.get("title", default_title)),
             cases=_cases(base, variants, folder),
             printed=tuple(
-                _checked(PaperFigure, entry, "[[printed]]") for entry in _tables(document.get("printed", []), "printed")
+                checked(PaperFigure, entry, "[[printed]]") for entry in _tables(document.get("printed", []), "printed")
             ),
             text=text,
             replaced=tuple(replaced),
+            about=str(document.get("about", "")),
+            takes=checked(Takes, document.get("takes", {}), "takes"),
         )
+
+
+def _named(document: TomlTable, kind: str) -> list[TomlTable]:
+    """Take the tables [[variant]] or [[column]] out of a document."""
+    tables = _tables(document.pop(kind, []), kind)
+    for table in tables:
+        for key in table:
+            if key not in _OF_VARIANTS:
+                raise ValueError(unknown(f"key of [[{kind}]]", key, _OF_VARIANTS))
+    return tables
+
+
+def _in_columns(variants: list[TomlTable], columns: list[TomlTable]) -> list[TomlTable]:
+    """Return each variant in each column: ``DP-SGD`` in ``epsilon 1`` is the variant ``DP-SGD, epsilon 1``."""
+    if not columns:
+        return variants
+    if not variants or not all("name" in table for table in (*variants, *columns)):
+        raise ValueError("[[column]] needs [[variant]], and each of both a name: the rows and heads of a table")
+    return [_in_column(variant, column) for variant in variants for column in columns]
+
+
+def _in_column(variant: TomlTable, column: TomlTable) -> TomlTable:
+    """Return a variant in a column; ``search.like`` of a column names another column, for the variant that it is in."""
+    merged = merge(variant, column)
+    if like := column.get("search", {}).get("like"):
+        merged = merge(merged, {"search": {"like": f"{variant['name']}, {like}", "ranges": {}}})
+    return {**merged, "name": f"{variant['name']}, {column['name']}"}
+
+
+def _shrunk(tables: TomlTable, where: str, scale: Scale) -> TomlTable:
+    """Take [reduced] and [quick] out of tables, and return what they change at this scale."""
+    found: TomlTable = {}
+    for name in _SHRINKS["quick"]:
+        change = tables.pop(name, {})
+        if not isinstance(change, dict):
+            raise ValueError(f"{name} is {change!r}: write a table, [{name}]")
+        for table, key in (("run", "seeds"), ("search", "trials")) if name == "reduced" else ():
+            if key in change.get(table, {}):
+                raise ValueError(f"[reduced] of {where} changes {table}.{key}: shrink sizes and steps, never those")
+        if name in _SHRINKS[scale]:
+            found = merge(found, change)
+    return found
 
 
 def _cases(base: TomlTable, variants: list[TomlTable], folder: Path) -> dict[str, Case]:
@@ -378,20 +294,39 @@ def _cases(base: TomlTable, variants: list[TomlTable], folder: Path) -> dict[str
         return {case.method.name: case}
     cases: dict[str, Case] = {}
     for number, variant in enumerate(variants):
-        for key in variant:
-            if key not in (*_TABLES, "name"):
-                raise ValueError(unknown("key of [[variant]]", key, (*_TABLES, "name")))
         name = str(variant.get("name", f"variant {number + 1}"))
         if name in cases:
             raise ValueError(f"two variants are called {name!r}: give each [[variant]] its own name")
         cases[name] = _case(merge(base, {key: value for key, value in variant.items() if key != "name"}), folder)
+    for name, case in cases.items():
+        if case.search is not None and case.search.like is not None and case.search.like not in cases:
+            raise ValueError(f"search.like of {name}: " + unknown("variant", case.search.like, list(cases)))
+    protocols = {_protocol(case.search) for case in cases.values()}
+    if len(protocols) > 1:
+        raise ValueError(
+            "[search] differs between variants: set trials, seeds, validation and metric once, because every contender "
+            "has the same chance; only search.ranges may differ"
+        )
     return cases
+
+
+def _protocol(search: SearchTable | None) -> str:
+    return "" if search is None else search.model_dump_json(exclude={"ranges", "like"})
 
 
 def _tables(value: Any, name: str) -> list[TomlTable]:
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise ValueError(f"{name} is {value!r:.80}: write tables, [[{name}]]")
     return value
+
+
+def _require_known(method: Any) -> None:
+    """Refuse a misspelt method before a table is missed that only that name asks for: `auto` needs no [run]."""
+    from sottovoce import methods  # JAX takes a second to load
+
+    name = method.get("name") if isinstance(method, dict) else method
+    if isinstance(name, str) and name.partition(".")[0] not in {*methods.available, AUTO}:
+        raise ValueError(unknown("method", name, [*methods.available, AUTO]))
 
 
 def _case(tables: TomlTable, folder: Path) -> Case:
@@ -403,39 +338,19 @@ def _case(tables: TomlTable, folder: Path) -> Case:
     needed = ["data", *(["task", "method"] if named else []), *([] if chosen else ["run"])]
     missing = [f"[{name}]" for name in needed if name not in tables]
     if missing:
+        _require_known(method)
         raise ValueError(f"the run file lacks {', '.join(missing)}: `sottovoce run --help` shows a whole one")
-    case = _checked(Case, tables, "")
+    case = checked(Case, tables, "")
     if case.run.steps is None and not chosen:
         raise ValueError("run.steps is missing: `sottovoce run --help` shows a whole file")
+    if case.search is not None and (both := set(case.search.seeds) & set(case.run.seeds)):
+        raise ValueError(f"search.seeds and run.seeds share {sorted(both)}: search with seeds that are not reported")
     if case.data.file is None:
         return case
+    if case.search is not None or case.run.redraw:
+        key = "[search]" if case.search is not None else "run.redraw"
+        raise ValueError(f"{key} is for public data sets (data.name): it reads private rows and is not charged; "
+                         "[select] chooses among variants and pays for it")  # fmt: skip
     test = case.data.test
     paths = {"file": str(folder / case.data.file), "test": str(folder / test) if isinstance(test, str) else test}
     return case.model_copy(update={"data": case.data.model_copy(update=paths)})
-
-
-def _checked(model: type[M], table: Any, where: str) -> M:
-    """Build a model from a table; errors are reported with the names of the file."""
-    try:
-        return model.model_validate(table)
-    except ValidationError as error:
-        raise ValueError("\n".join(_in_words(model, problem, where) for problem in error.errors())) from None
-
-
-def _in_words(model: type[BaseModel], problem: Any, where: str) -> str:
-    place = [str(part) for part in problem["loc"]]
-    table = where or f"[{place[0]}]"
-    if problem["type"] == "extra_forbidden":
-        owner = model if where else model.model_fields[place[0]].annotation
-        known = _fields(owner)
-        return unknown(f"key of {table}", place[-1], known)
-    key = ".".join(place if not where else [where, *place])
-    if problem["type"] == "missing":
-        return f"{key} is missing: `sottovoce run --help` shows a whole file"
-    return f"{key} is {problem['input']!r:.80}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
-
-
-def _fields(annotation: Any) -> list[str]:
-    """Return the keys of a table's model; an optional table is a union of its model and None."""
-    models = [annotation, *getattr(annotation, "__args__", ())]
-    return next(list(model.model_fields) for model in models if hasattr(model, "model_fields"))

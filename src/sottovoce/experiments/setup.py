@@ -1,13 +1,16 @@
 """A case of a run file with everything built: what the doors `account`, `run` and `audit` take."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sottovoce.experiments.runfile import Case
+from sottovoce.experiments.schema import Case
 from sottovoce.methods import Method
 from sottovoce.networks import Network
 from sottovoce.privacy.report import PrivacyReport
+from sottovoce.problems.tasks.base import Evaluate
+from sottovoce.reports.comparison import TRAIN
 from sottovoce.runtime.result import Result
 
 
@@ -54,6 +57,10 @@ class Setup(ABC):
         """The privacy statement, computed without running."""
 
     @abstractmethod
+    def metrics(self) -> list[str]:
+        """Return the names of what a run measures."""
+
+    @abstractmethod
     def alone(self) -> "Setup":
         """Return the setup in which each party trains alone."""
 
@@ -64,3 +71,18 @@ class Setup(ABC):
     @abstractmethod
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""
+
+
+def both(on_test: Evaluate, on_train: Evaluate) -> Evaluate:
+    """Return metrics of test records and, under names of their own, of training records, the loss first.
+
+    >>> both(lambda x: {"loss": x}, lambda x: {"accuracy": 1, "loss": 2 * x})(3)
+    {'loss': 3, 'train loss': 6, 'train accuracy': 1}
+    """
+
+    def evaluate(*variables: Any) -> Mapping[str, Any]:
+        own = on_train(*variables)
+        named = {TRAIN + name: own[name] for name in sorted(own, key=lambda name: name != "loss")}
+        return {**on_test(*variables), **named}
+
+    return evaluate

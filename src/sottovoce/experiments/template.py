@@ -54,6 +54,7 @@ def template(path: Path, label: str | None = None, party: str | None = None, sam
         "",
         "# One line per column. Write what is publicly known; columns without a line are not used.",
         '# Numbers: {range = [0, 120]}. Classes: {categories = ["F", "M"]}. See: sottovoce run --help',
+        "# Amounts that differ by orders of magnitude (money): {range = [100, 100000], log = true}",
         "# Never read a range off your rows here: that is a statistic of private rows.",
         "[data.columns]",
     ]
@@ -78,14 +79,18 @@ def _line(frame: Frame, name: str, role: str | None, sample: bool) -> str:
 def _inferred(frame: Frame, name: str) -> str | None:
     """Return the declaration that fits a public sample; None for texts with many values."""
     texts = texts_of(frame[name])
-    held = texts[~is_missing(texts)]
-    distinct = np.unique(held)
-    numbers = read_numbers(held, -np.inf, np.inf).values
+    there = ~is_missing(texts)
+    held, distinct = texts[there], np.unique(texts[there])
+    numbers = read_numbers(frame.numbers(name)[there], -np.inf, np.inf).values
     if len(held) and not np.isnan(numbers).any():
         low, high = float(numbers.min()), float(numbers.max())
         if len(distinct) > _WHOLE or low == high:
             missing = ', missing = "flag"' if len(held) < len(texts) else ""
             return f"{{range = [{low:g}, {high if high > low else low + 1:g}]{missing}}}"
+    days = read_numbers(held, -np.inf, np.inf, dates=True).values
+    if len(distinct) > 1 and np.isnan(numbers).any() and not np.isnan(days).any():
+        first, last = (np.datetime64(int(day), "D") for day in (days.min(), days.max()))
+        return f"{{range = [{first}, {last}]}}"
     return f"{{categories = {_toml(distinct.tolist())}}}" if 0 < len(distinct) <= _MOST else None
 
 

@@ -18,13 +18,15 @@ _TOO_DEEP = f"tables or lists are nested more than {_DEEPEST} deep: `sottovoce r
 def merge(base: TomlTable, change: TomlTable) -> TomlTable:
     """Apply `change` to `base`, table by table; a table whose `name` or `kind` changes is replaced as a whole.
 
+    `ranges`, what a search draws, is replaced too: a variant with another method has other ranges.
+
     >>> merge({"a": {"x": 1, "y": 2}, "b": {"kind": "ring", "weight": 0.3}}, {"a": {"y": 3}, "b": {"kind": "star"}})
     {'a': {'x': 1, 'y': 3}, 'b': {'kind': 'star'}}
     """
     merged = dict(base)
     for key, value in change.items():
         old = merged.get(key)
-        if isinstance(old, dict) and isinstance(value, dict) and not _renamed(old, value):
+        if isinstance(old, dict) and isinstance(value, dict) and key != "ranges" and not _renamed(old, value):
             merged[key] = merge(old, value)
         else:
             merged[key] = value
