@@ -8,6 +8,7 @@ A folder that `sottovoce run --out mine` wrote becomes a page with:
 """
 
 from sottovoce.reports.comparison import Comparison, Outcome, PaperFigure, Row, load
-from sottovoce.reports.page import findings, render, write_report
+from sottovoce.reports.page import render, write_report
+from sottovoce.reports.words import findings
 
 __all__ = ["Comparison", "Outcome", "PaperFigure", "Row", "findings", "load", "render", "write_report"]

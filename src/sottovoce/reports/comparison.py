@@ -1,12 +1,13 @@
-"""Collect the figures of an experiment's runs: means over seeds, worst agents, and what was guaranteed.
+"""Collect the figures of an experiment's runs: means over seeds, worst parties, and what was guaranteed.
 
 A `Comparison` has one `Row` per configuration, and a `Row` has one `Outcome` per seed.
 """
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,8 @@ from pydantic import BaseModel, ConfigDict
 
 from sottovoce.files import read_facts, write_atomically, write_facts
 from sottovoce.privacy.report import PrivacyReport, rounded_up
+from sottovoce.runtime.about import About
+from sottovoce.runtime.model_file import NAME as MODEL
 from sottovoce.runtime.result import RESULT
 
 Kind = Literal["together", "alone", "pooled"]
@@ -50,6 +53,8 @@ class Outcome:
     history: dict[str, np.ndarray]
     privacy: PrivacyReport
     releasable: bool
+    about: About | None = None
+    card: Path | None = None  # the model's card, if there is one
 
     @classmethod
     def load(cls, folder: Path) -> "Outcome":
@@ -57,7 +62,39 @@ class Outcome:
         path = folder / "result.json"
         stored = read_facts(path, *RESULT, _AGAIN)
         history = {name: np.asarray(values) for name, values in stored["history"].items()}
-        return cls(history, PrivacyReport.from_dict(stored.get("privacy"), path), stored["releasable"])
+        told = stored.get("about")
+        card = (folder / MODEL).with_suffix(".md")
+        return cls(
+            history,
+            PrivacyReport.from_dict(stored.get("privacy"), path),
+            stored["releasable"],
+            None if told is None else About.from_dict(told, path),
+            card if card.is_file() else None,
+        )
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the agents' state is not finite at the end."""
+        return not finite(self.history)
+
+    def values(self, metric: str, kind: Kind = "together") -> np.ndarray:
+        """Return the metric over time: of the agents' average, or the mean over agents that train alone."""
+        return self.history[f"{metric}/agents"].mean(axis=1) if kind == "alone" else self.history[metric]
+
+    def worst(self, metric: str) -> float | None:
+        """Return the worst agent's figure at the end; None where only averages are known."""
+        if f"{metric}/agents" not in self.history:
+            return None
+        return float((np.max if lower_is_better(metric) else np.min)(self.history[f"{metric}/agents"][-1]))
+
+
+def finite(history: Mapping[str, Any]) -> bool:
+    """Say whether a run ended with finite states: a private state is not looked at on the way, so such a run goes on.
+
+    >>> finite({"consensus": [0.0, 0.1]}), finite({"consensus": [0.0, float("nan")]})
+    (True, False)
+    """
+    return "consensus" not in history or bool(np.isfinite(history["consensus"][-1]))
 
 
 @dataclass(frozen=True)
@@ -72,6 +109,7 @@ class Row:
     kind: Kind
     runs: tuple[Outcome, ...]
     metric: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what a search chose, by dotted keys
 
     @property
     def family(self) -> str:
@@ -80,8 +118,28 @@ class Row:
 
     @property
     def privacy(self) -> PrivacyReport:
-        """The statement, the same for all seeds."""
-        return self.runs[0].privacy
+        """The statement of the seed that pays most; where seeds redraw the split, sizes and epsilon may differ."""
+        return max((run.privacy for run in self.runs), key=lambda privacy: privacy.epsilon)
+
+    @property
+    def about(self) -> About:
+        """The facts of the first run; without any where none were stored."""
+        return self.runs[0].about or About(date="", versions={})
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The names of the parties."""
+        return self.about.parties or self.privacy.parties
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What the parties are called in words: "party 0" where a party has a number only."""
+        return tuple(f"party {name}" if name.isdigit() else name for name in self.parties)
+
+    @property
+    def releasable(self) -> bool:
+        """Whether the results of all seeds may leave."""
+        return all(run.releasable for run in self.runs)
 
     @property
     def metrics(self) -> list[str]:
@@ -95,9 +153,7 @@ class Row:
 
     def values(self, metric: str) -> np.ndarray:
         """Return the metric over time, one row per seed."""
-        if self.kind == "alone":
-            return np.stack([run.history[f"{metric}/agents"].mean(axis=1) for run in self.runs])
-        return np.stack([run.history[metric] for run in self.runs])
+        return np.stack([run.values(metric, self.kind) for run in self.runs])
 
     def final(self, metric: str) -> tuple[float, float]:
         """Return mean and standard deviation over the seeds at the end (the deviation of one seed is NaN)."""
@@ -105,11 +161,10 @@ class Row:
         return float(last.mean()), float(last.std(ddof=1)) if len(last) > 1 else math.nan
 
     def worst(self, metric: str) -> float | None:
-        """Return the worst agent's figure at the end, averaged over the seeds; None where only averages are known."""
+        """Return the worst party's figure at the end, averaged over the seeds; None where only averages are known."""
         if f"{metric}/agents" not in self.runs[0].history:
             return None
-        pick = np.max if lower_is_better(metric) else np.min
-        return float(np.mean([pick(run.history[f"{metric}/agents"][-1]) for run in self.runs]))
+        return float(np.mean([run.worst(metric) for run in self.runs]))
 
 
 @dataclass(frozen=True)
@@ -121,6 +176,15 @@ class Comparison:
     printed: tuple[PaperFigure, ...] = ()
     text: str = ""
     chosen: str = ""  # with [select]: what was chosen, among what, and what that cost
+    sources: tuple[str, ...] = ()  # where the data come from, in words
+
+    @property
+    def main(self) -> Row:
+        """The row that the first screen speaks of: the first private one at the epsilon that most rows share."""
+        together = [row for row in self.rows if row.kind == "together"] or list(self.rows)
+        private = [row for row in together if row.privacy.private]
+        epsilon = shared_epsilon(private)
+        return next((row for row in private if upward(row.privacy.epsilon) == epsilon), together[0])
 
     @property
     def metric(self) -> str | None:
@@ -136,19 +200,34 @@ class Comparison:
         names = dict.fromkeys(name for row in self.rows for name in row.metrics)
         return sorted(names, key=lambda name: (name != self.metric, list(names).index(name)))
 
+    @property
+    def sense(self) -> str | None:
+        """In which sense all epsilons are meant, in words; None if rows differ, or if nothing is guaranteed."""
+        private = [row.privacy for row in self.rows if row.privacy.private]
+        said = {
+            f"at delta {one.delta:g}, per {one.unit}, {one.adjacency} adjacency, {one.design} design" for one in private
+        }
+        return said.pop() if len(said) == 1 else None
+
     def table(self, brief: bool = False) -> tuple[list[str], list[list[str]]]:
         """Return the heads and cells of the main table; a brief one fits a terminal."""
-        metrics = self.metrics[:1] if brief else self.metrics
+        shown = [name for name in self.metrics if name == self.metric or not name.startswith("bytes")]
+        metrics = shown[:1] if brief else shown
         columns: dict[str, Callable[[Row], str]] = {"": lambda row: row.name}
-        for metric in metrics:
+        paid: dict[str, Callable[[Row], str]] = {"epsilon": lambda row: upward(row.privacy.epsilon)}
+        worst: dict[str, Callable[[Row], str]] = {}
+        for metric in metrics[:1]:
             columns[metric] = partial(_mean, metric)
-            if metric == self.metric:
-                columns["worst agent"] = partial(_worst, metric)
-        columns["epsilon"] = lambda row: upward(row.privacy.epsilon)
-        columns["adjacency"] = lambda row: row.privacy.adjacency if row.privacy.private else ""
+            if any(row.worst(metric) is not None for row in self.rows if metric in row.metrics):
+                worst["worst party"] = partial(_worst, metric)
+        columns |= worst | paid if brief else paid | worst  # a phone shows three columns of the whole table
+        columns |= {metric: partial(_mean, metric) for metric in metrics[1:]}
+        if not brief or self.sense is None:
+            columns["adjacency"] = lambda row: row.privacy.adjacency if row.privacy.private else ""
         if not brief:
             columns["delta"] = lambda row: f"{row.privacy.delta:g}" if row.privacy.private else "-"
-        columns["design"] = lambda row: row.privacy.design
+        if not brief or self.sense is None:
+            columns["design"] = lambda row: row.privacy.design
         if any(row.privacy.published is not None for row in self.rows):
             columns["published"] = lambda row: upward(row.privacy.published)
         columns["seconds"] = lambda row: f"{row.seconds:.1f}"
@@ -164,9 +243,34 @@ def _worst(metric: str, row: Row) -> str:
     return "-" if worst is None else f"{worst:#.4g}"
 
 
-def load(folder: str | Path) -> Comparison:
-    """Load the comparison in a folder: one that `sottovoce run` wrote, one run, or several runs side by side."""
-    folder = Path(folder)
+def shared_epsilon(rows: Sequence[Row]) -> str | None:
+    """Return the epsilon that most private rows share, the middle one of several, as it is written."""
+    shared = Counter(upward(row.privacy.epsilon) for row in rows if row.privacy.private)
+    common = [epsilon for epsilon, count in shared.items() if count == max(shared.values())]
+    return sorted(common, key=float)[len(common) // 2] if common else None
+
+
+def load(*folders: str | Path) -> Comparison:
+    """Load what is in a folder: an experiment that `sottovoce run` wrote, one run, or several runs side by side.
+
+    Several folders become one comparison, in which each row is named after its folder.
+    """
+    if not folders:
+        raise ValueError("give at least one folder that `sottovoce run --out` wrote")
+    if len(folders) == 1:
+        return _load_folder(Path(folders[0]))
+    parts = {Path(folder): _load_folder(Path(folder)) for folder in folders}
+    names = {folder: folder.resolve().name for folder in parts}
+    if len(set(names.values())) < len(folders):
+        raise ValueError(f"{', '.join(map(str, folders))}: two folders have the same name, or one is given twice")
+    rows = (replace(row, name=f"{names[folder]}: {row.name}") for folder, part in parts.items() for row in part.rows)
+    text = "\n".join(f"# {names[folder]}\n{part.text}" for folder, part in parts.items() if part.text)
+    chosen = "; ".join(f"{names[folder]}: {part.chosen}" for folder, part in parts.items() if part.chosen)
+    printed = tuple(dict.fromkeys(entry for part in parts.values() for entry in part.printed))
+    return Comparison(f"Comparison of {', '.join(names.values())}", tuple(rows), printed, text, chosen)
+
+
+def _load_folder(folder: Path) -> Comparison:
     if (folder / "comparison.json").exists():
         return _load_comparison(folder)
     runs = (
@@ -180,13 +284,19 @@ def load(folder: str | Path) -> Comparison:
     return Comparison(folder.resolve().name, tuple(rows))
 
 
+def planned_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of an experiment as `save_plan` wrote them, with those that no run of is finished."""
+    return read_facts(folder / "comparison.json", *_EXPERIMENT, _AGAIN)["rows"]
+
+
 def _load_comparison(folder: Path) -> Comparison:
     facts = read_facts(folder / "comparison.json", *_EXPERIMENT, _AGAIN)
     rows = []
     for entry in facts["rows"]:
         done = [folder / run for run in entry["runs"] if (folder / run / "result.json").exists()]
-        if done:
-            rows.append(Row(entry["name"], entry["kind"], tuple(map(Outcome.load, done)), entry["metric"]))
+        runs = tuple(run for run in map(Outcome.load, done) if not run.diverged)
+        if runs:
+            rows.append(Row(entry["name"], entry["kind"], runs, entry["metric"], entry.get("settings", {})))
     if not rows:
         raise ValueError(f"no run in {folder} is finished: continue with `sottovoce run ... --resume`")
     printed = tuple(PaperFigure.model_validate(entry) for entry in facts["printed"])

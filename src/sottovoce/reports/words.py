@@ -1,0 +1,258 @@
+"""Answer in plain words what a reader asks first: what was trained, who is protected, how strongly, and what may leave.
+
+The page and `report.json` say the same, because both take their words from here.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sottovoce.privacy.report import PrivacyReport, rounded_up
+from sottovoce.reports.comparison import TRAIN, Comparison, Row, shared_epsilon, upward
+from sottovoce.runtime.about import FEDERATION, About
+
+Tone = Literal["", "good", "care", "bad"]
+_RATE = 0.01  # false alarms that the attacker of the first screen allows itself
+_NAMED = 4  # rows that a sentence names
+_STAYS = "Must stay in any case: the records, the checkpoints{}, and figures that were computed on private records."
+_SEED = ", the seed (anybody who knows it can remove the noise)"
+_MEASURED = "figures are measured on "  # first words of a caveat about rows that no noise covers
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question of the first screen; `tone` colours it, and its first words say the same."""
+
+    question: str
+    lines: tuple[str, ...]
+    tone: Tone = ""
+
+
+def answers(made: Comparison) -> list[Answer]:
+    """Return the first screen's questions with their answers.
+
+    >>> import numpy as np, sottovoce as sv
+    >>> from sottovoce.reports import Outcome
+    >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(1.0, 0.1), sampling=sv.Full())
+    >>> run = Outcome({"step": np.arange(2)}, sv.account(method, sv.Population([50]), steps=1), releasable=True)
+    >>> for answer in answers(Comparison("mine", (Row("DpSgd", "together", (run,)),)))[:2]:
+    ...     print(f"{answer.question}: {answer.lines[0]}")
+    What was trained: One model by DpSgd, in 1 step, from the data of one party.
+    Who is protected: Each record. A person with several records is protected record by record only.
+    """
+    main = made.main
+    found = [
+        Answer("What was trained", tuple(_trained(made))),
+        Answer("Who is protected", protected(main.privacy), "" if main.privacy.private else "bad"),
+        Answer("How strongly", tuple(_strength(made))),
+        Answer(
+            "Simulated or deployed", tuple(dict.fromkeys(one for row in _private_first(made) for one in drawn(row)))
+        ),
+        Answer("What may leave", *_leaving(made)),
+        Answer("Budget left", tuple(_budgets(made))),
+    ]
+    if made.chosen:
+        found.append(Answer("What choosing cost", (f"Chosen by a private score: {made.chosen}.",)))
+    if any(row.settings for row in made.rows):
+        found.append(Answer("How settings were chosen", tuple(_searched(made))))
+    return found
+
+
+def _searched(made: Comparison) -> list[str]:
+    lines = ["By a search on a part of the training records. It read them without noise, and is not charged."]
+    for row in made.rows:
+        chosen = ", ".join(f"{key} = {value}" for key, value in row.settings.items())
+        lines += [f"{row.name}: {chosen}."] if chosen else []
+    return lines
+
+
+def _trained(made: Comparison) -> list[str]:
+    main = made.main
+    privacy, about = main.privacy, main.about
+    who = f"{len(main.parties)} parties" if len(main.parties) > 1 else "one party"
+    how = f" who talk over a {about.network.partition(',')[0]}" if about.network else ""
+    how = " who hold columns of the same rows" if "columns" in about.sizes else how
+    steps = "1 step" if privacy.steps == 1 else f"{privacy.steps} steps"
+    lines = [f"One model by {privacy.method}, in {steps}, from the data of {who}{how}."]
+    metric = made.metric
+    if metric is not None and metric in main.metrics:
+        worst = main.worst(metric)
+        least = "" if worst is None else f"; the worst party has {worst:.3g}"
+        on = "on training records" if metric.startswith(TRAIN) else "on test records"
+        lines.append(f"At the end {metric} is {main.final(metric)[0]:.3g} {on}{least}.")
+    if len(made.rows) > 1:
+        lines.append(f"{len(made.rows)} configurations are compared. This screen is about “{main.name}”.")
+    return lines
+
+
+def protected(report: PrivacyReport) -> tuple[str, ...]:
+    """Say whose data are protected, and against whom."""
+    if not report.private:
+        return ("Nobody. No noise, or no proof, stands between the records and this result.",)
+    several = len(report.per_agent) > 1
+    if report.unit == "record":
+        who = "Each record. A person with several records is protected record by record only."
+    elif report.unit == "label":
+        who = "The label of each row. Its features are not protected."
+    else:
+        who = f"Each {unit_of(report.unit)}, with all their records."
+    lines = [who]
+    if several:
+        lines.append("Counted per party: if two parties hold data of one person, both epsilons count for that person.")
+    seen = "the messages between the parties and the result" if several or report.unit == "label" else "the result"
+    lines.append(f"Against everybody who sees {seen}, even if they know all other records, and the program.")
+    return tuple(lines)
+
+
+def _strength(made: Comparison) -> list[str]:
+    private = [row for row in made.rows if row.privacy.private]
+    main = made.main.privacy
+    if not private:
+        return ["No guarantee: epsilon is infinite."]
+    lines = [f"Epsilon {upward(main.epsilon)} at delta {main.delta:g}.", meaning(main)] if main.private else []
+    others = sorted(
+        {upward(row.privacy.epsilon): row.privacy for row in private}.items(), key=lambda one: float(one[0])
+    )
+    several = [f"{found(report)} at epsilon {epsilon}" for epsilon, report in others]
+    if len(several) > 1:
+        lines.append(f"Compared, per 100 who took part: at most {'; '.join(several)}.")
+    if sum(len(row.runs) for row in private) > 1:
+        lines.append("This is for one run. If results of several runs leave, their epsilons add up.")
+    if bare := [row.name for row in made.rows if not row.privacy.private]:
+        lines.append(f"No guarantee at all: {named(bare)}.")
+    return lines
+
+
+def meaning(report: PrivacyReport) -> str:
+    """Say what an epsilon means for one person: what an attacker gains that allows itself 1 false alarm in 100."""
+    if report.unit == "label":
+        return (
+            "An attacker tests whether a row has a certain label, and allows itself 1 false alarm in 100 rows without "
+            f"it. It finds at most {found(report)} in 100 of the rows that have it; guessing finds 1 in 100."
+        )
+    return (
+        f"An attacker tests whether one {unit_of(report.unit)} took part, and allows itself 1 false alarm in 100. It "
+        f"finds at most {found(report)} in 100 of those who did; guessing finds 1 in 100."
+    )
+
+
+def unit_of(column: str) -> str:
+    """Return what a unit is called: "patient" for the column patient_id.
+
+    >>> unit_of("patient_id")
+    'patient'
+    """
+    return column.removesuffix("_id").replace("_", " ")
+
+
+def found(report: PrivacyReport) -> str:
+    """Return how many of 100 who took part an attacker finds at most, at 1 false alarm in 100, rounded up."""
+    return rounded_up(100 * min(1.0, dict(report.power())[_RATE]), 2)
+
+
+def drawn(row: Row) -> tuple[str, ...]:
+    """Say how the noise of a row was drawn, and where it ran; the short answer first."""
+    report, place = row.privacy, row.about.place
+    where = f" The run was {'in' if place.startswith(FEDERATION) else 'on'} {place}." if place else ""
+    if not report.private:
+        return ("Neither: no noise that guarantees anything.", "This run is only for comparison.")
+    if report.drawn == "exact":
+        return ("Deployed.", f"The noise is exact, and is drawn from random bits of the operating system.{where}")
+    if report.drawn == "secret":
+        return (
+            "Not as deployed.",
+            "The noise comes from a secret key, in floating point. So the guarantee is that of the ideal mechanism.",
+        )
+    if report.drawn == "simulated":
+        return (
+            "A simulation. It protects nobody.",
+            "The noise comes from a seed, and anybody who knows the seed can remove it. A simulation shows how well "
+            "the method works.",
+        )
+    return ("Not known: it is not recorded how the noise was drawn.",)
+
+
+def _leaving(made: Comparison) -> tuple[tuple[str, ...], Tone]:
+    fine = [row.name for row in made.rows if row.releasable]
+    own = [row for row in made.rows if not row.releasable]
+    lines = []
+    if fine:
+        which = "" if not own else f" of {named(fine)}"
+        lines.append(f"The model{which} and every state and message of its run may leave, with the statement attached.")
+    if own:
+        which = "" if not fine else f" of {named([row.name for row in own])}"
+        reasons = list(dict.fromkeys(_reason(row) for row in own))
+        lines.append(f"Nothing{which} may leave: {'; '.join(reasons)}.")
+    if any(metric.startswith(TRAIN) for metric in made.metrics):
+        lines.append("Each train metric is computed on private records, without noise: no statement covers it.")
+    if any(line.startswith(_MEASURED) for row in made.rows for line in (*row.about.public, *row.privacy.caveats)):
+        listed = " and ".join(", ".join(name for name in made.metrics if not name.startswith("bytes")).rsplit(", ", 1))
+        lines.append(f"The guarantee does not cover {listed} in this report: no noise was added to them.")
+    exact = all(row.privacy.drawn == "exact" for row in made.rows)
+    return (*lines, _STAYS.format("" if exact else _SEED)), "care" if own else "good"
+
+
+def _reason(row: Row) -> str:
+    if not row.privacy.private:
+        return "no guarantee covers a run without noise"
+    if row.privacy.drawn == "simulated":
+        return "this is a simulation"
+    if row.privacy.drawn == "secret":
+        return "the noise was not drawn as deployed"
+    return "the statement covers the messages, and not the model"
+
+
+def budget(about: About) -> tuple[str, ...]:
+    """Say what is left of a budget, rounded down."""
+    if about.budget is None or about.spent is None:
+        return ("No budget was set.", "Nothing stops further runs on the same records.")
+    whole, spent = about.budget.epsilon, about.spent
+    who = "This site" if about.place.startswith(FEDERATION) else "The party that spent most"
+    return (
+        f"Epsilon {max(0.0, math.floor(100 * (whole - spent)) / 100):g} of {whole:g} is left.",
+        f"{who} has spent {upward(spent)}, over all runs in its ledger (delta "
+        f"{about.budget.delta:g}, {about.budget.adjacency}).",
+    )
+
+
+def _budgets(made: Comparison) -> list[str]:
+    """Speak of the main row's budget, then of other rows whose budgets differ from it."""
+    lines = list(budget(made.main.about))
+    others = {budget(row.about)[0]: row.name for row in reversed(made.rows) if row.about.budget is not None}
+    return [*lines, *(f"{name}: {line}" for line, name in reversed(others.items()) if line not in lines)]
+
+
+def findings(made: Comparison) -> list[str]:
+    """Say in a sentence what the figures show: all that was compared at the epsilon that most variants share."""
+    metric = made.metric
+    rows = [row for row in made.rows if metric in row.metrics]
+    epsilon = shared_epsilon(rows)
+    if metric is None or epsilon is None:
+        return []
+    told = [row for row in rows if not row.privacy.private or upward(row.privacy.epsilon) == epsilon]
+    if len(told) < 2:
+        return []
+
+    def figures(private: bool) -> str:
+        held = [row for row in told if row.privacy.private == private]
+        return "; ".join(f"{row.family or 'together'} {row.final(metric)[0]:.3f}" for row in held)
+
+    lines = [f"At epsilon {epsilon} per party, {metric}: {figures(True)}."]
+    return [*lines, f"Without any guarantee: {figures(False)}."] if figures(False) else lines
+
+
+def named(names: Sequence[str]) -> str:
+    """List some names, the first few of many.
+
+    >>> named(["a", "b", "c", "d", "e", "f"])
+    'a; b; c; d and 2 more'
+    """
+    rest = len(names) - _NAMED
+    return "; ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _private_first(made: Comparison) -> list[Row]:
+    kinds = Counter(row.privacy.private for row in made.rows)
+    return [row for row in made.rows if row.privacy.private or not kinds[True]]
