@@ -8,7 +8,7 @@ export JAX_PLATFORMS ?= cpu
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 
-.PHONY: dist first-report setup demo test test-deploy test-all soak lint format bench bench-peers docs lock clean help
+.PHONY: dist first-report setup demo test test-deploy test-all soak lint format bench bench-peers results docs lock clean help
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -24,9 +24,12 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## the main job on embedded data: a table and demo/report.html
 	$(BIN)/sottovoce demo
 
-# Nearly all of its time is compilation, so `make test` asks the compiler for little; `make test-all` runs as users do.
+# Nearly all of its time is compilation, so `make test` asks the compiler for little (the older way to write fusions, which
+# compiles faster, and the same program never twice); `make test-all` runs as users do.
+FAST := JAX_DISABLE_MOST_OPTIMIZATIONS=true JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+  XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 test: $(STAMP) ## every test that stands in a few minutes
-	JAX_DISABLE_MOST_OPTIMIZATIONS=true $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not deploy"
+	$(FAST) $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not deploy"
 
 DEPLOY := .venv/.deploy
 $(DEPLOY): $(STAMP)
@@ -40,7 +43,7 @@ test-deploy: $(DEPLOY) ## a federation of five processes on this machine (under 
 test-all: $(DEPLOY) ## the long ones too
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-soak: $(STAMP) ## interrupts, kills, pairs, damaged files and full disks at full count
+soak: $(DEPLOY) ## interrupts, kills (of a federation too), pairs, damaged files and full disks at full count
 	SOAK=1 $(BIN)/python -m pytest tests/soak -q -s
 
 lint: $(STAMP) ## ruff, the type checker and the import contract
@@ -65,6 +68,9 @@ $(PEERS): benchmarks/peers/requirements.txt
 
 bench-peers: $(STAMP) $(PEERS) ## the same work in other libraries; writes docs/benchmarks.md (10 minutes)
 	$(BIN)/python -m benchmarks.peers --write
+
+results: $(STAMP) ## write docs/results.md, its pages and pictures from docs/results/*/*.csv
+	$(BIN)/python -m benchmarks.results
 
 # Sphinx and its theme are installed once, and only for this: `make demo` does not pay for them.
 SPHINX := .venv/.docs

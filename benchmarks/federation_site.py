@@ -1,11 +1,13 @@
-"""What runs at each site in the benchmark of a federation: exchanges on a ring, bare or by our driver."""
+"""What runs at each site in the benchmark of a federation: exchanges on a ring, bare and by our driver in turn."""
 
+import json
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from nvflare.collab.api import decorators as collab
 from nvflare.collab.api.context import Context
 
@@ -18,12 +20,12 @@ from sottovoce.runtime.transport import Patience
 
 
 class Exchanges:
-    """Sends an array to both neighbours and waits for theirs, again and again."""
+    """Sends an array to both neighbours and waits for theirs, again and again; `ways` are the turns."""
 
-    def __init__(self, how: str, floats: int, rounds: int, sites: list[str], run: str) -> None:
-        self._how, self._floats, self._rounds, self._names, self._run = how, floats, rounds, sites, run
+    def __init__(self, ways: list[str], floats: int, rounds: int, sites: list[str], run: str) -> None:
+        self._ways, self._floats, self._rounds, self._names, self._run = ways, floats, rounds, sites, run
         self._state: dict[str, Any] = {"state": "running"}
-        self._came: dict[tuple[int, str], bytes] = {}
+        self._came: dict[tuple[str, int, str], bytes] = {}
         self._changed = threading.Condition()
         self._transport: FlareTransport | None = None
 
@@ -38,9 +40,9 @@ class Exchanges:
         return b"" if self._transport is None else self._transport.answer(context.caller, data)
 
     @collab.publish
-    def take(self, round: int, data: bytes, context: Context) -> bool:
+    def take(self, run: str, round: int, data: bytes, context: Context) -> bool:
         with self._changed:
-            self._came[round, context.caller] = data
+            self._came[run, round, context.caller] = data
             self._changed.notify_all()
         return True
 
@@ -52,20 +54,26 @@ class Exchanges:
         try:
             values = np.random.default_rng(self._me).normal(size=self._floats).astype(np.float32)
             near = [(self._me + step) % len(self._names) for step in (-1, 1)]
-            exchange = self._bare(near) if self._how == "bare" else self._ours(near)
-            exchange(0, values)
-            began = time.perf_counter()
-            for round in range(1, self._rounds + 1):
-                exchange(round, values)
-            self._state = {"state": "done", "seconds": time.perf_counter() - began}
+            seconds, passed = [], []
+            for turn, way in enumerate(self._ways):
+                exchange = (self._bare if way == "bare" else self._ours)(near, f"{self._run}-{turn}")
+                exchange(0, values)
+                began, before = time.perf_counter(), _on_loopback()
+                for round in range(1, self._rounds + 1):
+                    exchange(round, values)
+                seconds.append(time.perf_counter() - began)
+                passed.append(_on_loopback() - before)
+                if way == "ours" and self._transport is not None:
+                    self._transport.close()  # it still answers who is a little behind
+            self._state = {"state": "done", "seconds": seconds, "bytes": passed}
         except BaseException as failure:
             self._state = {"state": "failed", "why": repr(failure)}
 
-    def _bare(self, near: list[int]) -> Any:
+    def _bare(self, near: list[int], run: str) -> Any:
         def tell(name: str, round: int, data: bytes) -> None:
             for _ in range(100):  # others may not be set up yet
                 try:
-                    return self._sites[name](timeout=60.0).take(round, data)
+                    return self._sites[name](timeout=60.0).take(run, round, data)
                 except Exception:
                     time.sleep(0.2)
 
@@ -76,7 +84,7 @@ class Exchanges:
                 thread.start()
             with self._changed:
                 for peer in near:
-                    key = (round, self._names[peer])
+                    key = (run, round, self._names[peer])
                     self._changed.wait_for(lambda key=key: key in self._came, 120.0)
                     np.frombuffer(self._came.pop(key), np.float32)
             for thread in sending:
@@ -84,7 +92,7 @@ class Exchanges:
 
         return exchange
 
-    def _ours(self, near: list[int]) -> Any:
+    def _ours(self, near: list[int], run: str) -> Any:
         kit = self._home / "startup"
         peers = Policy.load(self._home / "policy.toml").peers
         identity = Identity(kit / "client.crt", kit / "client.key", kit / "rootCA.pem", peers)
@@ -95,17 +103,17 @@ class Exchanges:
             except Exception as error:
                 raise ConnectionError(str(error)) from error
 
-        outbox = Outbox(self._home / "runs" / self._run / "outbox")
-        transport = FlareTransport(self._me, self._names, self._run, outbox, identity, call, Patience(120.0))
+        outbox = Outbox(self._home / "runs" / run / "outbox")
+        transport = FlareTransport(self._me, self._names, run, outbox, identity, call, Patience(120.0))
         self._transport = transport
         transport.expect(near)
 
         def exchange(round: int, values: np.ndarray) -> None:
-            mine = Message(MessageId(self._run, round, self._me, "mix"), (values,), "release")
+            mine = Message(MessageId(run, round, self._me, "mix"), (values,), "release")
             for peer in near:
                 transport.send(peer, mine)
             for peer in near:
-                transport.receive(self._me, MessageId(self._run, round, peer, "mix"), (values,))
+                transport.receive(self._me, MessageId(run, round, peer, "mix"), (values,))
             if round % 10 == 0:
                 transport.stored = round
                 transport.tidy(round)
@@ -113,18 +121,21 @@ class Exchanges:
         return exchange
 
 
-class Watch:
-    """Waits for all sites, and keeps their times."""
+def _on_loopback() -> int:
+    """Bytes that went over the loopback device so far; 0 where that is not known."""
+    counters = psutil.net_io_counters(pernic=True).get("lo")
+    return 0 if counters is None else counters.bytes_sent
 
-    def __init__(self, sites: list[str]) -> None:
-        self._names = sites
+
+class Watch:
+    """Waits for all sites, and keeps what they measured."""
 
     @collab.main
     def watch(self, context: Context) -> str:
         while not context.is_aborted():
             said = [proxy(timeout=30.0).where() for proxy in context.clients]
             if all(one["state"] != "running" for one in said):
-                Path(context.workspace.get_root_dir(), "times.json").write_text(str(said))
+                Path(context.workspace.get_root_dir(), "times.json").write_text(json.dumps(said))
                 return "done"
             time.sleep(1.0)
         return "aborted"

@@ -1,6 +1,6 @@
 """LDP-DSBO measured: a step's cost and memory, bias and rate on quadratics. The figures stand in docs/ldp-dsbo.md.
 
-    python -m benchmarks.ldp_dsbo [cost] [bias] [rate]
+    python -m benchmarks.ldp_dsbo [cost] [bias] [rate] [gradient]
 
 Each name prints its table (`cost` if there is none); `bias` and `rate` also draw a picture into docs/pictures. The
 comparisons on data are run files: `sottovoce reproduce ldp-dsbo/...`.
@@ -28,6 +28,7 @@ from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import lay_out
 from sottovoce.theory.ldp_dsbo import predict
+from sottovoce.theory.ldp_dsbo_budget import nonconvex_exponents
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 RING = sv.networks.ring(10, weight=0.3)
@@ -46,7 +47,8 @@ def repeat(
     chunk: int = 1024,
 ) -> Curves:
     """The agents' average evaluated along the run, for several seeds."""
-    options = {"network": network, "steps": steps, "evaluate": evaluate, "every": every, "chunk": chunk}
+    options = {"network": network, "steps": steps, "evaluate": evaluate, "every": every}
+    options["performance"] = sv.Performance(chunk)
     found = [sv.run(problem, parts, method, seed=seed, **options).history for seed in seeds]
     return {name: np.stack([one[name] for one in found]) for name in found[0]}
 
@@ -98,7 +100,7 @@ def bias() -> None:
 
 def rate() -> None:
     """Strongly convex, streaming data, the paper's decaying noise: the fitted rate against Theorem 4.1's."""
-    steps, every, seeds = 4000, 100, range(20)
+    steps, every, seeds = 1000, 50, range(10)
     problem, parts, best = quadratic(np.ones(10), records=steps, spread=1.0)
     lines = {}
     for design in ("sound", "printed"):
@@ -117,10 +119,40 @@ def rate() -> None:
         lines[design] = (t[1:], error[1:])
     with picture("ldp-dsbo-rate") as axes:
         for design, (t, error) in lines.items():
-            axes.loglog(t, error, label=f"{design}, 20 seeds")
+            axes.loglog(t, error, label=f"{design}, {len(seeds)} seeds")
         axes.loglog(t, error[0] * (t / t[0]) ** -predicted, "k--", label=f"T^-{predicted:g} (Theorem 4.1)")
         axes.set(xlabel="step", ylabel="mean |x - x*|^2")
         axes.legend()
+
+
+def gradient() -> None:
+    """Nonconvex, streaming data: the average of |grad F|^2 over the run, which Theorem 4.1 (iii) bounds.
+
+    Lower: |y - sin(x) - a|^2 / 2. Upper: |y - b|^2 / 2 + |x|^2 / 20. So y* = sin(x) + mean(a), and grad F is known.
+    """
+    steps, every, seeds, (v, s) = 1000, 20, range(10), nonconvex_exponents(0.015)
+    _, parts, _ = quadratic(np.ones(10), records=steps, spread=1.0)
+    a, b = (np.mean([part[name].mean(axis=0) for part in parts], axis=0) for name in "ab")
+    problem = sv.Bilevel(
+        upper=lambda x, y, r: 0.5 * jnp.sum((y - r["b"]) ** 2),
+        lower=lambda x, y, r: 0.5 * jnp.sum((y - jnp.sin(x) - r["a"]) ** 2),
+        x0=jnp.full(3, 2.0),
+        y0=jnp.zeros(3),
+        public_upper=lambda x, y: 0.05 * jnp.sum(x**2),
+    )
+
+    def squared(x: Any, y: Any) -> Mapping[str, Any]:
+        return {"g": jnp.sum((jnp.cos(x) * (jnp.sin(x) + a - b) + 0.1 * x) ** 2)}
+
+    for design in ("sound", "printed"):
+        method = LdpDsbo.paper(step=0.5, v=v, sigma=1.0, s=s, clip=50.0, design=design)
+        found = repeat(problem, parts, method, RING, steps, seeds, squared, every, chunk=steps)["g"].mean(axis=0)
+        average = np.cumsum(found) / np.arange(1, len(found) + 1)
+        t = np.arange(0, steps + 1, every)
+        late = t >= steps // 10
+        fitted = -np.polyfit(np.log(t[late]), np.log(average[late]), 1)[0]
+        print(f"{design}: |grad F|^2 {found[0]:.3f} at the start, its average {average[-1]:.4f} after {steps} steps, "
+              f"the last {found[-1]:.5f}; fitted rate {fitted:.2f}, Theorem 4.1 {1 - v[0]:.3f}")  # fmt: skip
 
 
 # What a step costs.
@@ -227,7 +259,7 @@ class picture:
         self.figure.savefig(PICTURES / f"{self.name}.png", dpi=80)
 
 
-MEASUREMENTS = {fn.__name__: fn for fn in (mnist, cost, bias, rate)}
+MEASUREMENTS = {fn.__name__: fn for fn in (mnist, cost, bias, rate, gradient)}
 
 if __name__ == "__main__":
     if any(name not in MEASUREMENTS for name in sys.argv[1:]):

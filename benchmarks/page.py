@@ -14,7 +14,7 @@ PAGE = measure.ROOT / "docs" / "benchmarks.md"
 def write(name: str, printed: str, page: Path = PAGE) -> None:
     """Put what the benchmark `name` printed between its marks; a benchmark without marks is added at the end."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    stamp = f"{measure.machine()}; {datetime.date.today().isoformat()}"
+    stamp = f"{measure.machine()}; {datetime.date.today().isoformat()}; {measure.yardstick()}"
     section = f"{begin}\n{printed.strip()}\n\n{stamp}\n{end}"
     text = page.read_text()
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)

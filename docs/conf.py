@@ -19,7 +19,8 @@ myst_heading_anchors = 3
 nb_execution_mode = "cache"  # a notebook that did not change is not run again
 nb_execution_cache_path = str(Path(__file__).parents[1] / ".cache" / "notebooks")
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_render_markdown_format = "myst"  # tables in what a notebook prints
+nb_execution_timeout = 600  # seconds per cell, on a busy machine
 
 default_role = "py:obj"  # `run` in a docstring is a name: link it where the reference has it
 autodoc_typehints_format = "short"

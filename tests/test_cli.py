@@ -1,10 +1,13 @@
 """The command line: what it prints, what it says when something is wrong, and its exit codes."""
 
+import json
 import re
+import runpy
 import subprocess
 import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import sottovoce
@@ -30,6 +33,14 @@ def command(capsys, monkeypatch, *words):
     return ended.value.code or 0, told.out, told.err
 
 
+def test_the_package_runs_as_a_module(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["sottovoce", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("sottovoce", run_name="__main__")
+    assert not ended.value.code
+    assert "Start here" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "words", [[], ["demo"], ["run"], ["account"], ["calibrate"], ["reproduce"], ["report"], ["list"]]
 )
@@ -37,6 +48,55 @@ def test_every_command_has_help(words):
     ended = CliRunner().invoke(cli.app, [*words, "--help"])
     assert ended.exit_code == 0
     assert "Usage" in ended.output
+
+
+def commands(group, path=()):
+    """Every command with its path of words, those of groups too."""
+    for name, one in group.commands.items():
+        yield from commands(one, (*path, name)) if hasattr(one, "commands") else [((*path, name), one)]
+
+
+def test_every_command_answers_as_json():
+    found = dict(commands(typer.main.get_command(cli.app)))
+    assert {("demo",), ("ledger", "show"), ("deploy", "status")} <= found.keys()
+    assert [path for path, one in found.items() if not any("--json" in option.opts for option in one.params)] == []
+
+
+@pytest.fixture
+def told(capsys, monkeypatch):
+    """What a command prints with --json."""
+
+    def run(*words):
+        code, out, _ = command(capsys, monkeypatch, *words, "--json")
+        assert code == 0
+        return json.loads(out)
+
+    return run
+
+
+def test_json_is_one_document_on_standard_output(told, tiny_file):
+    checked = told("check", tiny_file)
+    (name,) = checked["variants"]
+    assert checked["runs"] == 1
+    account = told("account", tiny_file)[name]
+    assert account["epsilon"] == checked["variants"][name]["epsilon"]
+    assert account["technical"][0].startswith("noise_multiplier ")
+    assert account["dp_event"].startswith(("SelfComposed", "Composed", "Poisson", "Gaussian"))
+    assert told("calibrate", tiny_file)["releases"][0]["noise at first"] > 0
+    assert "DpSgd" in told("list")["Methods"]
+
+
+@pytest.mark.slow
+def test_json_of_a_run_its_report_ledger_and_audit_agree(told, tiny_file):
+    ((name, account),) = told("account", tiny_file).items()
+    ran = told("run", tiny_file)
+    row = ran["rows"][name]["2. The Differential Privacy Guarantee"]["2.2. The Privacy Parameter ε"]
+    assert row["epsilon"] == account["epsilon"]
+    assert told("report", "runs/mine") == ran
+    (path,) = tiny_file.parent.glob("runs/mine/*/0/ledger.jsonl")
+    (ledger,) = told("ledger", "show", path, "--adjacency", account["adjacency"])["ledgers"].values()
+    assert max(ledger["epsilon by party"].values()) == pytest.approx(account["epsilon"], rel=1e-3)
+    assert told("audit", tiny_file, "--trials", "200")[name]["passed"] is True
 
 
 def test_help_needs_no_heavy_import():
@@ -50,8 +110,15 @@ def test_every_public_name_is_found():
         _ = sottovoce.nonsense
 
 
-def test_audit_stays_the_function_when_its_room_is_imported():
-    code = "import sottovoce as sv, sottovoce.audit.bounds; from sottovoce.audit import audit; assert sv.audit is audit"
+def test_a_run_does_not_wait_for_statistics_and_audit_stays_the_function_when_its_room_is_imported():
+    code = """
+import sys, sottovoce as sv
+sv.run, sv.methods.DpSgd
+assert "scipy.stats" not in sys.modules  # a second or two to load
+import sottovoce.audit.bounds
+from sottovoce.audit import audit
+assert sv.audit is audit
+"""
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -64,7 +131,8 @@ def test_the_help_of_run_shows_a_whole_file():
 def test_run_then_report(capsys, monkeypatch, tiny_file):
     code, out, _ = command(capsys, monkeypatch, "run", tiny_file, "--set", "run.steps=2")
     assert code == 0
-    assert re.search(r"DpSgd +0\.\d{4} +0\.\d{4} +3 +replace-one +sound", out)
+    assert re.search(r"DpSgd +0\.\d{4} +0\.\d{4} +3 ", out)
+    assert "Epsilon is at delta 1e-05, per record, replace-one adjacency, sound design." in out
     assert (tiny_file.parent / "runs" / "mine" / "report.html").is_file()
     code, again, _ = command(capsys, monkeypatch, "report", "runs/mine")
     assert code == 0
@@ -128,12 +196,12 @@ def test_debug_shows_where_an_error_came_from(monkeypatch, tiny_file):
 
 
 def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tiny_file):
-    from sottovoce.experiments import execute
+    from sottovoce.experiments import rows
 
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(execute.RowsSetup, "run", stop)
+    monkeypatch.setattr(rows.RowsSetup, "run", stop)
     code, _, err = command(capsys, monkeypatch, "run", tiny_file, "--out", "somewhere")
     assert code == 130
     assert "--out somewhere --resume" in err

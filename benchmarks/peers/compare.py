@@ -39,9 +39,7 @@ def training(name: str, modes: tuple[str, ...], turns: int) -> measure.Compariso
     """Compare private training, and give each library's speed relative to its own plain SGD."""
     commands = {"ours": ours(name), "ours, plain SGD": ours(f"{name}-plain")}
     commands |= {f"Opacus {mode}": peer("opacus_modes", name, mode) for mode in modes}
-    commands |= {"torch, plain SGD": peer("opacus_modes", name, "plain")}
-    if name != "cnn":  # there it takes minutes per turn
-        commands |= {"jax-privacy": peer("jax_privacy_step", name)}
+    commands |= {"torch, plain SGD": peer("opacus_modes", name, "plain"), "jax-privacy": peer("jax_privacy_step", name)}
     seen = side_by_side(work.TITLES[name], commands, turns)
     seen.show("ours")
     print(f"{LOADER}\n\nThroughput relative to plain SGD with the same Poisson batches:\n")
@@ -49,7 +47,7 @@ def training(name: str, modes: tuple[str, ...], turns: int) -> measure.Compariso
         if "plain" not in contender:
             plain = "torch, plain SGD" if contender.startswith("Opacus") else "ours, plain SGD"
             low, middle, high = seen.ratio(contender, plain)
-            print(f"- {contender} / {plain}: {middle:.2f} ({low:.2f} to {high:.2f})")
+            print(f"- {contender} / {plain}: {middle:.2g} ({low:.2g} to {high:.2g})")
     print()
     return seen
 
@@ -100,6 +98,7 @@ def dp_mix_sgd() -> None:
         f"batch {work.MIX_BATCH}"
     )
     commands = {"DM-HSGD, NumPy and mpi4py, five ranks": ranks, "ours: DPMixSGD": ours("mix")}
+    commands |= {"ours: the same 20 rows in each step": ours("mix-same")}
     seen = side_by_side(title, commands, 9, **ALL_RANKS)
     seen.show()
     seen.want("ours: DPMixSGD", "DM-HSGD, NumPy and mpi4py, five ranks", at_least=30.0)

@@ -67,17 +67,15 @@ def ldp_dsbo() -> Program:
     return program(problem, parts, method, work.DSBO_STEPS, network), work.DSBO_STEPS
 
 
-def dp_mix_sgd() -> Program:
-    """Return DPMixSGD, sound, clipped and noised."""
+def dp_mix_sgd(same: bool = False) -> Program:
+    """Return DPMixSGD, sound, clipped and noised; with `same`, without drawing and looking up batches."""
     parts = []
     for agent in range(work.MIX_AGENTS):
-        features, label = work.adults(agent)
+        features, label = (values[: work.MIX_BATCH] if same else values for values in work.adults(agent))
         parts.append({"features": features, "label": label, "party": np.full(len(label), agent, np.int32)})
     problem = tasks.get("robust-logistic")(tasks.Shape((work.MIX_FEATURES,), 2, work.MIX_AGENTS)).problem
-    message = sv.Release(work.MIX_CLIP, work.MIX_NOISE)
-    method = sv.methods.DpMixSgd(
-        work.MIX_RATE, work.MIX_RATE, sv.Poisson(work.MIX_BATCH), message, message, work.MIX_BETA, work.MIX_BETA
-    )
+    message, sampling = sv.Release(work.MIX_CLIP, work.MIX_NOISE), sv.Full() if same else sv.Poisson(work.MIX_BATCH)
+    method = sv.methods.DpMixSgd(work.MIX_RATE, work.MIX_RATE, sampling, message, message, work.MIX_BETA, work.MIX_BETA)
     return program(problem, parts, method, work.MIX_STEPS, sv.networks.ring(work.MIX_AGENTS)), work.MIX_STEPS
 
 
@@ -98,9 +96,8 @@ def made(name: str) -> Program:
         return training(name, private=True)
     if name.removesuffix("-plain") in work.TRAINING:
         return training(name.removesuffix("-plain"), private=False)
-    return {"cg": lambda: ridge("cg"), "neumann": lambda: ridge("neumann"), "ldp-dsbo": ldp_dsbo, "mix": dp_mix_sgd}[
-        name
-    ]()
+    others = {"cg": lambda: ridge("cg"), "neumann": lambda: ridge("neumann"), "ldp-dsbo": ldp_dsbo}
+    return (others | {"mix": dp_mix_sgd, "mix-same": lambda: dp_mix_sgd(same=True)})[name]()
 
 
 if __name__ == "__main__":

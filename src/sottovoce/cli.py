@@ -4,6 +4,7 @@ Slow imports stay inside the commands, so that the help text appears at once.
 """
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,24 +13,27 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sottovoce.commands import (
+from sottovoce.commands.costs import account, calibrate, setups, show_ledger
+from sottovoce.commands.table import check, init, predict
+from sottovoce.commands.terminal import (
+    Json,
     Quick,
+    Reduced,
     RunFilePath,
     Set,
-    check,
     console,
-    init,
     notes,
-    predict,
+    print_json,
+    print_line,
     say,
     say_replaced,
+    scale_of,
     stoppable,
 )
 from sottovoce.deploy.commands import app as deploy
 
 if TYPE_CHECKING:
-    from sottovoce.experiments.execute import Setup
-    from sottovoce.experiments.runfile import RunFile
+    from sottovoce.experiments.runfile import RunFile, Scale
     from sottovoce.reports.comparison import Comparison
 
 _HELP = """Train and tune models across organisations that cannot share their data, with differential privacy.
@@ -76,8 +80,9 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="where re
 Resume = Annotated[bool, typer.Option("--resume", help="continue what is in --out")]
 
 
-for command in (init, check, predict):
+for command in (init, check, predict, account, calibrate):
     app.command()(command)
+ledgers.command("show")(show_ledger)
 
 
 def _run_help() -> str:
@@ -92,13 +97,14 @@ def _run_help() -> str:
 def demo(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where results go")] = Path("demo"),
     set_: Set = None,
+    json: Json = False,
 ) -> None:
     """Let ten clinics tune a model together in private; prints a table and writes a report. Takes under a minute."""
     say("Ten clinics tune a model together; no record leaves its clinic. Loading JAX ...")  # a word before the wait
     from sottovoce.experiments.demo import demo as run_demo
 
     with stoppable("sottovoce demo starts again from the beginning."):
-        _show(run_demo(out, set_ or (), say=say), out)
+        _show(run_demo(out, set_ or (), say=say), out / "report.html", json)
 
 
 @app.command("run", help=_run_help())
@@ -107,28 +113,30 @@ def run(
     set_: Set = None,
     out: Out = None,
     resume: Resume = False,
+    reduced: Reduced = False,
     quick: Quick = False,
     processes: Annotated[int | None, typer.Option("--processes", metavar="N", help="spread over N processes")] = None,
     coordinator: Annotated[
         str | None, typer.Option("--coordinator", metavar="HOST:PORT", help="several machines: where rank 0 listens")
     ] = None,
     rank: Annotated[int | None, typer.Option("--rank", metavar="K", help="several machines: which process")] = None,
+    json: Json = False,
     worker: Annotated[bool, typer.Option("--worker", hidden=True)] = False,
 ) -> None:
     """Run a file; the help that users see is `_run_help`."""
     from sottovoce.experiments.runfile import RunFile
 
-    folder, runfile = out or Path("runs") / file.stem, RunFile.load(file, set_ or (), quick)
+    folder, runfile = out or Path("runs") / file.stem, RunFile.load(file, set_ or (), scale_of(reduced, quick))
     if processes is None:
         if coordinator is not None or rank is not None:
             raise ValueError("--coordinator and --rank are for several processes: give --processes N too")
-        return _execute(runfile, folder, resume)
+        return _execute(runfile, folder, resume, json)
     if worker:
         assert coordinator is not None
         assert rank is not None
-        return _work(runfile, folder, resume, coordinator, processes, rank)
+        return _work(runfile, folder, resume, json, coordinator, processes, rank)
     same = [str(file), *(f"--set={one}" for one in set_ or ()), f"--out={folder}"]
-    same += ["--resume"] * resume + ["--quick"] * quick
+    same += ["--resume"] * resume + ["--reduced"] * reduced + ["--quick"] * quick + ["--json"] * json
     raise typer.Exit(_keep(same, processes, coordinator, rank))
 
 
@@ -148,7 +156,7 @@ def _keep(same: list[str], processes: int, coordinator: str | None, rank: int | 
     return keep(processes, range(processes) if rank is None else [rank], coordinator, command)
 
 
-def _work(runfile: "RunFile", out: Path, resume: bool, coordinator: str, processes: int, rank: int) -> None:
+def _work(runfile: "RunFile", out: Path, resume: bool, json: bool, coordinator: str, processes: int, rank: int) -> None:
     """Take part in a run as one of several processes; the leader writes and shows the report."""
     from sottovoce.experiments.execute import take_part
     from sottovoce.runtime import cluster
@@ -156,7 +164,7 @@ def _work(runfile: "RunFile", out: Path, resume: bool, coordinator: str, process
     joined = cluster.join(coordinator, processes, rank, cluster.facts(runfile.text))
     try:
         if joined.leads:
-            _execute(runfile, out, resume)
+            _execute(runfile, out, resume, json)
         else:
             take_part(runfile, out, resume)
     except (ValueError, TypeError, FloatingPointError, OSError) as error:
@@ -171,92 +179,52 @@ def reproduce(
     set_: Set = None,
     out: Out = None,
     resume: Resume = False,
+    reduced: Reduced = False,
     quick: Quick = False,
+    results: Annotated[
+        Path | None, typer.Option("--results", metavar="DIR", help="write DIR/PAPER/EXPERIMENT.csv, and curves")
+    ] = None,
+    side_by_side: Annotated[
+        bool, typer.Option("--side-by-side", help="runs that differ in numbers alone as one program (min-max tasks)")
+    ] = False,
+    json: Json = False,
 ) -> None:
-    """Run a paper's experiment and compare its printed figures with ours; the epsilon of each is shown.
+    """Run a paper's experiment, and compare its printed figures with ours; the epsilon of each is shown.
 
-    sottovoce reproduce ldp-dsbo/mnist --quick
+    sottovoce reproduce ldp-dsbo/mnist --quick               a try, under two minutes
+
+    sottovoce reproduce ldp-dsbo/mnist --reduced             smaller, in minutes on a laptop
+
+    sottovoce reproduce ldp-dsbo/mnist                       the paper's own scale
+
+    sottovoce reproduce ldp-dsbo/mnist --reduced --resume    goes on after a stop
+
+    Settings of every contender are chosen first, by the same number of trials, on records and seeds that are not
+    reported. `sottovoce list` says how long each experiment takes.
     """
     from sottovoce.experiments.reproduce import find
     from sottovoce.experiments.runfile import RunFile
 
-    default = Path("runs") / (experiment.replace("/", "-") + ("-quick" if quick else ""))
-    _execute(RunFile.load(find(experiment), set_ or (), quick), out or default, resume)
+    scale = scale_of(reduced, quick)
+    runfile = RunFile.load(find(experiment), set_ or (), scale)
+    folder = out or Path("runs") / (experiment.replace("/", "-") + ("" if scale == "full" else f"-{scale}"))
+    for line in (runfile.about, *(f"This takes {words}." for words in [getattr(runfile.takes, scale)] if words)):
+        say(line)
+    if side_by_side and resume:
+        raise ValueError("--side-by-side runs everything at once, and has nothing to resume: leave one of them out")
+    _execute(runfile, folder, resume, json, side_by_side)
+    if results is not None:
+        from sottovoce.experiments.results import write
 
-
-@app.command()
-def account(file: RunFilePath, set_: Set = None, quick: Quick = False) -> None:
-    """Show what a run file guarantees, without running it: epsilon, how it was computed, and its caveats.
-
-    sottovoce account mine.toml --set run.steps=500
-    """
-    import numpy as np
-
-    from sottovoce.reports.comparison import upward
-
-    for name, setup in _setups(file, set_, quick):
-        report = setup.account
-        table = Table(title=escape(name), title_justify="left", show_header=False, box=None)
-        each = np.array(report.per_agent)
-        if len(each) > 1:
-            low, middle, high = (upward(float(f(each)), 5) for f in (np.min, np.median, np.max))
-            table.add_row("epsilon per agent", f"{low} lowest, {middle} median, [bold]{high}[/] highest")
-        else:
-            table.add_row("epsilon", f"[bold]{upward(report.epsilon, 5)}[/]")
-        for level, epsilon in report.per_level.items() if len(report.per_level) > 1 else ():
-            table.add_row(f"  {level} level", upward(epsilon, 5))
-        table.add_row("delta", f"{report.delta:g}, per {report.unit}, {report.adjacency} adjacency")
-        table.add_row("accountant", f"{report.accountant} ({report.library})")
-        table.add_row("design", report.design)
-        if report.published is not None:
-            table.add_row("as published", upward(report.published, 5))
-        for event in report.events:
-            table.add_row("released", escape(event))
-        for caveat in report.caveats:
-            table.add_row("note", escape(caveat))
-        console.print(table, "")
-
-
-@app.command()
-def calibrate(
-    file: RunFilePath,
-    set_: Set = None,
-    quick: Quick = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="write the run file with this noise")
-    ] = None,
-) -> None:
-    """Show the noise that a file's privacy.epsilon needs; --out writes a run file with this noise.
-
-    sottovoce calibrate mine.toml --set privacy.epsilon=1 --out calibrated.toml
-    """
-    from sottovoce.experiments.calibrated import written
-    from sottovoce.experiments.runfile import RunFile
-    from sottovoce.files import write_atomically
-    from sottovoce.reports.comparison import upward
-
-    if out is not None and not out.parent.is_dir():
-        raise ValueError(f"there is no folder {out.parent} for {out.name}: make it first")
-    runfile = RunFile.load(file, set_ or (), quick)
-    table = Table("", "release", "mechanism", "clip", "noise at first", "epsilon", "adjacency", box=None)
-    made = _setups(file, set_, quick)
-    for name, setup in made:
-        if setup.case.privacy.epsilon is None:
-            raise ValueError(f"{name}: there is no epsilon to calibrate to; add --set privacy.epsilon=1")
-        reached = (upward(setup.account.epsilon, 5), setup.account.adjacency)
-        for release in setup.method.releases():
-            first = f"{float(release.scale(0, 0)):.6g}"
-            table.add_row(name, release.name, release.mechanism, f"{release.clip:g}", first, *reached)
-        if not setup.method.releases():  # labels are drawn once, at the epsilon of the whole run
-            table.add_row(name, "labels", "randomised response", "", "", *reached)
-    console.print(table)
-    if out is not None:
-        write_atomically(out, written(runfile.title, dict(made)).encode())
-        notes.print(f"wrote {escape(str(out))}")
+        sets = "".join(f" --set {shlex.quote(one)}" for one in set_ or ())
+        beside = " --side-by-side" if side_by_side else ""
+        command = f"sottovoce reproduce {experiment}{'' if scale == 'full' else f' --{scale}'}{sets}{beside}"
+        for path in write(results, experiment, command, runfile, folder):
+            say(f"wrote {path}")
 
 
 @app.command("list")
-def list_() -> None:
+def list_(json: Json = False) -> None:
     """List methods, tasks, data sets and experiments by name."""
     import inspect
 
@@ -272,8 +240,10 @@ def list_() -> None:
         "Methods": {name: methods.summary(cls) for name, cls in methods.available.items()},
         "Tasks": {name: (inspect.getdoc(builder) or "").split("\n")[0] for name, builder in tasks.available.items()},
         "Data": {name: here(name) for name in build.data_names()},
-        "Experiments": {name: RunFile.load(reproduce.find(name)).title for name in reproduce.experiments()},
+        "Experiments": {name: _titled(RunFile.load(reproduce.find(name))) for name in reproduce.experiments()},
     }
+    if json:
+        return print_json(groups)
     table = Table(box=None, show_header=False)
     for title, entries in groups.items():
         table.add_row(f"[bold]{title}[/]")
@@ -282,15 +252,33 @@ def list_() -> None:
     console.print(table)
 
 
+def _titled(runfile: "RunFile") -> str:
+    """Return an experiment's title, and how long it takes."""
+    takes = {"": runfile.takes.full, "--reduced": runfile.takes.reduced, "--quick": runfile.takes.quick}
+    told = "; ".join(f"{flag} {words}".strip() for flag, words in takes.items() if words)
+    return f"{runfile.title} ({told})" if told else runfile.title
+
+
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="what run, reproduce or demo wrote")]) -> None:
-    """Show the table of a finished (or stopped) experiment, and write its report.html again.
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="what run, reproduce or demo wrote")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.html", help="where the report goes [default: DIR/report.html]")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show the table of a finished (or stopped) experiment, and write its report again; several are compared.
 
     sottovoce report runs/mine
+
+    sottovoce report runs/ring runs/star --out compared.html
     """
+    from sottovoce.experiments.execute import report as write
     from sottovoce.reports import load
 
-    _show(load(folder), folder, write=True)
+    made = load(*folders)
+    path = write(*folders, path=out)
+    _show(made, path, json)
 
 
 @app.command()
@@ -306,7 +294,9 @@ def audit(
     data: Annotated[str, typer.Option("--data", help="pictures for --attack")] = "mnist",
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where pictures of --attack go")] = Path("audit"),
     set_: Set = None,
+    reduced: Reduced = False,
     quick: Quick = False,
+    json: Json = False,
 ) -> None:
     """Measure a lower bound on epsilon by attacks, and compare it with the claimed epsilon.
 
@@ -324,23 +314,29 @@ def audit(
         raise ValueError("give a run file, --exhibit NAME or --attack dlg: one of the three")
     if file is not None:
         how = {"adversary": adversary, "trials": trials, "repeat": repeat, "runtime": runtime, "noise": noise}
-        _audit_file(file, set_, quick, how)
+        _audit_file(file, set_, scale_of(reduced, quick), how, json)
     elif exhibit is not None:
-        _exhibit(exhibit, quick)
+        _exhibit(exhibit, quick, json)
     elif attack == "dlg":
         from sottovoce.audit import leakage
 
         small = {"count": 4, "steps": 60, "batch": 0} if quick else {}
-        leakage.main(out, data, **small)  # type: ignore[arg-type]
+        cases = leakage.main(out, data, say=say if json else print_line, **small)  # type: ignore[arg-type]
+        if json:
+            told = [{"sent": one.name, "epsilon": one.epsilon, "labels read": one.labels_right} for one in cases]
+            scored = [{kind: dict(zip(("SSIM", "PSNR"), pair)) for kind, pair in one.scores.items()} for one in cases]
+            print_json([{**one, **scores} for one, scores in zip(told, scored)])
     else:
         raise ValueError(f"there is no attack {attack!r}: choose dlg")
 
 
-def _audit_file(file: Path, sets: list[str] | None, quick: bool, how: dict[str, Any]) -> None:
+def _audit_file(file: Path, sets: list[str] | None, scale: "Scale", how: dict[str, Any], json: bool) -> None:
+    from dataclasses import asdict
+
     from sottovoce.audit import audit as measure
 
-    failed = []
-    for name, setup in _setups(file, sets, quick):
+    failed, found = [], {}
+    for name, setup in setups(file, sets, scale):
         finding = measure(
             setup.method,
             setup.data,
@@ -351,67 +347,53 @@ def _audit_file(file: Path, sets: list[str] | None, quick: bool, how: dict[str, 
             adjacency=setup.case.privacy.adjacency,
             **how,
         )
-        console.print(f"{escape(name)}: {escape(str(finding))}", highlight=False, soft_wrap=True)
+        found[name] = {**asdict(finding), "passed": finding.passed}
+        if not json:
+            print_line(f"{name}: {finding}")
         failed += [] if finding.passed else [name]
+    if json:
+        print_json(found)
     if failed:
         raise ValueError(f"measured above its claim: {', '.join(failed)}")
 
 
-def _exhibit(name: str, quick: bool) -> None:
+def _exhibit(name: str, quick: bool, json: bool) -> None:
+    from dataclasses import asdict
+
     from sottovoce.audit import exhibits
     from sottovoce.naming import unknown
 
     if name != "all" and name not in exhibits.available:
         raise ValueError(unknown("exhibit", name, exhibits.available))
+    found = {}
     for one in exhibits.available if name == "all" else [name]:
-        print(exhibits.table(exhibits.run(one, quick=quick)), flush=True)
+        rows = exhibits.run(one, quick=quick)
+        found[one] = [{**asdict(row), "verdict": row.verdict} for row in rows]
+        if not json:
+            print(exhibits.table(rows), flush=True)
+    if json:
+        print_json(found)
 
 
-@ledgers.command("show")
-def show_ledger(
-    files: Annotated[list[Path], typer.Argument(metavar="LEDGER.jsonl...", help="ledgers of runs or of agents")],
-    delta: Annotated[float, typer.Option("--delta")] = 1e-5,
-    adjacency: Annotated[str, typer.Option("--adjacency", help="zero-out or replace-one")] = "zero-out",
-) -> None:
-    """Show what each agent has spent, all runs composed.
-
-    sottovoce ledger show runs/mine/DpSgd/0/ledger.jsonl
-    sottovoce ledger show deployed/ledger-*.jsonl            # one file per agent
-    """
-    from sottovoce.privacy.accountant import check_adjacency
-    from sottovoce.privacy.ledger import Ledger, show
-
-    for file in files:
-        if not file.exists():
-            raise ValueError(f"there is no ledger {file}: it is called ledger.jsonl, in the folder of a run")
-        if len(files) > 1:
-            console.print(f"{file}:", highlight=False, soft_wrap=True)
-        console.print(show(Ledger(file), delta, check_adjacency(adjacency)), highlight=False, soft_wrap=True)
-
-
-def _execute(runfile: "RunFile", out: Path, resume: bool) -> None:
-    from sottovoce.experiments.execute import execute
+def _execute(runfile: "RunFile", out: Path, resume: bool, json: bool, beside: bool = False) -> None:
+    from sottovoce.experiments import side_by_side
+    from sottovoce.experiments.execute import execute, report
 
     say_replaced(runfile.replaced)
     with stoppable(f"What is done is in {out}; the same command with --out {out} --resume continues it."):
-        _show(execute(runfile, out, resume, say=say), out, write=True)
+        made = side_by_side.execute([(runfile, out)], say)[0] if beside else execute(runfile, out, resume, say=say)
+        _show(made, report(out), json)
 
 
-def _setups(file: Path, sets: list[str] | None, quick: bool) -> list[tuple[str, "Setup"]]:
-    from sottovoce.experiments.execute import setups
-    from sottovoce.experiments.runfile import RunFile
-
-    runfile = RunFile.load(file, sets or (), quick)
-    say_replaced(runfile.replaced)
-    return list(setups(runfile, draws=False).items())
-
-
-def _show(made: "Comparison", out: Path, write: bool = False) -> None:
-    from sottovoce.experiments import execute
+def _show(made: "Comparison", report: Path, json: bool) -> None:
     from sottovoce.reports import findings
+    from sottovoce.reports.exports import facts
 
+    if json:
+        return print_json({"report": report, **facts(made)})
+    print_line(made.title)
     heads, rows = made.table(brief=True)
-    table = Table(title=escape(made.title), title_justify="left", box=None, header_style="dim")
+    table = Table(box=None, header_style="dim")
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left")
     for cells in rows:
@@ -422,11 +404,11 @@ def _show(made: "Comparison", out: Path, write: bool = False) -> None:
             f"[dim]printed: {escape(entry.what)} ({escape(entry.source)}{epsilon})[/]", f"[dim]{entry.value:g}[/]"
         )
     console.print(table)
+    if made.sense is not None:
+        console.print(f"Epsilon is {escape(made.sense)}.", highlight=False)
     for line in findings(made):
         console.print(line)
-    if write:
-        execute.report(out)
-    console.print(f"Report: {escape(str(out / 'report.html'))}", highlight=False, soft_wrap=True)
+    print_line(f"Report: {report}")
 
 
 def main() -> None:

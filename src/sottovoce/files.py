@@ -7,6 +7,7 @@ never half of one. A write that fails, because the disk is full for example, say
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -24,6 +25,25 @@ _ABANDONED = 60.0  # seconds after which a temporary file of a process that is g
 _SWEPT: set[Path] = set()  # paths that this process has written: a folder is listed once for each
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def to_json(value: Any) -> str:
+    """Write a value as strict JSON, for people and other programs: an infinite number becomes a word, a path its text.
+
+    >>> to_json({"epsilon": float("inf"), "parties": ("north", "south")})
+    '{\\n "epsilon": "infinite",\\n "parties": [\\n  "north",\\n  "south"\\n ]\\n}'
+    """
+    return json.dumps(_plain(value), indent=1, allow_nan=False, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "infinite" if value > 0 else "undefined"
+    return str(value) if isinstance(value, Path) else value
 
 
 def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:

@@ -17,10 +17,11 @@ from sottovoce.accounting.account import account_of
 from sottovoce.accounting.charging import Charging
 from sottovoce.data import Levels, Part
 from sottovoce.methods.dp_bilevel import Descent
-from sottovoce.privacy import accountant
+from sottovoce.privacy import accountant, ledger_line
 from sottovoce.privacy import ledger as ledgers
 from sottovoce.privacy.gdp import gdp_epsilon
-from sottovoce.privacy.ledger import Budget, BudgetExceeded, Entry, Group, Ledger
+from sottovoce.privacy.ledger import Budget, BudgetExceeded, Ledger
+from sottovoce.privacy.ledger_line import Entry, Group
 from sottovoce.privacy.mechanisms import Mechanism, PoissonAmplification
 
 RNG = np.random.default_rng(0)
@@ -253,12 +254,12 @@ def test_a_foreign_file_is_no_ledger(tmp_path, content):
     [("start", "0"), ("run", 3), ("owned", 1), ("adjacency", "none"), ("groups", {}), ("unit", None)],
 )
 def test_a_line_with_a_wrong_field_is_no_entry(field, value):
-    fields = json.loads(json.dumps(ledgers._encode(entry("a"))))
-    ledgers._decode(dict(fields))
+    fields = json.loads(json.dumps(ledger_line.encoded(entry("a"))))
+    ledger_line.decoded(dict(fields))
     if field == "groups":
         value = [{**fields["groups"][0], "overflow": -1.0}]
     with pytest.raises((TypeError, ValueError)):
-        ledgers._decode({**fields, field: value})
+        ledger_line.decoded({**fields, field: value})
 
 
 def test_a_ledger_in_memory_does_not_go_to_another_process(tmp_path):

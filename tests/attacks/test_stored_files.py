@@ -147,7 +147,7 @@ def test_a_label_store_without_its_head_is_refused(tmp_path):
         store(path)
 
 
-@pytest.mark.parametrize("kill", range(1, 7))
+@pytest.mark.parametrize("kill", range(1, 4))
 def test_a_kill_at_any_write_leaves_a_label_store_that_can_be_used(tmp_path, monkeypatch, kill):
     path, calls = tmp_path / "labels.npz", []
     store(path).memo(1.0)
@@ -165,8 +165,8 @@ def test_a_kill_at_any_write_leaves_a_label_store_that_can_be_used(tmp_path, mon
     monkeypatch.undo()
     again = store(path)
     assert float(again.epsilon()) in (1.0, 1.5)
-    again.memo(0.5)  # a charge whose draw was lost is not given back
-    assert float(store(path).epsilon()) in (1.5, 2.0)
+    again.memo(0.5)  # charge and draw are written at once: what was lost was not charged
+    assert float(store(path).epsilon()) == 1.5
 
 
 def test_a_second_store_of_the_same_labels_is_refused(tmp_path):

@@ -17,6 +17,7 @@ TABLE: dict[str, list[tuple[float, float, float]]] = {
     "bambi-multiclass": [(1, 10.90, math.inf), (1, 10.90, math.inf), (1, 9.48, 10)],
     "bambi-reuse": [(1, 8.34, 40), (1, 1.993, 2)],
     "bambi-controls": [(1, 0.994, 1), (1, 0.997, 1)],
+    "bambi-hessian": [(math.inf, 10.90, math.inf), (math.inf, 0.56, 0.63)],
     "ldp-dsbo-constant": [(0.663, 0, 0.087), (0.663, 0.522, 0.869), (0.663, 5.38, 8.69), (0.663, 8.96, 26.1)],
     "ldp-dsbo-control": [(4.93, 3.34, 4.93)],
     "ldp-dsbo-z": [(0.663, 0, 0.025), (0.663, 2.47, 2.50), (0.663, 11.59, 25.0)],

@@ -5,8 +5,8 @@ import pytest
 from sklearn.base import clone
 
 import sottovoce as sv
-from sottovoce.experiments.execute import setup
-from sottovoce.experiments.runfile import Case
+from sottovoce.experiments.planned import setup
+from sottovoce.experiments.schema import Case
 from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Memoised
 from sottovoce.tuning.columns import STEPS, usual

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.experiments.execute import plan
+from sottovoce.experiments.planned import plan
 from sottovoce.experiments.runfile import RunFile
 
 TABLES = Path(__file__).parents[2] / "examples" / "tables"

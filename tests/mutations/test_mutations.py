@@ -22,7 +22,7 @@ from sottovoce.accounting.account import _group
 from sottovoce.clipping import bookkeeping
 from sottovoce.data import overlap
 from sottovoce.methods.handle import Handle
-from sottovoce.privacy import accountant, discrete, exact_gate, gate, ledger, mechanisms, sampling
+from sottovoce.privacy import accountant, discrete, drawn_rows, exact_gate, gate, ledger, ledger_line, mechanisms
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.problems import captures
 from sottovoce.runtime import answers, interpreter, keys, lone_agent
@@ -113,15 +113,15 @@ MUTATIONS = [
     Mutation(
         "fixed size drawn where Poisson is accounted",
         Poisson.draw,
-        "rows, weights = _taken(key, fresh, own, counts, agent, usual_rows(self, sizes))",
-        "rows, weights = _distinct(key, fresh[:room], own, jnp.int32(self.batch), room)",
+        "rows, weights = binomial_rows(key, fresh, own, counts, agent, usual_rows(self, sizes))",
+        "rows, weights = distinct_rows(key, fresh[:room], own, jnp.int32(self.batch), room)",
         "privacy/test_sampling.py",
         "test_poisson_takes_each_record_on_its_own",
         (1,),
     ),
     Mutation(
         "rows repeated at the end of a long batch",
-        sampling._distinct,
+        drawn_rows.distinct_rows,
         "largest(size) > usual",
         "False",
         "privacy/test_sampling.py",
@@ -139,7 +139,7 @@ MUTATIONS = [
     Mutation(
         "a Poisson batch cut to its mean",
         Poisson.capacity,
-        "return _binomial(n, self._threshold(n)).highest",
+        "return binomial(n, self._threshold(n)).highest",
         "return self.batch",
         "privacy/test_sampling.py",
         "test_a_poisson_batch_is_never_cut_silently",
@@ -283,7 +283,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a ledger that does not check its chain",
-        ledger._read_line,
+        ledger_line.read_line,
         'fields.pop("before") != before',
         'not fields.pop("before")',
         "privacy/test_ledger.py",
@@ -316,7 +316,7 @@ def _forget() -> None:
     jax.clear_caches()
     for remembered in (
         accountant._epsilon,
-        trace.trace,
+        trace.remembered,
         interpreter.pieces,
         lone_agent.programs_of,
         exact_gate._slopes,
@@ -346,7 +346,7 @@ LONG = (
 def test_each_is_noticed(mutation, tmp_path):
     test = named_test(mutation)
     arguments: tuple[Any, ...] = mutation.arguments
-    if mutation.function is ledger._read_line:
+    if mutation.function is ledger_line.read_line:
         path = tmp_path / "ledger.jsonl"
         book = ledger.Ledger(path)
         for number in range(4):

@@ -1,10 +1,13 @@
 """`auto` reads public facts only, lets settings be given one by one, and names what is wrong."""
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.privacy.gdp import gdp_mu
 from sottovoce.problems.tasks import Shape, get
 
 RING = sv.networks.ring(3)
@@ -49,9 +52,13 @@ def test_every_kind_of_problem_gets_a_calibrated_method(task, features, method) 
 
 
 def test_more_budget_means_more_steps_and_settings_by_hand_are_kept() -> None:
-    few, many = (sv.auto(problem("logistic"), sv.Population(SIZES), epsilon=e, network=RING) for e in (0.3, 20.0))
+    few, many = (sv.auto(problem("logistic"), sv.Population(SIZES), epsilon=e, network=RING) for e in (0.2, 20.0))
     assert few.steps < many.steps
     assert few.spread > many.spread
+    noise = math.sqrt(3 * 5) / (gdp_mu(0.2, 1e-5) * sum(SIZES))  # three parties, four columns and the intercept
+    assert noise > 0.008
+    assert few.method.reach == pytest.approx(1.5 * math.sqrt(0.008 / noise)) == pytest.approx(few.method.rate)
+    assert many.method.reach > many.method.rate == 1.5
     kept = sv.auto(problem("logistic"), sv.Population(SIZES), epsilon=1.0, network=RING, steps=5, reach=0.6)
     assert (kept.steps, kept.method.reach) == (5, 0.6)
     with pytest.raises(ValueError, match="did you mean 'reach'"):

@@ -8,7 +8,7 @@ itself. An attack that fails proves nothing; epsilon does. The attack shows what
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -203,6 +203,7 @@ def main(
     batch: int = 128,
     steps: int = 200,
     seed: int = 0,
+    say: Callable[[str], None] = print,
 ) -> list[Reconstruction]:
     """Attack `count` pictures of a data set under growing noise, print the table, write the pictures to `out`.
 
@@ -225,15 +226,18 @@ def main(
             (f"clear, batch {batch}", many, mixed, math.inf, 0.0, fewer),
             (f"clip 1, noise 1, batch {batch}", many, mixed, 1.0, 1.0, fewer),
         ]
-    console, cases = Console(), []
+    cases = []
     for name, truth, right, clip, noise, often in plans:
-        console.print(f"attacking: {name}")
+        say(f"attacking: {name}")
         cases.append(attack(name, truth, right, clip, noise, often, seed))
     blind = np.broadcast_to(train["features"].mean(axis=0).reshape(side, side), one.shape)
-    console.print(_table(cases, scores(one, blind), dataset, count))
+    console = Console(width=80)
+    with console.capture() as table:
+        console.print(_table(cases, scores(one, blind), dataset, count))
+    say(table.get())
     path = Path(out) / f"dlg-{dataset}.png"
     draw(cases, one[:, 0], blind[0, 0], path)
-    console.print(f"pictures: {path}")
+    say(f"pictures: {path}")
     return cases
 
 

@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
+from sottovoce.data.declared import FEWEST
 from sottovoce.data.parts import Part
 from sottovoce.data.preprocess import bounded_norm
 from sottovoce.networks import Network, complete
@@ -29,7 +30,6 @@ from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.tuning.auto import Plan, auto
 
-FEWEST = 10  # rows: below this a guarantee for one of them leaves nothing to learn
 _FITTED_BEFORE = (
     "not covered: whatever was fitted on these rows before (a scaler, a feature selection), other fits without a "
     "ledger, and a choice among several fits by their scores on private rows"

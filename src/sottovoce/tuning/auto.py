@@ -36,6 +36,7 @@ WIDEST = 1024  # entries of a row up to which its second moments are released
 _AGREE = 1e-3  # what is left of a disagreement after mixing
 _LOUD, _QUIET = 4e-3, 1.5e-3  # noise of a whitened gradient over the signal: where few steps, and where many, are best
 _FEW, _MANY = 8, 32  # steps
+_UNEASY = 8e-3  # the same ratio, above which a narrower clip and shorter steps are better
 _LOST = 2.0  # noise of the moments over an average eigenvalue, above which they say too little
 _SHARE = 0.25  # of the budget, for the moments
 _HOPELESS = 0.1  # noise of all gradients together over the longest possible gradient
@@ -220,7 +221,9 @@ def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Net
     quiet = 1.0 if noise == 0 else min(max(quiet, 0.0), 1.0)
     steps = round(_FEW * (_MANY / _FEW) ** quiet)
     fitted = known.target is not None
-    share, rate, reach = (0.4, 1.0, 1.5) if fitted else (_SHARE, 1.5, 1.5 * 1.5**quiet)
+    # Louder gradients pay with their noise for what a wide clip keeps: clip and rate fall with the root of the noise.
+    calm = 1.0 if noise <= _UNEASY else math.sqrt(_UNEASY / noise)
+    share, rate, reach = (0.4, 1.0, 1.5) if fitted else (_SHARE, 1.5 * calm, 1.5 * 1.5**quiet * calm)
     if math.isinf(facts.mu):
         steps = 2 * _MANY
     multiplier = math.sqrt(steps * (1 + robust / _JUDGING**2) / (1 - share))
@@ -241,12 +244,12 @@ def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Net
     averaged_over = "parties weigh by their released losses" if robust else "averages over records"
     why = (
         f"DpNewton: the model is linear in rows of {entries - 1} numbers of norm {facts.norm:.3g} at most, so their "
-        f"noisy second moments ({share:.0%} of the budget) say in which directions the loss is steep, whatever ranges "
-        "were declared",
+        f"noisy second moments ({share:.0%} of the budget) show where the loss is steep; a column that uses a small "
+        "part of its declared range is hardly seen",
         f"{steps} steps on all records, because the noise is {noise:.2g} of the signal ({_FEW} steps above {_LOUD:g}, "
-        f"{_MANY} below {_QUIET:g}); rate {rate:g} of Newton's own is stable by the bound on the curvature",
-        f"noise of each party for its own size, so that all spend alike; {averaged_over}, in {mixing} "
-        f"{'round' if mixing == 1 else 'rounds'} of mixing; the average of the last half of the iterates",
+        f"{_MANY} below {_QUIET:g}); rate {rate:.3g} of Newton's own is stable by the bound on the curvature",
+        f"each party's noise fits its size, so that all spend the same; {averaged_over}, in {mixing} "
+        f"{'round' if mixing == 1 else 'rounds'} of mixing; the result is the average of the last half of the steps",
     )
     return _Choice(method, steps, why, None if fitted else spread)
 
@@ -262,11 +265,11 @@ def _plain(problem: Minimize, facts: Facts) -> _Choice:
     rate = 4 * known.residual / (curvature * length * clip)
     method = DpSgd(Linear(rate, 0.02 * rate, steps), Release(clip, facts.noise(clip, 1.0)), Full())
     why = (
-        f"DpSgd: rows of {np.shape(problem.x0['weights'])[0]} numbers are too long for their second moments to stand "
-        "out of the noise, so all directions are treated alike",
+        f"DpSgd: the second moments of {facts.rows} rows of {np.shape(problem.x0['weights'])[0]} numbers would not "
+        "stand out of the noise, so all directions are treated alike",
         f"{steps} steps on all records; clip {clip:.3g}, a tenth of the largest gradient, makes all equally long; a "
         f"rate that falls from {rate:.3g} follows from the declared norm and the curvature at the start",
-        "noise of each party for its own size, so that all spend alike",
+        "each party's noise fits its size, so that all spend the same",
     )
     return _Choice(method, steps, why)
 
@@ -279,7 +282,7 @@ def _descent(problem: Minimize, facts: Facts) -> _Choice:
     why = (
         f"DpSgd with momentum: of the loss nothing is known but its {count} parameters",
         f"{steps} steps on all records, clip 1, a rate that falls from 0.2 to 0.01: a gradient is used as a direction",
-        "noise of each party for its own size, so that all spend alike",
+        "each party's noise fits its size, so that all spend the same",
     )
     return _Choice(method, steps, why)
 

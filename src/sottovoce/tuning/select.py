@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.privacy.ledger import Budget, Entry, Group, Ledger
+from sottovoce.privacy.ledger import Budget, Ledger
+from sottovoce.privacy.ledger_line import Entry, Group
 from sottovoce.privacy.mechanisms import Mechanism, check_delta, check_epsilon
 from sottovoce.privacy.selection import GeometricTrials, PoissonTrials, Trials, epsilon_of, mu_for
 

@@ -1,7 +1,7 @@
 """Attack the papers' claims: each exhibit prints what is claimed, what is measured, and what is exact.
 
 >>> sorted(available)[:3]
-['bambi-controls', 'bambi-multiclass', 'bambi-reuse']
+['bambi-controls', 'bambi-hessian', 'bambi-multiclass']
 """
 
 from sottovoce.audit.exhibits import (

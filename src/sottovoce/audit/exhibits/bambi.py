@@ -117,3 +117,39 @@ def _response(epsilon: float, classes: int) -> Scores:
         return np.select([said == 0, said == 1], [epsilon, -epsilon], 0.0)
 
     return scores
+
+
+@exhibit(
+    "bambi-hessian",
+    PAPER,
+    "second derivatives across parties would need features of others (Appendix B): they do, and a party that gets such "
+    "a block reads what another computes from its features; no epsilon is claimed for features",
+)
+def hessian(rng: np.random.Generator, quick: bool) -> list[Measurement]:
+    """Read another party's embedding of a record from one block of the Hessian, without and with noise on the block."""
+    trials = sized(2e5, quick)
+    rows = []
+    for case, scale in [("block of one record", 0.0), ("block with Laplace noise of scale 1", 1.0)]:
+        measured = attack(_embeddings(scale), rng, trials)
+        exact = math.inf if scale == 0 else _APART / scale
+        rows.append(Measurement(case, math.inf, measured, exact, trials))
+    return rows
+
+
+_OWN, _OTHER, _CURVED = np.array([0.6, -0.8]), {True: np.array([1.0, 0.5]), False: np.array([0.2, 1.5])}, 0.25
+_APART = float(np.abs(_CURVED * np.outer(_OWN, _OTHER[True] - _OTHER[False])).sum())
+
+
+def _embeddings(scale: float) -> Scores:
+    """Return scores of a party that has its own embedding s_m and sees sigma'(h) s_m s_m'^T for one record.
+
+    With a logistic loss the block of y_m and y_m' is this product (equation 13), so a row of it over the party's own
+    entry is the other embedding.
+    """
+
+    def scores(rng: np.random.Generator, trials: int, truth: bool) -> np.ndarray:
+        seen = _CURVED * np.outer(_OWN, _OTHER[truth]) + rng.laplace(scale=scale, size=(trials, 2, 2))
+        away = [np.abs(seen - _CURVED * np.outer(_OWN, _OTHER[side])).sum(axis=(1, 2)) for side in (False, True)]
+        return away[0] - away[1]
+
+    return scores

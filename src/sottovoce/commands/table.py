@@ -5,55 +5,32 @@ Slow imports stay inside the commands, so that the help text appears at once.
 
 import csv
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from sottovoce.commands.costs import facts_of
+from sottovoce.commands.terminal import (
+    Json,
+    Quick,
+    Reduced,
+    RunFilePath,
+    Set,
+    console,
+    notes,
+    print_json,
+    print_line,
+    say_replaced,
+    scale_of,
+)
 
 if TYPE_CHECKING:
     from sottovoce.experiments.setup import Setup
     from sottovoce.methods import Method
     from sottovoce.privacy.report import PrivacyReport
-
-console = Console()
-notes = Console(stderr=True, highlight=False)
-RunFilePath = Annotated[Path, typer.Argument(help="a run file", metavar="FILE.toml")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change one key, e.g. run.steps=100")]
-Quick = Annotated[bool, typer.Option("--quick", help="apply the file's [quick] table")]
-
-
-def say(line: str) -> None:
-    """Print what is being done, beside the results.
-
-    >>> say("loading")
-    """
-    notes.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
-
-
-@contextmanager
-def stoppable(remedy: str) -> Iterator[None]:
-    """On Ctrl-C, print what to do next and exit with the usual code.
-
-    >>> with stoppable("The same command starts again."):
-    ...     print("done")
-    done
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        notes.print(f"Stopped. {escape(remedy)}", soft_wrap=True)
-        raise typer.Exit(130) from None
-
-
-def say_replaced(lines: Any) -> None:
-    """Say what --set replaced."""
-    for line in lines:
-        notes.print(f"[dim]--set {escape(line)}[/]")
 
 
 def init(
@@ -64,6 +41,7 @@ def init(
         bool, typer.Option("--public-sample", help="the rows are public: read ranges and categories off them")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="[default: TABLE with .toml]")] = None,
+    json: Json = False,
 ) -> None:
     """Write a commented run file for a table, with a line per column to fill in.
 
@@ -74,6 +52,8 @@ def init(
     from sottovoce.experiments.template import template
     from sottovoce.files import write_atomically
 
+    if table.is_dir():
+        raise ValueError(f"{table} is a folder: give a CSV, Parquet or Arrow file")
     target = out or Path(table.with_suffix(".toml").name)
     text = template(table, label, party, public_sample)
     if target.exists():
@@ -81,37 +61,69 @@ def init(
     if target.resolve().parent != table.resolve().parent:
         notes.print(f"[dim]data.file is looked for beside {escape(str(target))}: put the table there[/]")
     write_atomically(target, text.encode())
-    console.print(f"wrote {escape(str(target))}: fill in \\[data.columns], then sottovoce check {escape(str(target))}",
-                  highlight=False, soft_wrap=True)  # fmt: skip
+    if json:
+        return print_json({"wrote": target})
+    print_line(f"wrote {target}: fill in [data.columns], then sottovoce check {target}")
 
 
-def check(file: RunFilePath, set_: Set = None, quick: Quick = False) -> None:
+def check(
+    file: RunFilePath, set_: Set = None, reduced: Reduced = False, quick: Quick = False, json: Json = False
+) -> None:
     """Check a run file with its table, and print what each party pays, before any work is done.
 
     sottovoce check mine.toml
     """
-    from sottovoce.experiments.execute import plan
+    from sottovoce.experiments import search
+    from sottovoce.experiments.planned import plan
     from sottovoce.experiments.runfile import RunFile
+
+    runfile = RunFile.load(file, set_ or (), scale_of(reduced, quick))
+    say_replaced(runfile.replaced)
+    rows = plan(runfile, draws=False)
+    for row in rows:
+        search.check(row)
+    trials = sum(len(search.settings_of(row.case, row.name)) for row in rows)
+    count = sum(len(row.setup.case.run.seeds) for row in rows)
+    chosen = any(case.select is not None for case in runfile.cases.values())
+    if json:
+        found = {
+            row.name: {"built": _built(row.setup), "sizes": _sizes(row.setup), **facts_of(row.setup.account)}
+            for row in rows
+        }
+        return print_json({"variants": found, "runs": None if chosen else count})
+    for row in rows:
+        if row.kind == "alone":
+            print_line(f"{row.name}: the same, but each party trains by itself\n")
+        else:
+            _show_check(row.name, row.setup)
+    runs = "one is chosen after a random number of runs" if chosen else _counted(count, "run")
+    runs += f" after {_counted(trials, 'trial')} of a search" if trials else ""
+    print_line(f"Fine: {_counted(len(runfile.cases), 'variant')}, {runs}. Nothing was run.")
+
+
+def _counted(number: int, what: str) -> str:
+    """Count something in words.
+
+    >>> _counted(1, "run"), _counted(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _show_check(name: str, setup: "Setup") -> None:
     from sottovoce.reports.comparison import upward
 
-    runfile = RunFile.load(file, set_ or (), quick)
-    say_replaced(runfile.replaced)
-    for row in plan(runfile, draws=False):
-        setup, report = row.setup, row.setup.account
-        facts = Table(title=escape(row.name), title_justify="left", show_header=False, box=None)
-        for name, value in (*_built(setup), *_privacy(report)):
-            facts.add_row(name, escape(value))
-        console.print(facts)
-        if report.parties and len(report.parties) > 1:
-            paid = Table("party", f"{report.unit}s", "epsilon", box=None, header_style="dim")
-            for name, size, epsilon in zip(report.parties, _sizes(setup), report.per_agent):
-                paid.add_row(escape(name), size, upward(epsilon, 5))
-            console.print(paid)
-        console.print("")
-    seeds = sum(len(case.run.seeds) for case in runfile.cases.values())
-    chosen = any(case.select is not None for case in runfile.cases.values())
-    runs = "one is chosen after a random number of runs" if chosen else f"{seeds} runs"
-    console.print(f"Fine: {len(runfile.cases)} variants, {runs}. Nothing was run.", highlight=False)
+    report = setup.account
+    facts = Table(title=escape(name), title_justify="left", show_header=False, box=None)
+    for key, value in (*_built(setup), *_privacy(report)):
+        facts.add_row(key, escape(value))
+    console.print(facts)
+    if report.parties and len(report.parties) > 1:
+        paid = Table("party", f"{report.unit}s", "epsilon", box=None, header_style="dim")
+        for party, size, epsilon in zip(report.parties, _sizes(setup), report.per_agent):
+            paid.add_row(escape(party), size, upward(epsilon, 5))
+        console.print(paid)
+    console.print("")
 
 
 def _built(setup: "Setup") -> list[tuple[str, str]]:
@@ -131,17 +143,23 @@ def _described(method: "Method") -> str:
 
     told = {field.name: getattr(method, field.name) for field in fields(method)}
     plain = [
-        f"{name} = {value}" for name, value in told.items() if value is not None and not isinstance(value, Release)
+        f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
+        for name, value in told.items()
+        if value is not None and not isinstance(value, Release)
     ]
     return ", ".join([type(method).__name__, *plain])
 
 
 def _privacy(report: "PrivacyReport") -> list[tuple[str, str]]:
     from sottovoce.reports.comparison import upward
+    from sottovoce.reports.words import meaning
 
     said = f"{upward(report.epsilon, 5)} at delta {report.delta:g}, per {report.unit}, {report.adjacency} adjacency"
+    means = [("means", meaning(report))] if report.private else []
     released = [("released", event) for event in report.events]
-    return [("epsilon", said), *released, *(("note", caveat) for caveat in report.caveats)]
+    technical = [("technical", line) for line in report.technical()]
+    notes = [("note", caveat) for caveat in report.caveats]
+    return [("epsilon", said), *means, *released, *technical, *notes]
 
 
 def _sizes(setup: "Setup") -> list[str]:
@@ -155,11 +173,13 @@ def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="a file that sv.save wrote, or the folder of a run")],
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="new rows: a CSV, Parquet or Arrow file")],
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.csv", help="[default: print]")] = None,
+    json: Json = False,
 ) -> None:
-    """Predict the label of new rows, as CSV: one line per row, with the probability of each class.
+    """Predict the label of new rows, as CSV (or JSON): one line per row, with the probability of each class.
 
     sottovoce predict runs/mine/auto/0/model.sv new.csv --out predicted.csv
     """
+    from sottovoce.files import to_json, write_atomically
     from sottovoce.runtime.model_file import load
 
     opened = load(model)
@@ -169,7 +189,13 @@ def predict(
     if opened.classes:
         heads += [f"{opened.label}={name}" for name in opened.classes]
         chances = opened.probabilities(table)
-        rows = [[*row, *(f"{chance:.6g}" for chance in own)] for row, own in zip(rows, chances)]
+        rows = [[*row, *(float(f"{chance:.6g}") for chance in own)] for row, own in zip(rows, chances)]
+    if json:
+        found = [dict(zip(heads, row)) for row in rows]
+        if out is None:
+            return print_json(found)
+        write_atomically(out, (to_json(found) + "\n").encode())
+        return print_json({"wrote": out, "rows": len(found)})
     target = out.open("w", newline="") if out is not None else sys.stdout
     writer = csv.writer(target, lineterminator="\n")
     writer.writerow(heads)
