@@ -181,6 +181,8 @@ def _leaving(made: Comparison) -> tuple[tuple[str, ...], Tone]:
     if fine:
         which = "" if not own else f" of {named(fine)}"
         lines.append(f"The model{which} and every state and message of its run may leave, with the statement attached.")
+        if any(row.privacy.unit == "label" for row in made.rows if row.releasable):
+            lines.append("This is for labels: models and messages may tell features, which no statement covers.")
     if own:
         which = "" if not fine else f" of {named([row.name for row in own])}"
         reasons = list(dict.fromkeys(_reason(row) for row in own))
@@ -189,7 +191,8 @@ def _leaving(made: Comparison) -> tuple[tuple[str, ...], Tone]:
         lines.append("Each train metric is computed on private records, without noise: no statement covers it.")
     if any(line.startswith(_MEASURED) for row in made.rows for line in (*row.about.public, *row.privacy.caveats)):
         listed = " and ".join(", ".join(name for name in made.metrics if not name.startswith("bytes")).rsplit(", ", 1))
-        lines.append(f"The guarantee does not cover {listed} in this report: no noise was added to them.")
+        if listed:
+            lines.append(f"The guarantee does not cover {listed} in this report: no noise was added to them.")
     exact = all(row.privacy.drawn == "exact" for row in made.rows)
     return (*lines, _STAYS.format("" if exact else _SEED)), "care" if own else "good"
 
@@ -206,6 +209,8 @@ def _reason(row: Row) -> str:
 
 def budget(about: About) -> tuple[str, ...]:
     """Say what is left of a budget, rounded down."""
+    if about.budget is None and about.place.startswith(FEDERATION) and "columns" in about.sizes:
+        return ("This site has no labels.", "The label holder has their budget, and counts what they cost.")
     if about.budget is None or about.spent is None:
         return ("No budget was set.", "Nothing stops further runs on the same records.")
     whole, spent = about.budget.epsilon, about.spent
