@@ -309,12 +309,9 @@ def _records(table: Data, split: str) -> Held:
         what = "data.test = 0" if test is None else f"the label {train.label!r}, a number,"
         raise ValueError(f"{what} does not go with [columns]: hold some rows out, and declare the label's categories")
     holders = holders_of(asked, train.columns)
-    columns = Columns(
-        [np.nan_to_num(block) for block in train.blocks(holders)], facts=train.facts, names=tuple(holders)
-    )
-    columns = with_levels(columns, table)
+    columns = with_levels(Columns(train.blocks(holders), facts=train.facts, names=tuple(holders)), table)
     own = {"blocks": test.blocks(holders), "label": test.records["label"]}
-    return Held(columns, train.records["label"], len(train.classes), own, holders)
+    return Held(columns, train.classes_of_rows, len(train.classes), own, holders)
 
 
 def holders_of(asked: ColumnsTable, features: Collection[str]) -> dict[str, list[str]]:
