@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sottovoce.privacy.report import PrivacyReport, rounded_up
-from sottovoce.reports.comparison import TRAIN, Comparison, Row, shared_epsilon, upward
+from sottovoce.reports.comparison import Comparison, Row, shared_epsilon, upward
 from sottovoce.runtime.about import FEDERATION, About
+from sottovoce.runtime.result import TRAIN
 
 Tone = Literal["", "good", "care", "bad"]
 _RATE = 0.01  # false alarms that the attacker of the first screen allows itself
