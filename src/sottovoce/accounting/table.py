@@ -106,8 +106,7 @@ def trace_table(
     """
     blocks = [jax.eval_shape(lambda b=block: device_block(b, method.batch)) for block in columns.blocks]
     leaves, structure = jax.tree.flatten(blocks)
-    shared = seen_by_equality(method) and seen_by_equality(problem)
-    traced = remembered_tables if shared else _traced
+    traced = remembered_tables if seen_by_equality(method) else _traced
     return traced(method, problem, tuple(numbers), tuple(leaves), structure, steps, classes)
 
 

@@ -10,7 +10,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +34,9 @@ class DeclaredTable:
     `records` has `features` (float32, columns `names`, row norms at most `norm`), `label` (class numbers, or a number
     in [-1, 1]), and `weight` (in [0, 1]) if weights were named. A row whose label cannot be read has features that are
     not finite: it contributes nothing to a run, and the number of rows stays public.
+
+    Parties with columns protect labels alone, so their features must not tell which labels can be read: they take
+    `blocks` and `classes_of_rows`.
     """
 
     source: str
@@ -46,6 +49,8 @@ class DeclaredTable:
     parties: tuple[str, ...] = ()
     unit: np.ndarray | None = None
     share: float | None = None  # of class 1, if it was asked for
+    inputs: np.ndarray = field(kw_only=True)  # the features of all rows, whatever their labels
+    unknown: np.ndarray = field(kw_only=True)  # whether a row's label cannot be read
     notes: tuple[str, ...] = ()  # for the holder of the rows only
 
     def __len__(self) -> int:
@@ -70,7 +75,8 @@ class DeclaredTable:
         """Return some rows as a table of their own."""
         kept = {name: held[rows] for name, held in self.records.items()}
         owners, unit = (None if held is None else held[rows] for held in (self.owners, self.unit))
-        return replace(self, records=kept, owners=owners, unit=unit)
+        inputs, unknown = self.inputs[rows], self.unknown[rows]
+        return replace(self, records=kept, owners=owners, unit=unit, inputs=inputs, unknown=unknown)
 
     def hold_out(self, share: float, seed: int = 0) -> tuple["DeclaredTable", "DeclaredTable"]:
         """Return rows to train on and a random share of rows to test on; a unit stays whole, values play no part.
@@ -89,7 +95,7 @@ class DeclaredTable:
 
     def readable(self) -> "DeclaredTable":
         """Return the rows whose label can be read: for test rows, which are not protected."""
-        return self.only(np.flatnonzero(np.isfinite(self.records["features"]).all(axis=1)))
+        return self.only(np.flatnonzero(~self.unknown))
 
     def parts(self, agents: int = 1, by: By = "iid", seed: int = 0, **how: Any) -> list[Part]:
         """Return the parties' parts: by the column `party` if one was named, else rows split as `split` does."""
@@ -111,7 +117,19 @@ class DeclaredTable:
         >>> [block.shape for block in held.blocks({"bank": ["a"], "shop": ["b"]})]
         [(2, 1), (2, 1)]
         """
-        return [self.records["features"][:, own] for own in self.columns.held_by(holders)]
+        return [self.inputs[:, own] for own in self.columns.held_by(holders)]
+
+    @property
+    def classes_of_rows(self) -> np.ndarray:
+        """The class of each row, for a label gate; a label that cannot be read counts as the classes in turn.
+
+        >>> held = table({"a": [1, 2, 3], "y": ["no", "?", "??"]}, label="y", columns={
+        ...     "a": Column(range=(0, 4)), "y": Column(categories=["no", "yes"])})
+        >>> held.classes_of_rows.tolist(), held.inputs.ravel().tolist()
+        ([0, 1, 0], [-0.5, 0.0, 0.5])
+        """
+        turns = np.arange(len(self), dtype=np.int32) % len(self.classes)
+        return np.where(self.unknown, turns, self.records["label"])
 
 
 def table(
@@ -180,7 +198,9 @@ def table(
         read[weight] = weighed
         records["weight"] = (np.nan_to_num(weighed.values, nan=0.0) / declared[weight].bounds[1]).astype(np.float32)
     unknown = ~np.isfinite(answer.values) if target.numeric else _no_class(target, answer)
-    records["features"][unknown] = np.nan
+    whole = records["features"]
+    if unknown.any():
+        records["features"] = np.where(unknown[:, None], np.float32(np.nan), whole)
     read[label] = answer
     prior = None
     if share is not None:
@@ -196,7 +216,10 @@ def table(
     tell_holder(notes)
     words = (_declared_words(declared, chosen, label, weight), *_party_words(party, parties), *facts.words)
     facts = replace(facts, norm=inputs.norm, unit=unit, words=words)
-    return DeclaredTable(frame.source, records, inputs, label, target, facts, owners, parties, ids, prior, notes)
+    return DeclaredTable(
+        frame.source, records, inputs, label, target, facts, owners, parties, ids, prior,
+        inputs=whole, unknown=unknown, notes=notes,
+    )  # fmt: skip
 
 
 def held_out(count: int, share: float, seed: int) -> np.ndarray:

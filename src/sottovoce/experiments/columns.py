@@ -309,12 +309,9 @@ def _records(table: Data, split: str) -> Held:
         what = "data.test = 0" if test is None else f"the label {train.label!r}, a number,"
         raise ValueError(f"{what} does not go with [columns]: hold some rows out, and declare the label's categories")
     holders = holders_of(asked, train.columns)
-    columns = Columns(
-        [np.nan_to_num(block) for block in train.blocks(holders)], facts=train.facts, names=tuple(holders)
-    )
-    columns = with_levels(columns, table)
+    columns = with_levels(Columns(train.blocks(holders), facts=train.facts, names=tuple(holders)), table)
     own = {"blocks": test.blocks(holders), "label": test.records["label"]}
-    return Held(columns, train.records["label"], len(train.classes), own, holders)
+    return Held(columns, train.classes_of_rows, len(train.classes), own, holders)
 
 
 def holders_of(asked: ColumnsTable, features: Collection[str]) -> dict[str, list[str]]:
@@ -354,18 +351,22 @@ def _held(data: str, columns: str) -> Held:
     table, split = Data.model_validate_json(data), ColumnsTable.model_validate_json(columns)
     train, test, classes = build.whole(table)
     if split.test is not None:
-        train, test = _held_out([train, test], split.test, table.seed)
+        train, test = _held_out([train, test], split.test)
     blocks, own = (_blocks(records["features"], split) for records in (train, test))
     held = Columns(blocks)
     return Held(with_levels(held, table), train["label"], classes, {"blocks": own, "label": test["label"]})
 
 
-def _held_out(both: list[Records], share: float, seed: int) -> list[Records]:
-    """Join all records, and hold out a random share of them for the test."""
+def _held_out(both: list[Records], share: float) -> list[Records]:
+    """Join all records, and hold out a random share of them for the test.
+
+    It is the same for all seeds, as a test set that comes in a file is: a search, whose seeds are not reported,
+    would otherwise train on records that others are tested on.
+    """
     label = np.concatenate([records["label"] for records in both])
     each = [records["features"] for records in both]
     features = sp.csr_array(sp.vstack(each)) if sp.issparse(each[0]) else np.concatenate(each)
-    order = np.random.default_rng(seed).permutation(len(label))
+    order = np.random.default_rng(0).permutation(len(label))
     cut = len(label) - math.floor(share * len(label))
     return [{"features": features[rows], "label": label[rows]} for rows in (order[:cut], order[cut:])]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from sottovoce.privacy.report import LISTED
 from sottovoce.reports import pictures, words
-from sottovoce.reports.comparison import TRAIN, Comparison, Row, figure, upward
+from sottovoce.reports.comparison import Comparison, Row, figure, upward
 from sottovoce.reports.words import Answer
+from sottovoce.runtime.result import TRAIN
 
 _ROWS = 200  # parties that a page lists; report-parties.csv has all
 _SEARCHED = 12  # parties from which on a table can be searched

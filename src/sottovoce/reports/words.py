@@ -10,14 +10,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sottovoce.privacy.report import PrivacyReport, rounded_up
-from sottovoce.reports.comparison import TRAIN, Comparison, Row, shared_epsilon, upward
+from sottovoce.reports.comparison import Comparison, Row, shared_epsilon, upward
 from sottovoce.runtime.about import FEDERATION, About
+from sottovoce.runtime.result import TRAIN
 
 Tone = Literal["", "good", "care", "bad"]
 _RATE = 0.01  # false alarms that the attacker of the first screen allows itself
 _NAMED = 4  # rows that a sentence names
 _STAYS = "Must stay in any case: the records, the checkpoints{}, and figures that were computed on private records."
 _SEED = ", the seed (anybody who knows it can remove the noise)"
+_FEATURES = (
+    "That is so for labels. Nothing protects the features that the model was computed from, so their holders decide "
+    "about it. The messages must stay: they hold numbers computed from the features of single rows."
+)
 _MEASURED = "figures are measured on "  # first words of a caveat about rows that no noise covers
 
 
@@ -177,10 +182,14 @@ def drawn(row: Row) -> tuple[str, ...]:
 def _leaving(made: Comparison) -> tuple[tuple[str, ...], Tone]:
     fine = [row.name for row in made.rows if row.releasable]
     own = [row for row in made.rows if not row.releasable]
+    labels = any(row.releasable and row.privacy.unit == "label" for row in made.rows)
     lines = []
     if fine:
         which = "" if not own else f" of {named(fine)}"
-        lines.append(f"The model{which} and every state and message of its run may leave, with the statement attached.")
+        all_of_it = "" if labels else " and every state and message of its run"
+        lines.append(f"The model{which}{all_of_it} may leave, with the statement attached.")
+    if labels:
+        lines.append(_FEATURES)
     if own:
         which = "" if not fine else f" of {named([row.name for row in own])}"
         reasons = list(dict.fromkeys(_reason(row) for row in own))
@@ -191,7 +200,7 @@ def _leaving(made: Comparison) -> tuple[tuple[str, ...], Tone]:
         listed = " and ".join(", ".join(name for name in made.metrics if not name.startswith("bytes")).rsplit(", ", 1))
         lines.append(f"The guarantee does not cover {listed} in this report: no noise was added to them.")
     exact = all(row.privacy.drawn == "exact" for row in made.rows)
-    return (*lines, _STAYS.format("" if exact else _SEED)), "care" if own else "good"
+    return (*lines, _STAYS.format("" if exact else _SEED)), "care" if own or labels else "good"
 
 
 def _reason(row: Row) -> str:

@@ -8,6 +8,7 @@ is stored as a compiled program (`jax.export`): no Python code is stored, and op
 import base64
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems import tasks
 from sottovoce.runtime import checkpoint
 from sottovoce.runtime.about import About
-from sottovoce.runtime.result import Result
+from sottovoce.runtime.result import TRAIN, Result
 from sottovoce.trees import Tree
 
 NAME = "model.sv"  # in the folder of a run
@@ -240,16 +241,20 @@ def card(model: OpenedModel, result: Result) -> str:
     """Write the model card: what is predicted from what, what is guaranteed, and what was measured."""
     lines = ["# Model card", ""]
     if model.columns is not None and model.target is not None:
-        kind = f"classes {', '.join(model.classes)}" if model.classes else "a number"
-        lines += [f"Predicts `{model.label}` ({kind}) from {len(model.columns)} columns.", ""]
+        kind = f"classes {_plain(', '.join(model.classes))}" if model.classes else "a number"
+        label = str(model.label).replace("`", "'")
+        lines += [f"Predicts `{label}` ({kind}) from {len(model.columns)} columns.", ""]
         lines += ["| column | declared | missing |", "|---|---|---|"]
-        lines += [f"| {name} | {_declared(column)} | {_missing(column)} |" for name, column in model.columns.items()]
+        listed = [(name, _declared(column), _missing(column)) for name, column in model.columns.items()]
+        lines += [f"| {' | '.join(map(_plain, cells))} |" for cells in listed]
         lines.append("")
     released = "drawn as deployed" if model.releasable else "simulated, or not covered: do not hand this model out"
     lines += ["## Privacy", "", str(model.privacy).replace("\n", "\n\n"), "", f"Noise: {released}.", ""]
     final = {name: values[-1] for name, values in result.history.items() if np.ndim(values) == 1 and len(values)}
     figures = [
-        f"- {name}: {value:.4g}" for name, value in final.items() if name not in ("step", "seconds", "consensus")
+        f"- {name}: {value:.4g}"
+        for name, value in final.items()
+        if not name.startswith((TRAIN, "bytes ")) and name not in ("step", "seconds", "consensus")
     ]
     if figures:
         lines += ["## Figures", "", "Measured on test rows, without noise.", "", *figures, ""]
@@ -270,12 +275,17 @@ def card(model: OpenedModel, result: Result) -> str:
 def _made_from(about: About) -> list[str]:
     """Say whose data the model was made from, and when."""
     listed = [
-        f"- {what}: " + ", ".join(f"{name} {count}" for name, count in list(zip(about.parties, counts))[:_LISTED])
+        _plain(f"- {what}: " + ", ".join(f"{who} {count}" for who, count in list(zip(about.parties, counts))[:_LISTED]))
         for what, counts in about.sizes.items()
     ]
     more = len(about.parties) - _LISTED
     rest = [f"- and {more} more parties"] if more > 0 else []
     return [f"{len(about.parties)} parties; the run ended {about.date}.", "", *listed, *rest]
+
+
+def _plain(text: str) -> str:
+    """Return a name as Markdown shows it: no tag, link or column of a table comes of it."""
+    return re.sub(r"([\\`\[<|])", r"\\\1", " ".join(text.split()))
 
 
 def _declared(column: Column) -> str:
