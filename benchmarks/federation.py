@@ -8,7 +8,7 @@ disk before it is sent, TLS from site to site inside the calls, every message ch
 processes. *one machine*: a whole step of DP-SGD on two records per party, in one process, before and after.
 
 With +50 a relay between the sites and the server holds all bytes back for 50 ms: a message from site to site takes 100
-ms longer, a call with its answer 200 ms.
+ms longer, a call with its answer 200 ms. These cases have a table of their own.
 """
 
 import json
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,29 +75,29 @@ class Seen(NamedTuple):
 
 def main() -> None:
     cases = [Case.of(word) for word in [word for word in sys.argv[1:] if word != "--write"] or ALL]
-    lines = []
+    near, far = ([case for case in cases if bool(case.delay) == late] for late in (False, True))
+    if near:
+        _show("federation", "| parties | floats | one machine, rounds/s | FLARE alone, rounds/s | ours, rounds/s | "
+              "ours / FLARE | MB per round, FLARE alone | MB per round, ours |\n|--:|--:|--:|--:|--:|--:|--:|--:|",
+              _row, near, " MB: what goes over loopback, in from a site and out to another.")  # fmt: skip
+    if far:
+        _show("federation with delay", "| parties | floats | delay per line, ms | 100 rounds, FLARE alone, s | "
+              "100 rounds, ours, s | FLARE / ours |\n|--:|--:|--:|--:|--:|--:|", _late, far, "")  # fmt: skip
 
-    def show(line: str) -> None:
-        print(line, flush=True)
-        lines.append(line)
 
-    busy, began = measure._busy(), time.perf_counter()
-    show("| parties | floats | one machine, rounds/s | FLARE alone, rounds/s | ours, rounds/s | ours / FLARE | "
-         "MB per round, FLARE alone | MB per round, ours |\n|--:|--:|--:|--:|--:|--:|--:|--:|")  # fmt: skip
+def _show(section: str, head: str, row: Callable[[Case], str], cases: list[Case], notes: str) -> None:
+    """Print a table row by row; with --write, put it into docs/benchmarks.md."""
+    busy, began, lines = measure._busy(), time.perf_counter(), [head]
+    print(head, flush=True)
     for case in cases:
-        if not case.delay:
-            show(_row(case))
-    if any(case.delay for case in cases):
-        show("\n| parties | floats | delay per line, ms | 100 rounds, FLARE alone, s | 100 rounds, ours, s | "
-             "FLARE / ours |\n|--:|--:|--:|--:|--:|--:|")  # fmt: skip
-        for case in cases:
-            if case.delay:
-                show(_late(case))
+        lines.append(row(case))
+        print(lines[-1], flush=True)
     used = ((measure._busy() or 0.0) - (busy or 0.0)) / (time.perf_counter() - began) / (os.cpu_count() or 1)
-    show(f"\nMedians of {TURNS} turns, lowest and highest in brackets. MB: what goes over loopback, in from a site and "
-         f"out to another. The machine was busy for {100 * used:.0f}% of the time.")  # fmt: skip
+    lines.append(f"\nMedians of {TURNS} turns, lowest and highest in brackets.{notes} The machine was busy for "
+                 f"{100 * used:.0f}% of the time.")  # fmt: skip
+    print(lines[-1], flush=True)
     if "--write" in sys.argv:
-        page.write("federation", "\n".join(lines))
+        page.write(section, "\n".join(lines))
 
 
 def _row(case: Case) -> str:

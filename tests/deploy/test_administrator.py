@@ -1,5 +1,6 @@
 """What starts, watches and stops a federation, beside what FLARE does: fakes stand for its sessions."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -8,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from sottovoce.deploy import federation
+from sottovoce.deploy import federation, poc
 from sottovoce.deploy.federation import Administrator, address, require_idle
 from sottovoce.deploy.order import Order
 from sottovoce.deploy.poc import submitted
+from sottovoce.experiments.runfile import RunFile
 from tests.deploy import cases
 
 
@@ -48,6 +50,28 @@ def test_each_kit_knows_the_server_and_others_are_no_kits(kits, tmp_path):
             address(wrong, roles)
 
 
+@pytest.mark.parametrize("name", ["server", "admin", "Admin", "NORTH"])
+def test_a_site_takes_no_name_of_another_kit(name):
+    with pytest.raises(ValueError, match="none the name server or admin"):
+        RunFile.parse(cases.text().replace('"mid"', f'"{name}"'))
+
+
+def test_a_trial_uses_whole_kits_only(tmp_path, monkeypatch):
+    """An interrupt while they are made leaves none; kits of other sites are refused before a process is started."""
+    runfile, made = RunFile.parse(cases.text()), tmp_path / "kits"
+
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(poc, "agree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        poc.poc(runfile, tmp_path)
+    assert not made.exists()
+    (made / "north").mkdir(parents=True)
+    with pytest.raises(ValueError, match="has no kit of south, east, west, mid: give another --out"):
+        poc.poc(runfile, tmp_path)
+
+
 class Session:
     """A server that was started at second 100."""
 
@@ -59,6 +83,13 @@ class Session:
             self.failures -= 1
             raise ConnectionError("broken by the test")
         return [{"name": name, "status": status, "submit_time": when} for name, status, when in self.known]
+
+    def get_connected_client_list(self):
+        return [SimpleNamespace(name=name) for name in ("south", "north", "east")]
+
+    def get_client_job_status(self):
+        said = {"south": "no_reply", "north": "no_jobs", "east": "has_jobs"}
+        return [{"client_name": name, "status": status} for name, status in said.items()]
 
     def get_system_info(self):
         return SimpleNamespace(server_info=SimpleNamespace(start_time=100.0))
@@ -84,6 +115,20 @@ def test_a_job_that_died_with_its_server_is_not_said_to_run(monkeypatch, tmp_pat
         ("done", "done"), ("old", "ended with the server"), ("new", "runs"),
     ]  # fmt: skip
     assert [job["name"] for job in admin.running()] == ["new"]
+
+
+def test_a_site_that_does_not_answer_is_not_said_to_be_connected(monkeypatch, tmp_path):
+    """FLARE lists a dead one for ten minutes; a job that is submitted meanwhile is not started, nor soon afterwards."""
+    admin = with_session(monkeypatch, tmp_path, Session(("r", "SUBMITTED", 120.0)))
+    assert admin.connected() == ["east", "north"]
+    assert admin.without_jobs() == {"north"}
+    assert [job["status"] for job in admin.running()] == ["waits to start"]
+
+
+def test_a_job_that_a_site_missed_is_started_again_soon(kits):
+    settings = json.loads((kits / "server" / "local" / "resources.json").read_text())
+    (scheduler,) = (one for one in settings["components"] if one["id"] == "job_scheduler")
+    assert scheduler["args"]["max_schedule_interval"] == 10.0
 
 
 def test_a_server_that_dies_while_it_is_asked_is_started_again(monkeypatch, tmp_path):

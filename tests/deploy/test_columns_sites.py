@@ -99,9 +99,15 @@ def test_each_site_s_statement_names_what_was_disclosed(homes, hall):
         "their head outputs reach the label holder too",
         "joined its rows in 1 runs, and its policy agrees to 2",
         "features are not covered",
+        "models and messages may tell features, which no statement covers",
     ):
         assert all(words in report for report in said.values()), words
     assert "has spent before is in its own statement" in said["north"]
+    assert "Epsilon 0 of 2 is left" in said["south"]
+    assert "The guarantee does not cover accuracy and loss in this report" in said["south"]
+    assert "This site has no labels" in said["north"]  # and measures nothing
+    assert "At the end " not in said["north"]
+    assert "The guarantee does not cover" not in said["north"]
     cases.spread(folder, TWO, missing=30, seed=2)
     everybody = list(cases.people(seed=2))
     cases.write(folder / "south" / "table.csv", everybody, ["who", *TWO["south"], "y"])

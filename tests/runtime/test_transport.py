@@ -5,6 +5,7 @@ import logging
 import socket
 import threading
 import time
+import zlib
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -181,10 +182,15 @@ def with_id(**changed):
     return replace(message, id=replace(message.id, **changed)).to_bytes()
 
 
+def forged(data):
+    """Return a frame whose checksum fits again, as whoever forges one would make it."""
+    return bytes(data[:-4]) + zlib.crc32(data[:-4]).to_bytes(4, "big")
+
+
 def changed(at, new, message=None):
-    """Return a frame with some bytes of its head replaced."""
+    """Return a frame with some bytes replaced; the checksum fits."""
     data = (message or said()).to_bytes()
-    return data[:at] + new + data[at + len(new) :]
+    return forged(data[:at] + new + data[at + len(new) :])
 
 
 HEAD = frames._HEAD.size + len("r" + "mix 1")  # where the first array is described
@@ -203,7 +209,9 @@ MALFORMED = {
     "axes": changed(HEAD + 1, b"\xff"),
     "huge": changed(HEAD + 4, b"\xff" * 8),
     "no text": changed(frames._HEAD.size, b"\xff"),
-    "truth value": FLAG.to_bytes()[:-1] + b"\2",
+    "truth value": changed(len(FLAG.to_bytes()) - 5, b"\2", FLAG),
+    "zeros at the end": said().to_bytes()[:-20] + bytes(20),  # a power cut may leave the length and no content
+    "a bit of a number": bytes([*said().to_bytes()[:-9], said().to_bytes()[-9] ^ 1, *said().to_bytes()[-8:]]),
     "pickle": b"\x80\x04cos\nsystem\n(S'true'\ntR.",
 }
 

@@ -83,7 +83,7 @@ def poc(
 def provision(
     file: RunFilePath,
     host: Annotated[str, typer.Option("--host", help="the server's name, as all sites reach it")],
-    port: Annotated[int, typer.Option("--port", help="the one port that the server opens")] = 8002,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="the one port that the server opens")] = 8002,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where the kits go")] = Path("kits"),
     json: Json = False,
 ) -> None:
@@ -207,19 +207,20 @@ def status(admin: Admin, json: Json = False) -> None:
     sottovoce deploy status --admin kits/admin
     """
     _needed()
-    from sottovoce.deploy.poc import in_words
+    from sottovoce.deploy.federation import RUNS
+    from sottovoce.deploy.poc import doing, in_words
 
     with _session(admin) as session:
         connected, jobs = session.connected(), session.jobs()
-        where = {str(job["job_id"]): session.where(str(job["job_id"])) for job in jobs if job["status"] == "runs"}
+        where = {str(job["job_id"]): session.where(str(job["job_id"])) for job in jobs if job["status"] == RUNS}
     if json:
         told = [{**job, "sites": where.get(str(job["job_id"]), {})} for job in jobs]
         return print_json({"connected": connected, "jobs": told})
     print_line(f"connected: {', '.join(connected) or 'nobody'}")
     for job in jobs:
-        print_line(f"{job['name']}: {job['status']}")
+        print_line(f"{job['name']}: {doing(job, connected)}")
         for name, said in where.get(str(job["job_id"]), {}).items():
-            since = f" since {time.time() - said['since']:.0f} s" if said.get("since") else ""
+            since = f" for {time.time() - said['since']:.0f} s" if said.get("since") else ""
             print_line(f"  {name}: {in_words(said)}{since}")
 
 

@@ -29,7 +29,9 @@ _TOLD = 3.0  # seconds in which whoever watches a job asks at least once
 _OPENING = 60.0  # seconds to log in: FLARE never returns if it gives up while the server is about to answer
 
 
-_ENDS = {  # FLARE's words, in plain ones
+RUNS, WAITS = "runs", "waits to start"  # what a job does that is not over
+_WORDS = {  # FLARE's words, in plain ones
+    "SUBMITTED": WAITS,
     "FINISHED:COMPLETED": "done",
     "FINISHED:ABORTED": "stopped",
     "FINISHED:ABANDONED": "ended with the server",
@@ -188,8 +190,9 @@ class Administrator:
             self._session = None
 
     def connected(self) -> list[str]:
-        """Return the names of the sites that are connected."""
-        return sorted(client.name for client in self._do(lambda session: session.get_connected_client_list()))
+        """Return the names of the sites that are connected and answer: FLARE lists a dead one for ten minutes."""
+        listed = {client.name for client in self._do(lambda session: session.get_connected_client_list())}
+        return sorted(listed - self._with_status("no_reply"))
 
     def submit(self, job: Path) -> str:
         """Hand a job in; return its id."""
@@ -224,9 +227,13 @@ class Administrator:
 
     def without_jobs(self) -> set[str]:
         """Return the sites that are connected and run nothing, as after a restart of their process."""
+        return self._with_status("no_jobs")
+
+    def _with_status(self, status: str) -> set[str]:
+        """Return the sites of which FLARE says this when it asks them what they run."""
         try:
             found = self._do_once(lambda session: session.get_client_job_status()) or []
-            return {str(one.get("client_name")) for one in found if one.get("status") == "no_jobs"}
+            return {str(one.get("client_name")) for one in found if one.get("status") == status}
         except Exception:
             return set()
 
@@ -239,12 +246,12 @@ class Administrator:
         since = self.server_since()
         for job in found:
             lost = not str(job["status"]).startswith("FINISHED") and _submitted(job) < since
-            job["status"] = "ended with the server" if lost else _ENDS.get(str(job["status"]), "runs")
+            job["status"] = "ended with the server" if lost else _WORDS.get(str(job["status"]), RUNS)
         return sorted(found, key=_submitted)
 
     def running(self) -> list[dict[str, Any]]:
         """Return the jobs that are not over."""
-        return [job for job in self.jobs() if job["status"] == "runs"]
+        return [job for job in self.jobs() if job["status"] in (RUNS, WAITS)]
 
     def _do_once(self, what: Callable[[Session], Any]) -> Any:
         if self._session is None:

@@ -32,6 +32,7 @@ _PREPARE = """Read policy.toml and edit it. Put the table where file in its tabl
 This folder has a private key: nobody else may get it.
 """
 _START = "To start: sottovoce deploy site FOLDER, where FOLDER is this one. Ctrl-C ends it.\n"
+_TRIED_AGAIN = 10.0  # seconds after which a job is started again that a site missed: FLARE's own are up to 600
 _RIGHTS = {  # of administrators at a site: to run jobs and to see how they are, not to look around
     "submit_job": "any", "clone_job": "none", "manage_job": "any", "download_job": "none", "view": "any",
     "operate": "any", "shell_commands": "none", "byoc": "none",
@@ -103,6 +104,8 @@ def _narrow_server(kit: Path) -> None:
     local = kit / "local"
     settings = json.loads((local / "resources.json.default").read_text())
     settings |= {"class_allow_list": list(ALLOWED), "class_list_enforcement_mode": "enforce"}
+    (scheduler,) = (one for one in settings["components"] if one["id"] == "job_scheduler")
+    scheduler["args"]["max_schedule_interval"] = _TRIED_AGAIN
     stores = {"/tmp/nvflare/jobs-storage": kit / "jobs", "/tmp/nvflare/snapshot-storage": kit / "snapshots"}
     text = json.dumps(settings, indent=1)
     for default, own in stores.items():  # beside the kit, not where every user of the machine could write

@@ -145,6 +145,12 @@ class Outbox:
             for path in drawn:
                 path.unlink()
 
+    def forget_draws(self) -> None:
+        """Remove all draws of a run that has its result: nothing is computed again, and they would tell batches."""
+        names = [_NAME.fullmatch(path.name) for path in self._drawn.glob("*")]
+        if rounds := [int(name[1]) for name in names if name]:
+            self.forget(lambda hearer: 0, max(rounds) + 1)
+
     def _write_draws(self, round: int) -> None:
         if not self._fresh:
             return

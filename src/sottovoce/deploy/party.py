@@ -88,7 +88,8 @@ class Party:
         if not self.finished:
             wing = rows if seat.case.columns is None else columns
             wing.take_part(seat, self.transport)
-        elif (seat.folder / "report.html").exists():  # a kill may have come in between
+        self.transport.outbox.forget_draws()
+        if self.finished and (seat.folder / "report.html").exists():  # a kill may have come in between
             return
         row = {"name": self.name, "kind": "together", "metric": seat.case.run.metric, "runs": ["run"]}
         comparison.save_plan(seat.folder, f"{seat.title}, {self.name}", self.order.text, (), [row])

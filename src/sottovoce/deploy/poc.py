@@ -3,13 +3,15 @@
 import csv
 import io
 import secrets
+import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from sottovoce.deploy import job, kits
-from sottovoce.deploy.federation import DONE, Administrator, Federation
+from sottovoce.deploy.federation import DONE, WAITS, Administrator, Federation
 from sottovoce.deploy.order import Order
 from sottovoce.deploy.policy import NAME, OwnColumns, method_of
 from sottovoce.experiments.runfile import RunFile
@@ -32,12 +34,13 @@ def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: N
     text, tables = distributed(runfile)
     order = Order(text, known.read_text() if known.exists() else new_name(runfile.title))
     sites = order.case()[2].sites
-    if not made.exists():
+    if made.exists():
+        if unknown := [site for site in sites if not (made / site).exists()]:
+            raise ValueError(f"{made} has no kit of {', '.join(unknown)}: give another --out, where new kits are made")
+        say(f"using {made} with its policies, ledgers and tables as they are; another --out makes new ones")
+    else:
         say("making certificates")
-        kits.provision(sites, "localhost", free_port(), made)
-        agree(order, made)
-        for site, table in tables.items():
-            write_atomically(made / site / TABLE, table, private=True)
+        _furnish(order, tables, made)
     write_atomically(known, order.run.encode())
     say(f"starting a server and {len(sites)} sites")
     with Federation(made, sites) as running:
@@ -48,6 +51,18 @@ def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: N
         finally:
             admin.close()
     return made
+
+
+def _furnish(order: Order, tables: Mapping[str, bytes], made: Path) -> None:
+    """Make kits, policies and tables; an interrupt leaves none, so that the next trial does not use a part."""
+    try:
+        kits.provision(order.case()[2].sites, "localhost", free_port(), made)
+        agree(order, made)
+        for site, table in tables.items():
+            write_atomically(made / site / TABLE, table, private=True)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
 
 
 def distributed(runfile: RunFile) -> tuple[str, dict[str, bytes]]:
@@ -182,7 +197,10 @@ def await_sites(
             say(f"waiting for {', '.join(sorted(missing))} to connect")
             before = missing
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{', '.join(sorted(missing))} did not connect within {seconds:g} seconds: start them")
+            raise TimeoutError(
+                f"{', '.join(sorted(missing))} did not connect within {seconds:g} seconds: start them, then "
+                "submit the run again (--run goes on with one that was begun)"
+            )
         time.sleep(0.5)
 
 
@@ -227,6 +245,19 @@ def in_words(said: dict[str, object]) -> str:
         return str(said.get("state"))
     waits = f" (waits for {said['waits for']})" if said.get("waits for") else ""
     return (f"{said['round']}/{said['steps']}" if said.get("steps") else "preparing") + waits
+
+
+def doing(job: Mapping[str, Any], connected: Sequence[str]) -> str:
+    """Say what a job does, and who is missing if it has not started.
+
+    >>> doing({"status": WAITS, "mandatory_clients": ["north", "south"]}, ["north"])
+    'waits to start: south is not connected'
+    >>> doing({"status": "done"}, [])
+    'done'
+    """
+    missing = sorted(set(job.get("mandatory_clients", ())) - set(connected)) if job["status"] == WAITS else []
+    are = "are" if len(missing) > 1 else "is"
+    return f"{job['status']}: {', '.join(missing)} {are} not connected" if missing else str(job["status"])
 
 
 def free_port() -> int:

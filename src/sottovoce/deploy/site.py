@@ -74,7 +74,7 @@ class Site:
             from sottovoce.privacy.ledger import BudgetExceeded
             from sottovoce.runtime.transport import Stopped
         except BaseException:
-            self._failure = f"{name} cannot load sottovoce: see the log of this site"
+            self._failure = f"{name} cannot load sottovoce: its owner finds why in console.log of its kit"
             raise
         try:
             self._party = Party(home, name, Order(text, self._run), self._call, self._agreed)
@@ -91,7 +91,7 @@ class Site:
             self._failure = str(refusal).partition(":")[0]  # what the policy allows instead stays here
             _log.warning("%s", refusal)
         except BaseException as failure:
-            self._failure = f"{type(failure).__name__} at {name}: see the log of this site"
+            self._failure = f"{type(failure).__name__} at {name}: its owner finds why in console.log of its kit"
             _log.exception("the party failed")
 
     def _call(self, name: str, data: bytes, seconds: float) -> bytes:

@@ -2,7 +2,7 @@
 
 The relay (FLARE's server) hands over opaque bytes. Inside them two parties speak TLS 1.3 with the certificates of their
 start-up kits, so the relay sees lengths and times, and can neither read, change, repeat nor reorder a message. Example:
-agent 2 asks agent 3 for its next message; the first question costs two calls more, for the handshake.
+agent 2 asks agent 3 for its next message; the first question costs one call more, for the handshake.
 
 The cryptography is OpenSSL's, by Python's `ssl`; here is only the carrying. A call has a session (16 random bytes) and
 a number. Whatever does not fit ends the session, and the next question begins another one.

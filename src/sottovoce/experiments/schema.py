@@ -204,8 +204,9 @@ class DeployTable(_Closed):
     @field_validator("sites")
     @classmethod
     def _different(cls, sites: list[str]) -> list[str]:
-        if len({site.lower() for site in sites}) < len(sites) or "server" in sites:
-            raise PydanticCustomError("sites", "give each site a name of its own, and none the name server")
+        names = {site.lower() for site in sites}
+        if len(names) < len(sites) or names & {"server", "admin"}:  # these kits have folders of their own
+            raise PydanticCustomError("sites", "give each site a name of its own, and none the name server or admin")
         return sites
 
 

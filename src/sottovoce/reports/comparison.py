@@ -187,11 +187,12 @@ class Comparison:
 
     @property
     def metric(self) -> str | None:
-        """The metric that pictures show."""
+        """The metric that pictures show: bytes only if they are asked for. None where a party measures nothing."""
         known = [name for row in self.rows for name in row.metrics]
         wanted = [row.metric for row in self.rows if row.metric in known]
         usual = [name for name in ("accuracy", "auroc") if name in known]
-        return next(iter([*wanted, *usual, *known]), None)
+        measured = [name for name in known if not name.startswith("bytes")]
+        return next(iter([*wanted, *usual, *measured]), None)
 
     @property
     def metrics(self) -> list[str]:

@@ -198,7 +198,8 @@ def _leaving(made: Comparison) -> tuple[tuple[str, ...], Tone]:
         lines.append("Each train metric is computed on private records, without noise: no statement covers it.")
     if any(line.startswith(_MEASURED) for row in made.rows for line in (*row.about.public, *row.privacy.caveats)):
         listed = " and ".join(", ".join(name for name in made.metrics if not name.startswith("bytes")).rsplit(", ", 1))
-        lines.append(f"The guarantee does not cover {listed} in this report: no noise was added to them.")
+        if listed:
+            lines.append(f"The guarantee does not cover {listed} in this report: no noise was added to them.")
     exact = all(row.privacy.drawn == "exact" for row in made.rows)
     return (*lines, _STAYS.format("" if exact else _SEED)), "care" if own or labels else "good"
 
@@ -215,6 +216,8 @@ def _reason(row: Row) -> str:
 
 def budget(about: About) -> tuple[str, ...]:
     """Say what is left of a budget, rounded down."""
+    if about.budget is None and about.place.startswith(FEDERATION) and "columns" in about.sizes:
+        return ("This site has no labels.", "The label holder has their budget, and counts what they cost.")
     if about.budget is None or about.spent is None:
         return ("No budget was set.", "Nothing stops further runs on the same records.")
     whole, spent = about.budget.epsilon, about.spent
