@@ -24,7 +24,7 @@ from sottovoce.data.values import Reading, as_text, holder_notes, is_missing, te
 
 _IDS = re.compile(r"(^|[_. -])(id|ids|uuid|ssn|rownames|index|name|email|phone)($|[_. -])|Id$|ID$", re.ASCII)
 FEWEST = 10  # rows: below this a guarantee for one of them leaves nothing to learn
-_REST = "other"  # the party of rows whose party is missing or not declared
+REST = "other"  # the party of rows whose party is missing or not declared
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +162,8 @@ def table(
     """
     frame = as_frame(data)
     declared = Declarations(columns, frame.source)
+    if not isinstance(label, str):
+        raise ValueError(f"{frame.source}: label is {label!r}: name the column to predict, such as label='death'")
     roles = {"label": label, "party": party, "unit": unit, "weight": weight}
     _check_roles(frame, roles)
     chosen = _features(frame, declared, features, roles)
@@ -174,6 +176,11 @@ def table(
             f"{frame.source}, column {label!r}: a label has no flag: name a class for missing, or leave it out"
         )
     _check_weight(frame, declared, weight)
+    _check_private(frame, declared, private, share)
+    if unit in declared:
+        raise ValueError(
+            f"{frame.source}, column {unit!r} is the unit, which has no declaration and is no feature: remove its line"
+        )
     if share is not None and declared[label].source is None:
         _check_share(share, label, declared[label])  # before anything is bought
     owners, parties = _owners(frame, party, declared)
@@ -299,6 +306,19 @@ def _check_weight(frame: Frame, declared: Declarations, weight: str | None) -> N
         raise ValueError(f"{frame.source}, column {weight!r}: a weight needs a range from 0 or above, such as [0, 10]")
 
 
+def _check_private(frame: Frame, declared: Declarations, private: Any, share: str | None) -> None:
+    """Refuse a price that is no counter, and a price with nothing to buy."""
+    if private is None:
+        return
+    if not hasattr(private, "buy"):
+        raise ValueError(f"private is {private!r}: say what counts may cost, private=sv.NoisyCounts(epsilon=0.1)")
+    if share != "private" and all(column.source != "private" for column in declared.values()):
+        raise ValueError(
+            f'{frame.source}: a price for noisy counts is given (private), but no column has range = "private" or '
+            'categories = "private": declare one so, or leave the price out'
+        )
+
+
 def _owners(frame: Frame, party: str | None, declared: Declarations) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """Return the number of each row's party, and the parties' names: the declared ones, or the values themselves."""
     if party is None:
@@ -316,7 +336,7 @@ def _owners(frame: Frame, party: str | None, declared: Declarations) -> tuple[np
         names, rest = tuple(str(name) for name in known[~gone]), int((~gone).sum())
         place = np.where(gone, rest, np.cumsum(~gone) - 1)[place.reshape(-1)]
     place = np.where(place < 0, rest, place)
-    return place, (*names, *([_REST] if (place == rest).any() else []))
+    return place, (*names, *([REST] if (place == rest).any() else []))
 
 
 def _ids(frame: Frame, unit: str) -> np.ndarray:

@@ -140,6 +140,8 @@ def save(
     >>> model.predict(np.ones((5, 2))).shape, model.privacy.epsilon == result.privacy.epsilon
     ((5,), True)
     """
+    if not isinstance(result, Result):
+        raise TypeError(f"result is a {type(result).__name__}: give what sv.run returned")
     if result.predictor is None:
         raise ValueError("the problem was stated without predict=: give it predict(x, features), or with y too")
     if table is None and features is None:

@@ -59,7 +59,13 @@ class Plan:
     adjacency: Adjacency
     why: tuple[str, ...]
     spread: float | None = None
-    warnings: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()  # of parties and delta, which `sv.run` gives too
+    expected: tuple[str, ...] = ()  # of what noise will do
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return all that a user should look at before the run."""
+        return (*self.advice, *self.expected)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -130,16 +136,16 @@ def auto(
             adjacency=adjacency,
             **parts,
         )
-    noted = advice_before(population, delta if epsilon is not None else 0.0, shared_noise=False)
+    advice = advice_before(population, delta if epsilon is not None else 0.0, shared_noise=False)
     count = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.x0))
+    loud: tuple[str, ...] = ()
     if math.sqrt(facts.parties * count) / (facts.mu * facts.rows) > _HOPELESS or (chosen.spread or 0.0) > _UNRULY:
         expected = "" if chosen.spread is None else f" (a typical record's score by {chosen.spread:.2g})"
-        noted = (
-            *noted,
+        loud = (
             f"noise is expected to move the model much{expected}: it may be no better than guessing, and differ from "
             "run to run. Use fewer columns, more rows, or a larger epsilon",
         )
-    return Plan(method, chosen.steps, network, delta, adjacency, chosen.why, chosen.spread, noted)
+    return Plan(method, chosen.steps, network, delta, adjacency, chosen.why, chosen.spread, advice, loud)
 
 
 @dataclass(frozen=True)

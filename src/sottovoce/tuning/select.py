@@ -95,7 +95,7 @@ def select(
     >>> found.name, found.epsilon <= 2.0
     ('two', True)
     """
-    if not candidates:
+    if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError("there are no candidates: give a mapping from names to functions of mu")
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
     law = stopping(max(2.0, 2.0 * len(candidates)) if trials is None else float(trials))
