@@ -120,7 +120,7 @@ def _strength(made: Comparison) -> list[str]:
         lines.append(f"Of 100 who took part, it finds at most {'; '.join(several)}.")
     if sum(len(row.runs) for row in private) > 1:
         lines.append("This is for one run. If results of several runs leave, their epsilons add up.")
-    if bare := [row.name for row in made.rows if not row.privacy.private]:
+    if bare := [f"“{row.name}”" for row in made.rows if not row.privacy.private]:
         lines.append(f"Without any guarantee: {named(bare)}.")
     return lines
 
