@@ -12,7 +12,7 @@ author = "the authors of sottovoce"
 copyright = "the authors of sottovoce, Apache-2.0"
 release = version = sottovoce.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "page_checks"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "page_checks", "tidy"]
 exclude_patterns = ["_ext"]
 
 myst_heading_anchors = 3

@@ -42,9 +42,9 @@ _HELP = """Train and tune models across organisations that cannot share their da
 
     sottovoce demo                      ten parties, a private model, a report
     sottovoce init patients.csv         a run file for your own table
-    sottovoce check FILE.toml           is it right, and what does each party pay
+    sottovoce check FILE.toml           is it right, and what does it cost
     sottovoce list                      methods, tasks, data sets, experiments
-    sottovoce run FILE.toml             your own experiment (see: sottovoce run --help)
+    sottovoce run FILE.toml             your own experiment
     sottovoce account FILE.toml         its epsilon, without running it
 
 Every command has its own --help, with examples.
@@ -404,6 +404,8 @@ def _show(made: "Comparison", report: Path, json: bool) -> None:
             f"[dim]printed: {escape(entry.what)} ({escape(entry.source)}{epsilon})[/]", f"[dim]{entry.value:g}[/]"
         )
     console.print(table)
+    if not made.metrics:
+        print_line("No figures: no row was held out (data.test), or no held-out label fits its declaration.")
     if made.sense is not None:
         console.print(f"Epsilon is {escape(made.sense)}.", highlight=False)
     for line in findings(made):

@@ -29,7 +29,7 @@ def test_parties_spend_the_whole_budget_and_keep_their_names(fitted) -> None:
     assert all(1.99 < epsilon <= 2.0 for epsilon in fitted.privacy_.per_agent)
     assert fitted.score(X, Y) > 0.8
     said = str(fitted.privacy_)
-    assert "per what one party holds" in said
+    assert "that one party holds" in said
     assert "must not be released" in said  # a given state is a simulation
     assert "network: complete, 3 parties, by default" in said
     assert len(fitted.plan_.why) == 3

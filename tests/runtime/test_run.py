@@ -260,7 +260,7 @@ def test_a_bad_record_does_not_stop_the_run():
 
 def test_reports_say_what_simulation_means():
     caveats = " ".join(sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=1).privacy.caveats)
-    assert "who knows the seed can subtract the noise" in caveats
+    assert "whoever knows its seed can subtract it" in caveats
     assert "ideal mechanism" in caveats
 
 

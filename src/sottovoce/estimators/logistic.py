@@ -29,8 +29,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
 
     Guarantee: `coef_`, `intercept_` and everything computed from them are (epsilon, delta)-differentially private for
     one row of X and y under zero-out adjacency, given that the following are public: the number of rows of each party,
-    the class list (give `classes`, or it is read from y), and the settings. Over parties each one's epsilon is for what
-    it holds, against everybody who sees its messages.
+    the class list (give `classes`, or it is read from y), and the settings. If `fit` is given several parties, each
+    party has an epsilon of its own. It protects the rows that this party holds, against everybody who sees the messages
+    of this party.
 
     Each `fit` spends its budget again. `GridSearchCV` and cross-validation fit many times on the same rows: give them a
     `ledger`, which adds up all fits, and a `budget`, which refuses a fit that would exceed it. Without a ledger the

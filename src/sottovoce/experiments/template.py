@@ -32,7 +32,7 @@ def template(path: Path, label: str | None = None, party: str | None = None, sam
     ...     file = Path(folder) / "a.csv"
     ...     _ = file.write_text("age,sick\\n40,1\\n")
     ...     print(template(file, label="sick").split("[data.columns]")[1].split("\\n")[1])
-    # age = {range = [LOW, HIGH]}  or  {categories = ["A", "B"]}
+    # age = {range = [LOW, HIGH]}  # or {categories = ["A", "B"]}
     """
     frame = as_frame(path) if sample or path.suffix.lower() not in TEXTS else text_schema(path)
     for name in (label, party):
@@ -70,7 +70,7 @@ def _line(frame: Frame, name: str, role: str | None, sample: bool) -> str:
     remark = f"  # {role}" if role else ""
     if not sample:
         kind = frame.kind(name)
-        fill = _TO_FILL.get(kind, f"{_TO_FILL['number']}  or  {_TO_FILL['text']}")
+        fill = _TO_FILL.get(kind, f"{_TO_FILL['number']}  # or {_TO_FILL['text']}")
         return f"# {key} = {fill}{remark}"
     found = _inferred(frame, name)
     return f"# {key}: many different texts, left out{remark}" if found is None else f"{key} = {found}{remark}"

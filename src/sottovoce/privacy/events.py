@@ -11,6 +11,7 @@ count=10)
 import math
 from typing import TYPE_CHECKING, Any
 
+from sottovoce.naming import how_often
 from sottovoce.privacy.mechanisms import (
     Mechanism,
     PoissonAmplification,
@@ -64,7 +65,7 @@ def technical(spent: Spent) -> tuple[str, ...]:
     for (name, drawn), found in alike.items():
         low, high = min(value for value, _ in found), max(value for value, _ in found)
         values = f"{low:.4g}" if high <= low * (1 + 1e-6) else f"from {low:.4g} to {high:.4g}"
-        lines.append(f"{name} {values}{drawn}, {sum(count for _, count in found)} times")
+        lines.append(f"{name} {values}{drawn}, {how_often(sum(count for _, count in found))}")
     return tuple(lines)
 
 

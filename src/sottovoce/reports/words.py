@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sottovoce.privacy.report import PrivacyReport, rounded_up
+from sottovoce.privacy.report import PrivacyReport, rounded_up, unit_of
 from sottovoce.reports.comparison import Comparison, Row, shared_epsilon, upward
 from sottovoce.runtime.about import FEDERATION, About
 from sottovoce.runtime.result import TRAIN
@@ -122,11 +122,11 @@ def _strength(made: Comparison) -> list[str]:
     )
     several = [f"{found(report)} at epsilon {epsilon}" for epsilon, report in others]
     if len(several) > 1:
-        lines.append(f"Compared, per 100 who took part: at most {'; '.join(several)}.")
+        lines.append(f"Of 100 who took part, it finds at most {'; '.join(several)}.")
     if sum(len(row.runs) for row in private) > 1:
         lines.append("This is for one run. If results of several runs leave, their epsilons add up.")
-    if bare := [row.name for row in made.rows if not row.privacy.private]:
-        lines.append(f"No guarantee at all: {named(bare)}.")
+    if bare := [f"“{row.name}”" for row in made.rows if not row.privacy.private]:
+        lines.append(f"Without any guarantee: {named(bare)}.")
     return lines
 
 
@@ -141,15 +141,6 @@ def meaning(report: PrivacyReport) -> str:
         f"An attacker tests whether one {unit_of(report.unit)} took part, and allows itself 1 false alarm in 100. It "
         f"finds at most {found(report)} in 100 of those who did; guessing finds 1 in 100."
     )
-
-
-def unit_of(column: str) -> str:
-    """Return what a unit is called: "patient" for the column patient_id.
-
-    >>> unit_of("patient_id")
-    'patient'
-    """
-    return column.removesuffix("_id").replace("_", " ")
 
 
 def found(report: PrivacyReport) -> str:
@@ -193,7 +184,7 @@ def _leaving(made: Comparison) -> tuple[tuple[str, ...], Tone]:
     if own:
         which = "" if not fine else f" of {named([row.name for row in own])}"
         reasons = list(dict.fromkeys(_reason(row) for row in own))
-        lines.append(f"Nothing{which} may leave: {'; '.join(reasons)}.")
+        lines.append(f"Nothing{which} may leave: {', and '.join(reasons)}.")
     if any(metric.startswith(TRAIN) for metric in made.metrics):
         lines.append("Each train metric is computed on private records, without noise: no statement covers it.")
     if any(line.startswith(_MEASURED) for row in made.rows for line in (*row.about.public, *row.privacy.caveats)):
@@ -206,7 +197,7 @@ def _leaving(made: Comparison) -> tuple[tuple[str, ...], Tone]:
 
 def _reason(row: Row) -> str:
     if not row.privacy.private:
-        return "no guarantee covers a run without noise"
+        return f"“{row.name}” has no guarantee"
     if row.privacy.drawn == "simulated":
         return "this is a simulation"
     if row.privacy.drawn == "secret":
