@@ -253,6 +253,8 @@ def schedule(value: "float | Schedule | tuple[float, ...]") -> Schedule:
     """
     if isinstance(value, Schedule):
         return value
+    if isinstance(value, (list, tuple)) and not value:
+        raise TypeError("an empty list is no schedule: give a number, or one number per agent")
     try:
         return Constant(tuple(map(float, value)) if isinstance(value, (list, tuple)) else float(value))
     except (TypeError, ValueError):

@@ -166,6 +166,7 @@ def test_a_method_says_what_it_solves():
         ({"rate": lambda t: 1 / t}, "rate: .* is no schedule"),
         ({"rate": "fast"}, "rate: 'fast' is no schedule"),
         ({"rate": None}, "rate: None is no schedule"),
+        ({"rate": ()}, "rate: an empty list is no schedule"),
     ],
 )
 def test_a_method_is_told_what_its_fields_are(wrong, message):

@@ -276,11 +276,7 @@ def _simulated(
     layout = lay_out(data, Grid(devices).held(account.population.parties) if spread else None)
     checks.finite(layout)
     program = program_of(account)
-    said = f"{SIMULATED if seed is not None else SECRET} (noise='discrete' is exact)"
-    report = account.statement
-    if report.private:
-        report = replace(report, caveats=(*report.caveats, said), drawn="simulated" if seed is not None else "secret")
-
+    report = as_simulated(account, secret=seed is None)
     _require_same("program", program, company)
 
     def job(folder: RunFolder) -> Job:
@@ -459,6 +455,14 @@ def check_exact(account: Account) -> None:
 def network_digest(network: Network) -> str:
     """Return a digest of all weights."""
     return digest([matrix.tocsr() for _, matrix in sorted(network.matrices.items())])[:16]
+
+
+def as_simulated(account: Account, secret: bool = False) -> PrivacyReport:
+    """Return the statement with how noise is drawn in floating point: from a seed, or from a secret key."""
+    report, said = account.statement, f"{SECRET if secret else SIMULATED} (noise='discrete' is exact)"
+    if not report.private:
+        return report
+    return replace(report, caveats=(*report.caveats, said), drawn="secret" if secret else "simulated")
 
 
 def as_drawn(account: Account) -> PrivacyReport:
