@@ -135,6 +135,8 @@ TABLES = {  # what the file holds: the words that the error must have
     "names in capitals": ("\n".join([HEADER.upper(), *LINES]), ["a.csv", "did you mean 'DEATH'"]),
     "blanks between columns": ("\n".join([HEADER, *LINES]).replace(",", " "), ["one column only", "separate columns"]),
     "a quotation mark that is not closed": ("\n".join([HEADER, *LINES, '30,"F']), ["never closed", "write it twice"]),
+    "no names": ("31,F,0\n" * 60, ["no column 'death'", "first line looks like a row", "above it"]),
+    "no names, and a value twice": ("31,F,0,0,31,0\n" * 60, ["a.csv has no header", "looks like a row"]),
     "a hint for spreadsheets": ("\n".join(["sep=,", HEADER, *LINES]), ["a.csv", "remove this line"]),
 }
 SETS = {

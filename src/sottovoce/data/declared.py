@@ -282,9 +282,18 @@ def _undeclared(name: str, kind: str) -> str:
             "it holds dates, which are no feature unless declared: remove it from features, or write "
             f'{name} = {{range = ["2000-01-01", "2020-12-31"]}}'
         )
-    if _IDS.search(name):
+    if looks_like_id(name):
         return f"it looks like an id, which is no feature: remove it, or, if it is none, {_remedy(name, 'feature')}"
     return f"the feature is not declared: {_remedy(name, 'feature')}"
+
+
+def looks_like_id(name: str) -> bool:
+    """Say whether a column's name is one of those that ids have.
+
+    >>> looks_like_id("patient_id"), looks_like_id("age")
+    (True, False)
+    """
+    return _IDS.search(name) is not None
 
 
 def _remedy(name: str, role: str) -> str:

@@ -24,6 +24,8 @@ ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".arrow", ".feather", ".ipc")
 TEXTS = (".csv", ".tsv", ".txt")
 _DELIMITERS = (",", ";", "\t", "|")
 _UNSEPARATED = ": there is one column only, so separate columns by commas, semicolons, tabs or bars"
+_NO_NAMES = "its first line looks like a row, so write the names of the columns above it"
+_VALUE = re.compile(r"[+-]?\d[\d.,:/eE+-]*")
 _QUOTED = re.compile(r'"[^"]*"')
 _COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")  # a number with a decimal comma
 
@@ -80,6 +82,8 @@ class Frame:
     def require(self, name: str) -> str:
         """Return the name; if there is no such column, the ValueError names the file and the nearest column."""
         if name not in self.kinds:
+            if _like_values(self.names):  # and must not be shown
+                raise ValueError(f"{self.source}: there is no column {str(name)!r}: {_NO_NAMES}")
             alone = len(self.kinds) == 1 and "unread" in self.kinds.values()
             raise ValueError(f"{self.source}: {unknown('column', str(name), self.names)}{_UNSEPARATED * alone}")
         return name
@@ -150,6 +154,8 @@ def _names(path: Path) -> list[str]:
         raise ValueError(f"{path.name}: its first line is a hint for spreadsheets (sep=): remove this line")
     if not any(names):
         raise ValueError(f"{path.name} has no header: its first line must hold the names of the columns")
+    if _like_values(names) and len(set(names)) < len(names):
+        raise ValueError(f"{path.name} has no header: {_NO_NAMES}")
     _refuse_twice(path.name, [name for name in names if name])
     return names
 
@@ -183,6 +189,15 @@ def _read_text(path: Path) -> Frame:
         tuple(notes[:1]),
         "," if delimiter == ";" else ".",
     )
+
+
+def _like_values(names: Sequence[str]) -> bool:
+    """Say whether names of columns look like a row of a table: half of them are numbers or dates.
+
+    >>> _like_values(["71", "F", "2020-01-31", "0"]), _like_values(["id", "sex", "2019"])
+    (True, False)
+    """
+    return 2 * sum(_VALUE.fullmatch(name) is not None for name in names) >= max(len(names), 1)
 
 
 def _lines(file: TextIO) -> Iterator[str]:

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from sottovoce.data.declared import looks_like_id
 from sottovoce.data.frames import TEXTS, Frame, as_frame, text_schema
 from sottovoce.data.values import is_missing, read_numbers, texts_of
 
+_LABEL = "the label"  # a number or classes, whatever its type
 _MOST = 20  # categories; a column of text with more of them is left out
 _WHOLE = 10  # numbers of at most so many different values are categories
 _TO_FILL = {
@@ -61,15 +63,17 @@ def template(path: Path, label: str | None = None, party: str | None = None, sam
     if sample:
         lines[-2] = "# Read off a public sample, and therefore public: check each line."
     for name in frame.names:
-        lines.append(_line(frame, name, {label: "the label", party: "the parties"}.get(name), sample))
+        lines.append(_line(frame, name, {label: _LABEL, party: "the parties"}.get(name), sample))
     return "\n".join(lines) + "\n"
 
 
 def _line(frame: Frame, name: str, role: str | None, sample: bool) -> str:
     key = _toml_key(name)
     remark = f"  # {role}" if role else ""
+    if role is None and looks_like_id(name):
+        return f"# {key}: looks like an id, left out"
     if not sample:
-        kind = frame.kind(name)
+        kind = "unread" if role == _LABEL else frame.kind(name)
         fill = _TO_FILL.get(kind, f"{_TO_FILL['number']}  # or {_TO_FILL['text']}")
         return f"# {key} = {fill}{remark}"
     found = _inferred(frame, name)
