@@ -226,6 +226,9 @@ def test_an_exhibit_prints_claim_and_measurement(capsys, monkeypatch):
     code, out, _ = command(capsys, monkeypatch, "audit", "--exhibit", "bambi-multiclass", "--quick")
     assert code == 0
     assert "the claim is false" in out
+    monkeypatch.setattr(cli.console, "_width", 80)
+    cli._exhibit("bambi-multiclass", quick=True, json=False)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 @pytest.mark.slow

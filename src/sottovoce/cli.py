@@ -349,7 +349,7 @@ def _audit_file(file: Path, sets: list[str] | None, scale: "Scale", how: dict[st
         )
         found[name] = {**asdict(finding), "passed": finding.passed}
         if not json:
-            print_line(f"{name}: {finding}")
+            console.print(escape(f"{name}: {finding}"), highlight=False)
         failed += [] if finding.passed else [name]
     if json:
         print_json(found)
@@ -370,7 +370,14 @@ def _exhibit(name: str, quick: bool, json: bool) -> None:
         rows = exhibits.run(one, quick=quick)
         found[one] = [{**asdict(row), "verdict": row.verdict} for row in rows]
         if not json:
-            print(exhibits.table(rows), flush=True)
+            shown = exhibits.available[one]
+            console.print(f"{escape(one)}: {escape(shown.says)} ({escape(shown.paper)})", highlight=False)
+            table = Table(box=None, header_style="dim")
+            for head in exhibits.HEADS:
+                table.add_column(head, justify="left" if head in ("case", "verdict") else "right")
+            for row in rows:
+                table.add_row(*map(escape, exhibits.cells(row)))
+            console.print(table)
     if json:
         print_json(found)
 

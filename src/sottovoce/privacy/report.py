@@ -188,6 +188,18 @@ def unit_of(column: str) -> str:
     return column.removesuffix("_id").replace("_", " ")
 
 
+def units_of(counted: str) -> str:
+    """Return what is counted, in the plural.
+
+    >>> units_of("patient_id, upper level"), units_of("rows")
+    ('patients, upper level', 'rows')
+    """
+    if counted in ("columns", "rows"):
+        return counted
+    unit, comma, level = counted.partition(",")
+    return f"{unit_of(unit)}s{comma}{level}"
+
+
 def _percent(power: float) -> str:
     """Write a rate as a percentage with three digits, rounded up."""
     return rounded_up(100 * min(power, 1.0), 3)

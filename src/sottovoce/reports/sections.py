@@ -6,7 +6,7 @@ from html import escape
 from os.path import relpath
 from pathlib import Path
 
-from sottovoce.privacy.report import LISTED, unit_of
+from sottovoce.privacy.report import LISTED, units_of
 from sottovoce.reports import pictures
 from sottovoce.reports.comparison import Comparison, Row, figure, upward
 from sottovoce.reports.words import Answer
@@ -48,7 +48,7 @@ def table(
     >>> table(["", "epsilon"], [["a", "2"]], "results").count("<td")
     2
     """
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    head = "".join(f'<th scope="col">{escape(text or "configuration")}</th>' for text in heads)
     body = "\n".join(
         ('<tr class="main">' if number == main else "<tr>")
         + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
@@ -149,7 +149,7 @@ def parties(made: Comparison) -> str:
         return ""
     heads, columns = ["party"], [list(names)]
     for what, counts in about.sizes.items():
-        heads.append(_plural(what))
+        heads.append(units_of(what))
         columns.append([f"{count}" for count in counts])
     if len(report.per_agent) == len(names):
         heads.append("epsilon it pays")
@@ -184,14 +184,6 @@ def parties(made: Comparison) -> str:
         "The parties", paragraph(note) if note else "", search,
         table(heads, cells[:_ROWS], "the parties", name="parties"), drawn,
     )  # fmt: skip
-
-
-def _plural(what: str) -> str:
-    """Return what is counted as the head of a column: "patient_id, upper level" becomes "patients, upper level"."""
-    if what in ("columns", "rows"):
-        return what
-    unit, comma, level = what.partition(",")
-    return f"{unit_of(unit)}s{comma}{level}"
 
 
 def _drawn_parties(made: Comparison, picture: str, names: Sequence[str], metric: str) -> str:
