@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from sottovoce.accounting.fingerprint import fingerprint
 from sottovoce.accounting.table import TableAccount, TableTrace, schedule
@@ -265,8 +265,18 @@ def _shared(spec: TableSpec) -> tuple[TableSpec, list[list[Any]]]:
     steps = [lifted(party.step) for party in spec.trace.parties]
     parties = tuple(replace(party, step=step) for party, step in zip(spec.trace.parties, steps))
     own = replace(spec, trace=replace(spec.trace, parties=parties))
-    public = fingerprint([*spec.trace.losses, *spec.trace.alterations])
+    slopes = [_slope(loss) for loss in spec.trace.losses]
+    public = fingerprint([*spec.trace.losses, *slopes, *spec.trace.alterations])
     return representative((spec.gate, form(steps), public), own), [list(step.consts) for step in steps]
+
+
+def _slope(loss: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a loss's gradient: two losses with the same values may have rules of their own for it."""
+
+    def total(scores: Any) -> Any:
+        return jnp.sum(jax.core.eval_jaxpr(loss.jaxpr, loss.consts, scores)[0])
+
+    return jax.make_jaxpr(jax.grad(total))(equations.shape_of(loss.jaxpr.invars[0]))
 
 
 def steps_at_once(method: Bambi) -> int:
