@@ -247,13 +247,15 @@ def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Net
     averaged = max(1.0, method.tail * steps / 2)
     spread = entries * reach * known.residual * multiplier * math.sqrt(facts.parties) / (facts.mu * facts.rows)
     spread *= rate / known.curvature / math.sqrt(averaged)
+    moved = "" if fitted or spread == 0 else f"; from run to run noise moves a typical score by about {spread:.1g}"
     averaged_over = "parties weigh by their released losses" if robust else "averages over records"
     why = (
         f"DpNewton: the model is linear in rows of {entries - 1} numbers of norm {facts.norm:.3g} at most, so their "
         f"noisy second moments ({share:.0%} of the budget) show where the loss is steep; a column that uses a small "
         "part of its declared range is hardly seen",
         f"{steps} steps on all records, because the noise is {noise:.2g} of the signal ({_FEW} steps above {_LOUD:g}, "
-        f"{_MANY} below {_QUIET:g}); rate {rate:.3g} of Newton's own is stable by the bound on the curvature",
+        f"{_MANY} below {_QUIET:g}); rate {rate:.3g} of Newton's own is stable by the bound on the curvature"
+        f"{moved}",
         f"each party's noise fits its size, so that all spend the same; {averaged_over}, in {mixing} "
         f"{'round' if mixing == 1 else 'rounds'} of mixing; the result is the average of the last half of the steps",
     )
