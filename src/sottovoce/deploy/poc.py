@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sottovoce.deploy import job, kits
 from sottovoce.deploy.federation import DONE, Administrator, Federation
@@ -119,7 +120,7 @@ def agree(order: Order, made: Path) -> None:
     prints, key = kits.fingerprints(made, deploy.sites), secrets.token_hex(32)
     privacy = case.privacy
     for site in deploy.sites:
-        policy = {
+        policy: dict[str, Any] = {
             "methods": [method_of(case)],
             "epsilon": privacy.epsilon or 1.0,
             "delta": privacy.delta,
@@ -128,6 +129,8 @@ def agree(order: Order, made: Path) -> None:
             "data": {"name": case.data.name} if case.data.file is None else {"file": case.data.file},
             "peers": {name: seen for name, seen in prints.items() if name != site},
         }
+        if case.data.unit is not None:
+            policy["data"]["unit"] = case.data.unit
         if case.columns is not None:
             policy["columns"] = _own_columns(case, site)
             write_atomically(made / site / KEY, key.encode(), private=True)
