@@ -38,13 +38,20 @@ class Delay:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
+        left = asyncio.all_tasks(self._loop)  # connections that nobody has closed
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        server.close()
+        self._loop.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.to, limit=_PIECE)
         except OSError:
             return writer.close()
-        await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+        with suppress(asyncio.CancelledError):  # the cable is taken away
+            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read at once, write later."""
