@@ -183,7 +183,9 @@ class ColumnsSetup(Setup):
 def records(case: Case) -> Held:
     """Return the records of a case with [columns]."""
     assert case.columns is not None
-    return _records(case.data, case.columns.model_dump_json(exclude={"stages", "models"}))
+    # A search, whose seeds are not reported, must not train on records that a reported seed is tested on.
+    testing = case.data.seed if case.search is None else 0
+    return _records(case.data, case.columns.model_dump_json(exclude={"stages", "models"}), testing)
 
 
 def apart(held: Held, share: float, seed: int) -> Held:
@@ -300,9 +302,10 @@ def _method(case: Case, given: Mapping[str, Any] | None = None) -> Bambi:
     return construct(Bambi, options, "[method]", {**(given or {}), "labels": gate})
 
 
-def _records(table: Data, split: str) -> Held:
+def _records(table: Data, split: str, testing: int) -> Held:
+    """Return the records; `testing` is the seed of the test rows that columns.test holds out."""
     if table.file is None:
-        return _held(table.model_dump_json(exclude_unset=True), split)
+        return _held(table.model_dump_json(exclude_unset=True), split, testing)
     asked = ColumnsTable.model_validate_json(split)
     train, test = build.own(table)
     if test is None or train.target.numeric:
@@ -346,27 +349,23 @@ def with_levels(columns: Columns, table: Data) -> Columns:
 
 
 @lru_cache(maxsize=2)
-def _held(data: str, columns: str) -> Held:
+def _held(data: str, columns: str, testing: int) -> Held:
     """Build the records once per content, because variants mostly share their data."""
     table, split = Data.model_validate_json(data), ColumnsTable.model_validate_json(columns)
     train, test, classes = build.whole(table)
     if split.test is not None:
-        train, test = _held_out([train, test], split.test)
+        train, test = _held_out([train, test], split.test, testing)
     blocks, own = (_blocks(records["features"], split) for records in (train, test))
     held = Columns(blocks)
     return Held(with_levels(held, table), train["label"], classes, {"blocks": own, "label": test["label"]})
 
 
-def _held_out(both: list[Records], share: float) -> list[Records]:
-    """Join all records, and hold out a random share of them for the test.
-
-    It is the same for all seeds, as a test set that comes in a file is: a search, whose seeds are not reported,
-    would otherwise train on records that others are tested on.
-    """
+def _held_out(both: list[Records], share: float, seed: int) -> list[Records]:
+    """Join all records, and hold out a random share of them for the test."""
     label = np.concatenate([records["label"] for records in both])
     each = [records["features"] for records in both]
     features = sp.csr_array(sp.vstack(each)) if sp.issparse(each[0]) else np.concatenate(each)
-    order = np.random.default_rng(0).permutation(len(label))
+    order = np.random.default_rng(seed).permutation(len(label))
     cut = len(label) - math.floor(share * len(label))
     return [{"features": features[rows], "label": label[rows]} for rows in (order[:cut], order[cut:])]
 
