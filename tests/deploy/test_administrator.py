@@ -5,11 +5,13 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
-from sottovoce.deploy import federation, poc
+from sottovoce.deploy import commands, federation, poc
 from sottovoce.deploy.federation import Administrator, address, require_idle
 from sottovoce.deploy.order import Order
 from sottovoce.deploy.poc import submitted
@@ -181,3 +183,33 @@ def test_a_stop_is_not_undone_by_whoever_watches_but_a_lost_process_is_replaced(
     with pytest.raises(ValueError, match="r ended: an administrator stopped it"):
         submitted(order, stopped, tmp_path, lambda line: None)
     assert stopped.submissions == 1
+
+
+def test_status_says_who_is_where_and_for_whom_a_round_or_a_job_waits(monkeypatch):
+    waits = {"state": "running", "round": 7, "steps": 20, "waits for": "south", "since": time.time() - 12}
+    jobs = [
+        {"name": "old", "job_id": "1", "status": "done"},
+        {"name": "now", "job_id": "2", "status": "runs"},
+        {"name": "next", "job_id": "3", "status": "waits to start", "mandatory_clients": ["north", "south"]},
+    ]
+    session = SimpleNamespace(
+        connected=lambda: ["north"],
+        jobs=lambda: jobs,
+        where=lambda number: {"2": {"north": waits, "south": {"state": "not reached"}}}[number],
+        close=lambda: None,
+    )
+    monkeypatch.setattr(commands, "_needed", lambda: None)
+    monkeypatch.setattr(commands, "_session", lambda admin: closing(session))
+    said = CliRunner().invoke(commands.app, ["status", "--admin", "kit"]).stdout.splitlines()
+    assert said == [
+        "connected: north",
+        "old: done",
+        "now: runs",
+        "  north: 7/20 (waits for south) for 12 s",
+        "  south: not reached",
+        "next: waits to start: south is not connected",
+    ]
+    refused = CliRunner().invoke(
+        commands.app, ["provision", "a.toml", "--host", "b", "--port", "99999"], env={"COLUMNS": "200"}
+    )
+    assert "equal to 65535" in refused.output
