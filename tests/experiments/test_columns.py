@@ -91,6 +91,9 @@ def test_a_search_reads_no_record_that_a_reported_seed_is_tested_on() -> None:
     for seed in case.run.seeds:
         reported: Any = setup(redrawn(case, seed))
         assert not read & rows(reported.held.test["blocks"])
+    free = case.model_copy(update={"search": None})  # nothing is chosen: seeds redraw their test rows too
+    first, second = (rows(records(redrawn(free, seed)).test["blocks"]) for seed in case.run.seeds)
+    assert first != second
 
 
 @pytest.mark.slow
