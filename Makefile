@@ -7,6 +7,9 @@ export JAX_PLATFORMS ?= cpu
 # Compiled programs are kept between runs: the second `make test` starts warm.
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
+# On some processors XLA calls every kept program an error, because it takes its own preferences (prefer-no-gather) for
+# abilities of the processor. Python exceptions are shown as ever.
+export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .PHONY: dist first-report setup demo test test-deploy test-all soak lint format bench bench-peers results docs lock clean help
 help: ## what each command does

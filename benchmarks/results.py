@@ -2,7 +2,8 @@
 
 The CSV files are what ``sottovoce reproduce PAPER/NAME --results docs/results`` writes. The same files give the same
 bytes again: docs/results.md says how results are made, docs/results/PAPER.md shows them, with a picture where there are
-curves. Files of docs/results/PAPER/measured come from other commands, and are shown as they are.
+curves. Files of docs/results/PAPER/measured come from other commands, and are shown as they are. Above the tables
+stands what came out, in words: docs/results/PAPER/reading.md.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sottovoce.reports.comparison import figure, upward
 FOLDER = measure.ROOT / "docs" / "results"
 PAGE = FOLDER.with_suffix(".md")
 CURVES = "-curves.csv"
+READING = "reading.md"
 PAPERS = {
     "ldp-dsbo": "LDP-DSBO",
     "bambi": "BAMBI",
@@ -133,7 +135,8 @@ def files(folder: Path = FOLDER) -> dict[Path, str]:
     all_of = {paper: [*found.get(paper, []), *measured.get(paper, [])] for paper in papers}
     pages = {folder.with_suffix(".md"): index(all_of)}
     for paper, own in all_of.items():
-        pages[folder / f"{paper}.md"] = page(paper, own)
+        reading = folder / paper / READING
+        pages[folder / f"{paper}.md"] = page(paper, own, reading.read_text() if reading.is_file() else "")
         for one in found.get(paper, []):
             if (picture := drawn(one)) is not None:
                 pages[folder / f"{one.name}.svg"] = picture
@@ -154,12 +157,13 @@ def index(found: Mapping[str, Sequence[Made | Measured]]) -> str:
     return "\n".join(lines) + (f"\n\n```{{toctree}}\n:hidden:\n\n{toctree}```\n" if found else "")
 
 
-def page(paper: str, made: Sequence[Made | Measured]) -> str:
-    """Return the page of one paper."""
+def page(paper: str, made: Sequence[Made | Measured], reading: str = "") -> str:
+    """Return the page of one paper: what came out, in words, then every table."""
     title = PAPERS.get(paper, paper)
     linked = f" The method: [{title}](../{paper}.md)." if paper in PAPERS else ""
     head = f"# Results: {title}\n\nHow these are made, and what the columns mean: [Results](../results.md).{linked}\n"
-    return "\n".join([head, *(section(one) if isinstance(one, Made) else plain(one) for one in made)])
+    came_out = [f"## What came out\n\n{reading}"] if reading else []
+    return "\n".join([head, *came_out, *(section(one) if isinstance(one, Made) else plain(one) for one in made)])
 
 
 def plain(measured: Measured) -> str:

@@ -12,8 +12,8 @@ author = "the authors of sottovoce"
 copyright = "the authors of sottovoce, Apache-2.0"
 release = version = sottovoce.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "page_checks"]
-exclude_patterns = ["_ext"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "page_checks", "tidy"]
+exclude_patterns = ["_ext", "results/*/reading.md"]  # readings are part of the pages of results
 
 myst_heading_anchors = 3
 nb_execution_mode = "cache"  # a notebook that did not change is not run again

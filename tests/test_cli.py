@@ -5,13 +5,16 @@ import re
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
 import sottovoce
 from sottovoce import cli
+from sottovoce.reports.comparison import Comparison, Outcome, Row
 from tests.experiments.conftest import TINY
 
 
@@ -223,6 +226,9 @@ def test_an_exhibit_prints_claim_and_measurement(capsys, monkeypatch):
     code, out, _ = command(capsys, monkeypatch, "audit", "--exhibit", "bambi-multiclass", "--quick")
     assert code == 0
     assert "the claim is false" in out
+    monkeypatch.setattr(cli.console, "_width", 80)
+    cli._exhibit("bambi-multiclass", quick=True, json=False)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 @pytest.mark.slow
@@ -298,3 +304,12 @@ def test_a_fault_of_ours_is_one_line_too(capsys, monkeypatch, tiny_file):
     monkeypatch.setattr("sottovoce.experiments.runfile.RunFile.load", fault)
     code, _, err = command(capsys, monkeypatch, "account", tiny_file)
     assert (code, cli.FAULT in err) == (2, True)
+
+
+def test_a_run_without_figures_says_why(capsys):
+    method = sottovoce.methods.DpSgd(rate=0.5, gradient=sottovoce.Release(1.0, 0.1), sampling=sottovoce.Full())
+    account = sottovoce.account(method, sottovoce.Population([50]), steps=1)
+    history = {"step": np.arange(2), "seconds": np.arange(2.0)}
+    row = Row("DpSgd", "together", (Outcome(history, account, releasable=True),))
+    cli._show(Comparison("mine", (row,)), Path("report.html"), json=False)
+    assert "no held-out label fits its declaration" in capsys.readouterr().out

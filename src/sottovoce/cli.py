@@ -42,9 +42,9 @@ _HELP = """Train and tune models across organisations that cannot share their da
 
     sottovoce demo                      ten parties, a private model, a report
     sottovoce init patients.csv         a run file for your own table
-    sottovoce check FILE.toml           is it right, and what does each party pay
+    sottovoce check FILE.toml           is it right, and what does it cost
     sottovoce list                      methods, tasks, data sets, experiments
-    sottovoce run FILE.toml             your own experiment (see: sottovoce run --help)
+    sottovoce run FILE.toml             your own experiment
     sottovoce account FILE.toml         its epsilon, without running it
 
 Every command has its own --help, with examples.
@@ -349,7 +349,7 @@ def _audit_file(file: Path, sets: list[str] | None, scale: "Scale", how: dict[st
         )
         found[name] = {**asdict(finding), "passed": finding.passed}
         if not json:
-            print_line(f"{name}: {finding}")
+            console.print(escape(f"{name}: {finding}"), highlight=False)
         failed += [] if finding.passed else [name]
     if json:
         print_json(found)
@@ -370,7 +370,14 @@ def _exhibit(name: str, quick: bool, json: bool) -> None:
         rows = exhibits.run(one, quick=quick)
         found[one] = [{**asdict(row), "verdict": row.verdict} for row in rows]
         if not json:
-            print(exhibits.table(rows), flush=True)
+            shown = exhibits.available[one]
+            console.print(f"{escape(one)}: {escape(shown.says)} ({escape(shown.paper)})", highlight=False)
+            table = Table(box=None, header_style="dim")
+            for head in exhibits.HEADS:
+                table.add_column(head, justify="left" if head in ("case", "verdict") else "right")
+            for row in rows:
+                table.add_row(*map(escape, exhibits.cells(row)))
+            console.print(table)
     if json:
         print_json(found)
 
@@ -404,6 +411,8 @@ def _show(made: "Comparison", report: Path, json: bool) -> None:
             f"[dim]printed: {escape(entry.what)} ({escape(entry.source)}{epsilon})[/]", f"[dim]{entry.value:g}[/]"
         )
     console.print(table)
+    if not made.metrics:
+        print_line("No figures: no row was held out (data.test), or no held-out label fits its declaration.")
     if made.sense is not None:
         console.print(f"Epsilon is {escape(made.sense)}.", highlight=False)
     for line in findings(made):

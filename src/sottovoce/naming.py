@@ -1,9 +1,18 @@
-"""Write error messages for the most common mistakes: unknown names, and counts that are not whole numbers."""
+"""Write counts in words, and error messages for the most common mistakes: unknown names, and wrong counts."""
 
 import difflib
 from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
+
+
+def how_often(count: int) -> str:
+    """Say how often.
+
+    >>> how_often(1), how_often(20)
+    ('once', '20 times')
+    """
+    return "once" if count == 1 else f"{count} times"
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -221,9 +221,24 @@ def same_for_all(value: Schedule) -> bool:
     >>> same_for_all(Constant(0.1)), same_for_all(Scaled(Constant((0.1, 0.2)), 2.0))
     (True, False)
     """
+    return all(part.agents is None for part in _parts(value)) and told_by_fields(value)
+
+
+def told_by_fields(value: Schedule) -> bool:
+    """Tell whether the fields of a schedule, as printed by `repr`, say all about it.
+
+    False for a kind that is not defined in this module: it may print nothing, hold more than it prints, and change.
+
+    >>> told_by_fields(Scaled(Constant(2.0), 1.5))
+    True
+    """
+    return all(type(part).__module__ == __name__ for part in _parts(value))
+
+
+def _parts(value: Schedule) -> list[Schedule]:
+    """Return a schedule and those inside of it."""
     inner: list[Any] = [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else []
-    ours = type(value).__module__ == __name__
-    return ours and value.agents is None and all(same_for_all(part) for part in inner if isinstance(part, Schedule))
+    return [value, *(part for one in inner if isinstance(one, Schedule) for part in _parts(one))]
 
 
 def schedule(value: "float | Schedule | tuple[float, ...]") -> Schedule:
@@ -238,6 +253,8 @@ def schedule(value: "float | Schedule | tuple[float, ...]") -> Schedule:
     """
     if isinstance(value, Schedule):
         return value
+    if isinstance(value, (list, tuple)) and not value:
+        raise TypeError("an empty list is no schedule: give a number, or one number per agent")
     try:
         return Constant(tuple(map(float, value)) if isinstance(value, (list, tuple)) else float(value))
     except (TypeError, ValueError):

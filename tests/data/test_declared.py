@@ -247,8 +247,10 @@ def test_a_header_is_all_that_is_read_of_a_text_file_that_is_not_public(tmp_path
         texts.append(template(tmp_path / "t.csv", "sick"))
     assert texts[0] == texts[1]
     assert as_frame(tmp_path / "t.csv").names == ("age", "sick", "city")
-    (tmp_path / "p.csv").write_text("age,sick\n" + "".join(f"{20 + k},{k % 2}\n" for k in range(40)))
-    assert "age = {range = [20, 59]}" in template(tmp_path / "p.csv", "sick", sample=True)
+    (tmp_path / "p.csv").write_text("age,sick,pat_id\n" + "".join(f"{20 + k},{k % 2},{k}\n" for k in range(40)))
+    sample = template(tmp_path / "p.csv", "sick", sample=True)
+    assert "age = {range = [20, 59]}" in sample
+    assert "# pat_id: looks like an id, left out" in sample
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])

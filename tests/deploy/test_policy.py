@@ -17,6 +17,7 @@ BEYOND = {  # what the policy says instead, and how the refusal begins
     "data": ({"data": {"name": "mnist"}}, "does not agree to data 'digits'"),
     "file": ({"data": {"file": "patients.csv"}}, "is for patients.csv"),
     "adjacency": ({"adjacency": "replace-one"}, "does not agree to an epsilon for a record left out"),
+    "unit": ({"data": {"name": "digits", "unit": "patient"}}, "does not agree to an epsilon per record"),
     "peer": ({"peers": {"north": "00"}}, "does not agree to peer 'east'"),
 }
 

@@ -29,7 +29,7 @@ def test_parties_spend_the_whole_budget_and_keep_their_names(fitted) -> None:
     assert all(1.99 < epsilon <= 2.0 for epsilon in fitted.privacy_.per_agent)
     assert fitted.score(X, Y) > 0.8
     said = str(fitted.privacy_)
-    assert "per what one party holds" in said
+    assert "that one party holds" in said
     assert "must not be released" in said  # a given state is a simulation
     assert "network: complete, 3 parties, by default" in said
     assert len(fitted.plan_.why) == 3
@@ -105,17 +105,47 @@ def test_select_prefers_the_better_model_and_charges_the_choice() -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (sv.PrivateLogisticRegression(classes=[0, 2]), "does not list"),
+        (sv.PrivateLogisticRegression(classes=["0", "1"]), "lists texts, y holds numbers"),
+        (sv.PrivateLogisticRegression(classes="01"), "give a list"),
+        (sv.PrivateLogisticRegression(norm="1"), "norm is '1': give the largest"),
+        (sv.PrivateLogisticRegression(objective="auc", prior="half"), "prior is 'half'"),
         (sv.PrivateLogisticRegression(epsilon="1"), "epsilon is '1': give a positive number"),
         (sv.PrivateLogisticRegression(delta=0.5), "at most 1/n"),
         (sv.PrivateLogisticRegression(objective="worst"), "choose 'mean'"),
         (sv.PrivateLogisticRegression(objective="worst-party"), "needs several parties"),
         (sv.PrivateRidge(label_range=(1, 0)), "lowest and the highest"),
+        (sv.PrivateRidge(label_range=(0, 1, 2)), "lowest and the highest"),
+        (sv.PrivateRidge(label_range="01"), "lowest and the highest"),
+        (sv.PrivateRidge(alpha=-1.0), "alpha is -1.0"),
     ],
 )
 def test_mistakes_say_what_to_do(model, words) -> None:
     with pytest.raises(ValueError, match=words):
         clone(model).set_params(ledger=sv.Ledger()).fit(X, Y)
+
+
+def test_parties_and_weights_that_do_not_fit_are_named() -> None:
+    model = sv.PrivateLogisticRegression(random_state=0, ledger=sv.Ledger())
+    for parties in (PARTIES[:-1], np.stack([PARTIES, PARTIES], axis=1), "north"):
+        with pytest.raises(ValueError, match=r"parties has the shape .* give one name per row"):
+            model.fit(X, Y, parties=parties)
+    with pytest.raises(ValueError, match="weight_bound is '2'"):
+        clone(model).set_params(weight_bound="2").fit(X, Y, sample_weight=np.ones(len(Y)))
+    with pytest.raises(ValueError, match="y holds texts"):
+        sv.PrivateRidge(label_range=(0, 1), ledger=sv.Ledger()).fit(X, np.where(Y, "yes", "no"))
+    with pytest.warns(UserWarning, match=r"1 weights are below 0 .* 1 are above weight_bound=1"):
+        model.fit(X, Y, sample_weight=np.r_[-1.0, 5.0, np.ones(len(Y) - 2)])
+
+
+def test_a_party_or_a_label_that_is_missing_stops_no_fit() -> None:
+    model = sv.PrivateLogisticRegression(epsilon=4.0, classes=[0, 1], random_state=0, ledger=sv.Ledger())
+    parties = np.where(np.arange(len(Y)) < 200, None, PARTIES.astype(object))
+    labels = np.where(np.arange(len(Y)) % 3 == 0, 7, Y)
+    with pytest.warns(UserWarning, match="1000 of 3000 labels are not in `classes`"):
+        model.fit(X, labels, parties=parties)
+    assert model.privacy_.parties == ("north", "other", "pier", "south")
+    assert model.score(X, Y) > 0.75
+    assert "7" not in "".join(model.privacy_.caveats)
 
 
 def test_warnings_name_unscaled_rows_a_tiny_party_and_a_hopeless_budget() -> None:
@@ -126,6 +156,7 @@ def test_warnings_name_unscaled_rows_a_tiny_party_and_a_hopeless_budget() -> Non
     said = " ".join(str(one.message) for one in caught)
     for words in ("scale the features by declared ranges", "party pier holds 12", "no better than guessing"):
         assert words in said
+    assert said.count("party pier holds 12") == 1
 
 
 @pytest.mark.slow

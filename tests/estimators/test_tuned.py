@@ -72,7 +72,7 @@ def test_several_classes_with_words_and_groups() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"classes": [0, 2]}, "does not list"),
+        ({"classes": ["0", "1"]}, "lists texts, y holds numbers"),
         ({"penalty": 1.0}, "must be positive and below"),
         ({"validation": 1.5}, "between 0 and 1"),
         ({"epsilon": 0.0}, "give a positive number"),

@@ -11,8 +11,10 @@ from sottovoce.experiments import reproduce
 from sottovoce.experiments.columns import apart, records
 from sottovoce.experiments.execute import execute
 from sottovoce.experiments.planned import plan, setup
+from sottovoce.experiments.redraw import redrawn
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.experiments.schema import Case
+from sottovoce.experiments.search import trial_setup
 from sottovoce.optimisers import Adam
 from sottovoce.privacy.labels import Fresh, Memoised, Open
 from sottovoce.reports import load, render
@@ -74,6 +76,24 @@ def test_levels_held_out_records_and_scaling() -> None:
     assert not set(columns.upper) & set(columns.lower)
     norms = np.linalg.norm(columns.blocks[0], axis=1)
     assert norms[norms > 0] == pytest.approx(1.0, rel=1e-5)
+
+
+def test_a_search_reads_no_record_that_a_reported_seed_is_tested_on() -> None:
+    sets = ["run.redraw=true", "columns.test=0.25", "run.seeds=[0, 1]", "search.trials=2", "data.limit=1000"]
+    case = _case(*sets)
+    assert case.search is not None
+    made: Any = trial_setup(case, "together", case.search, seed=1000)
+
+    def rows(blocks: Any) -> set[bytes]:
+        return {row.tobytes() for row in np.concatenate(blocks, axis=1)}
+
+    read = rows(made.held.columns.blocks) | rows(made.held.test["blocks"])
+    for seed in case.run.seeds:
+        reported: Any = setup(redrawn(case, seed))
+        assert not read & rows(reported.held.test["blocks"])
+    free = case.model_copy(update={"search": None})  # nothing is chosen: seeds redraw their test rows too
+    first, second = (rows(records(redrawn(free, seed)).test["blocks"]) for seed in case.run.seeds)
+    assert first != second
 
 
 @pytest.mark.slow

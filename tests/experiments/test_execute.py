@@ -171,7 +171,7 @@ def test_the_report_stands_alone_and_has_the_figures(done):
     assert made.rows[0].privacy.events[0] in page
     assert "Table &lt;2&gt;" in page
     assert "0.123" in page
-    assert "Nothing may leave: this is a simulation; no guarantee covers a run without noise." in page
+    assert "Nothing may leave: this is a simulation, and “pooled, no privacy” has no guarantee." in page
     assert "clip = 1.0" in page
     assert "Data: logistic, synthetic: made by this package from the seed 0" in page
     for title in ("During training", "The parties", "Who talks to whom", "Messages and time", "What is guaranteed"):

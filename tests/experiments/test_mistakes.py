@@ -1,8 +1,10 @@
-"""Fifty likely mistakes with one's own table: each is named, with its place and a remedy, before any work starts."""
+"""A hundred likely mistakes with one's own table: each is named, with its place and a remedy, before any work."""
 
 import dataclasses
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 import sottovoce as sv
@@ -34,9 +36,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def checked(text, sets=()):
-    """Do what `sottovoce check` does up to the first step."""
-    for case in RunFile.parse(text, sets).cases.values():
-        planned.setup(case)
+    """Do what `sottovoce check` does, and return the statements."""
+    return [row.setup.account for row in planned.plan(RunFile.parse(text, sets), draws=False)]
 
 
 def changed(old, new):
@@ -97,7 +98,54 @@ RUN_FILES = {  # what is written instead: the words that the error must have
     "a negative epsilon": ("epsilon = 1.0", "epsilon = -1", ["privacy.epsilon is -1", "greater than 0"]),
     "columns that nobody holds": ("[data.columns]", "[columns.holders]\na = ['age']\n[data.columns]",
                                   ["Bambi"]),
+    "epsilon as text": ("epsilon = 1.0", 'epsilon = "1"', ["privacy.epsilon is '1'", "a number"]),
+    "epsilon without end": ("epsilon = 1.0", "epsilon = inf", ["privacy.epsilon is inf", "finite"]),
+    "epsilon of zero": ("epsilon = 1.0", "epsilon = 0", ["privacy.epsilon is 0", "greater than 0"]),
+    "delta of zero": ("epsilon = 1.0", "epsilon = 1.0\nprivacy.delta = 0", ["delta is 0", "give delta > 0"]),
+    "delta of one": ("epsilon = 1.0", "epsilon = 1.0\nprivacy.delta = 1", ["privacy.delta is 1", "less than 1"]),
+    "a field of the method that is misspelt": ("rate =", "raet =", ["'raet'", "did you mean 'rate'"]),
+    "auto misspelt": ('{name = "DpSgd",', '{name = "atuo",', ["'atuo'", "did you mean 'auto'"]),
+    "a logarithm that is a word": ("[0, 120]}", '[1, 120], log = "no"}', ["'age'", "log is 'no'", "true or false"]),
+    "a date that is none": ("[0, 120]", '["2020-02-31", "2021-01-01"]', ["'age'", "2020-02-31", "two dates"]),
+    "no feature at all": ("[data.columns]", "features = []\n[data.columns]", ["features is []", "column names"]),
+    "features that are a word": ("[data.columns]", 'features = "age"\n[data.columns]', ["features is 'age'", "list"]),
+    "less than nothing held out": ("[data.columns]", "test = -0.2\n[data.columns]", ["test is -0.2", "0 and 1"]),
+    "a price with nothing to buy": ("[data.columns]", "private = 0.1\n[data.columns]", ["a.csv", '"private"', "leave"]),
+    "a price above epsilon": ("[data.columns]", "private = 2\n[data.columns]", ["data.private is 2", "lower"]),
+    "a unit that is declared": ("[data.columns]", 'unit = "age"\n[data.columns]', ["'age' is the unit", "remove"]),
+    "a share that is misspelt": ("[data.columns]", 'share = "pubic"\n[data.columns]', ["data.share", "'public'"]),
+    "more parties than rows": ("[data.columns]", "agents = 99\n[data.columns]", ["no record", "fewer agents"]),
+    "one weight and label": ("[data.columns]", 'weight = "death"\n[data.columns]', ["both label and weight"]),
+    "a number for a classifier": ("{categories = [0, 1]}", "{range = [0, 1]}\n[task]\nname = 'logistic'",
+                                  ["label is a number", "task ridge", "declare categories"]),
+    "a number for softmax": ("{categories = [0, 1]}", "{range = [0, 1]}\n[task]\nname = 'softmax'", ["task ridge"]),
+    "classes for a regression": ("[0, 1]}", "[0, 1]}\n[task]\nname = 'ridge'", ["2 classes", "declare a range"]),
+    "the worst party of one": ("[0, 1]}", "[0, 1]}\n[task]\nname = 'robust-logistic'", ["there is one", "data.party"]),
+    "an unknown metric": ("run.steps = 3", 'run.steps = 3\nrun.metric = "auc"', ["run.metric", "did you mean 'auroc'"]),
+    "an unknown score of a choice": ("[0, 1]}", '[0, 1]}\n[select]\nmetric = "auc"', ["metric is 'auc'", "'auroc'"]),
+    "a choice without variants": ("[0, 1]}", '[0, 1]}\n[select]\nmetric = "auroc"', ["there is one", "[[variant]]"]),
+    "an unknown network": ("run.steps = 3", 'run.steps = 3\nnetwork.kind = "rign"', ["'rign'", "did you mean 'ring'"]),
+    "no seed": ("run.steps = 3", "run.steps = 3\nrun.seeds = []", ["run.seeds is []", "at least 1"]),
+    "no step": ("run.steps = 3", "run.steps = 0", ["run.steps is 0", "1"]),
+    "a column declared twice": ("age =", "age = {range = [0, 1]}\nage =", ["not TOML", "line"]),
 }  # fmt: skip
+TABLES = {  # what the file holds: the words that the error must have
+    "nothing": ("", ["a.csv has no header", "names of the columns"]),
+    "a header and blank lines": (HEADER + "\n\n\n", ["a.csv has a header, but no rows"]),
+    "names in capitals": ("\n".join([HEADER.upper(), *LINES]), ["a.csv", "did you mean 'DEATH'"]),
+    "blanks between columns": ("\n".join([HEADER, *LINES]).replace(",", " "), ["one column only", "separate columns"]),
+    "a quotation mark that is not closed": ("\n".join([HEADER, *LINES, '30,"F']), ["never closed", "write it twice"]),
+    "no names": ("31,F,0\n" * 60, ["no column 'death'", "first line looks like a row", "above it"]),
+    "no names, and a value twice": ("31,F,0,0,31,0\n" * 60, ["a.csv has no header", "looks like a row"]),
+    "a hint for spreadsheets": ("\n".join(["sep=,", HEADER, *LINES]), ["a.csv", "remove this line"]),
+}
+SETS = {
+    "a table that is misspelt": ("privcy.epsilon=2", ["'privcy'", "did you mean 'privacy'"]),
+    "a key that is misspelt": ("privacy.epsilom=2", ["epsilom", "did you mean 'epsilon'"]),
+    "no value": ("privacy.epsilon", ["--set 'privacy.epsilon'", "key=value"]),
+    "a word for a number": ("privacy.epsilon=much", ["privacy.epsilon is 'much'", "a number"]),
+    "a column that is not there": ("data.columns.aeg.range=[0,1]", ["'aeg'", "did you mean 'age'"]),
+}
 
 
 @pytest.mark.parametrize("what", RUN_FILES)
@@ -105,6 +153,23 @@ def test_a_mistake_in_a_run_file_is_named_before_work(what):
     old, new, words = RUN_FILES[what]
     with pytest.raises(ValueError) as error:
         checked(changed(old, new))
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize("what", TABLES)
+def test_a_mistake_in_a_text_file_is_named_before_work(what, folder):
+    held, words = TABLES[what]
+    (folder / "a.csv").write_text(held)
+    with pytest.raises(ValueError) as error:
+        checked(GOOD)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize("what", SETS)
+def test_a_mistake_in_set_is_named_before_work(what):
+    given, words = SETS[what]
+    with pytest.raises(ValueError) as error:
+        checked(GOOD, [given])
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
@@ -156,6 +221,44 @@ def in_python(what, folder):
         case "a model that is no model":
             (folder / "x.sv").write_bytes(b"hello")
             load("x.sv")
+        case "a folder as table":
+            (folder / "d.csv").mkdir()
+            sv.data.table("d.csv", "death", columns=declared)
+        case "a damaged Parquet file":
+            (folder / "x.parquet").write_text("hello")
+            sv.data.table("x.parquet", "death", columns=declared)
+        case "a Parquet file with lists":
+            parquet.write_table(pa.table({**rows, "age": [[1], [2]]}), "x.parquet")
+            sv.data.table("x.parquet", "death", columns=declared)
+        case "a Parquet file without rows":
+            parquet.write_table(pa.table({name: held[:0] for name, held in rows.items()}), "x.parquet")
+            sv.data.table("x.parquet", "death", columns=declared)
+        case "an array as table":
+            sv.data.table(np.zeros((5, 2)), "death", columns=declared)
+        case "no declarations":
+            sv.data.table(rows, "death", columns=None)
+        case "declarations as a list":
+            sv.data.table(rows, "death", columns=["age", "death"])
+        case "no label":
+            sv.data.table(rows, None, columns=declared)
+        case "a price as a number":
+            sv.data.table(rows, "death", columns={**declared, "age": {"range": "private"}}, private=0.1)
+        case "a missing value as category":
+            sv.data.Column(categories=["F", None])
+        case "a scaler that would read":
+            sv.DeclaredScaler({"age": {"range": "public"}}).fit(rows)
+        case "a scaler with a list":
+            sv.DeclaredScaler(["age"]).fit(rows)
+        case "a scaler without its column":
+            sv.DeclaredScaler({"aeg": {"range": (0, 1)}}).fit(rows)
+        case "candidates as a list":
+            sv.select([lambda mu: mu], lambda model, mu: 0.0, epsilon=1.0)
+        case "a field of auto that is misspelt":
+            sv.auto(problem, good().parts(), epsilon=1.0, raet=1.0)
+        case "parties without a network":
+            sv.auto(problem, good().parts(3), epsilon=1.0)
+        case "a result that is none":
+            sv.save(good(), "x.sv")
         case "an unknown way to split":
             sv.data.split({"label": np.zeros(4, int), "clinic": np.zeros(4)}, by="klinic", agents=2)
         case "no number of parties":
@@ -178,6 +281,23 @@ PYTHON = {
     "new rows without a column": ["'age'", "did you mean 'aeg'"],
     "a model that is not there": ["nowhere.sv", "sv.save"],
     "a model that is no model": ["x.sv", "damaged"],
+    "a folder as table": ["d.csv is a folder", "give a file"],
+    "a damaged Parquet file": ["x.parquet", "save the table as CSV"],
+    "a Parquet file with lists": ["x.parquet", "'age'", "lists", "make a plain column"],
+    "a Parquet file without rows": ["x.parquet has no rows", "one row per record"],
+    "an array as table": ["ndarray is no table", "DataFrame"],
+    "no declarations": ["columns is a NoneType", "mapping from names"],
+    "declarations as a list": ["columns is a list", "mapping from names"],
+    "no label": ["label is None", "column to predict"],
+    "a price as a number": ["private is 0.1", "sv.NoisyCounts"],
+    "a missing value as category": ["missing value", 'missing = "flag"'],
+    "a scaler that would read": ["'age' is public", "declare it"],
+    "a scaler with a list": ["columns is a list", "mapping from names"],
+    "a scaler without its column": ["did you mean 'age'"],
+    "candidates as a list": ["no candidates", "mapping from names"],
+    "a field of auto that is misspelt": ["'raet'", "did you mean 'rate'"],
+    "parties without a network": ["3 parties need a network", "sv.networks"],
+    "a result that is none": ["DeclaredTable", "what sv.run returned"],
     "an unknown way to split": ["'klinic'", "did you mean 'clinic'"],
     "no number of parties": ["give agents="],
 }
@@ -185,13 +305,56 @@ PYTHON = {
 
 @pytest.mark.parametrize("what", PYTHON)
 def test_a_mistake_in_python_is_named_before_work(what, folder):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises((ValueError, TypeError)) as error:
         in_python(what, folder)
     assert all(word in str(error.value) for word in PYTHON[what]), str(error.value)
 
 
-def test_there_are_fifty_and_the_right_file_passes():
-    assert len(RUN_FILES) + len(PYTHON) >= 50
+SECRET = "31415926"
+VALUES = {  # rows of a text file that look strange: none of them may stop a run, or be told
+    "a number beyond all": [f"{SECRET * 60},F,,,n,,0", f"{SECRET},F,,,n,,{SECRET}"],
+    "no numbers": [f"inf,{SECRET},,,n,,0", "nan,,,,n,,1", "1e999,F,,,n,,", f"{SECRET}x,F,,,n,,0"],
+    "too few and too many fields": [SECRET, f"{SECRET},F,,,n,,0,{SECRET}"],
+    "quotation marks": [f'"{SECRET}",F,,,n,,0', f'30,"F ""{SECRET}""",,,n,,0'],
+    "null and foreign characters": [f"\0{SECRET},F\xe9,,,n,,1"],
+    "no party": [f"30,{SECRET},,,,,0", f"31,{SECRET},,,NA,,0"],
+    "one class only": [f"{SECRET},F,,,n,,0"] * 20,
+}
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_a_value_neither_stops_a_run_nor_is_told(what, folder, capfd, recwarn):
+    lines = LINES if what != "one class only" else []
+    (folder / "a.csv").write_text("\n".join([HEADER, *lines, *VALUES[what]]), encoding="latin-1")
+    told = checked(changed("[data.columns]", 'party = "clinic"\nunit = "patient_id"\n[data.columns]'))
+    printed = capfd.readouterr()
+    assert SECRET not in "".join([*map(str, told), printed.out, printed.err, *(str(one.message) for one in recwarn)])
+
+
+def test_types_that_cannot_hold_a_value_stop_no_run(folder):
+    """Columns that are equal have two names; dates after the year 9999 and numbers of 5000 digits are values too."""
+    columns = {name: {"range": [0, 120]} for name in ("age", "bmi")} | {"death": {"categories": [0, 1]}}
+    parquet.write_table(pa.table({"age": [30, 40], "bmi": [30, 40], "death": [0, 1]}), "x.parquet")
+    assert len(sv.data.table("x.parquet", "death", columns=columns)) == 2
+    seen = pa.array([2**31 - 1, 18262, None], pa.int32()).cast(pa.date32())
+    parquet.write_table(pa.table({"seen": seen, "death": [0, 1, 1]}), "x.parquet")
+    dates = {"seen": {"range": ["2020-01-01", "2020-12-31"], "missing": "flag"}, "death": {"categories": [0, 1]}}
+    made = sv.data.table("x.parquet", "death", columns=dates)
+    assert made.records["features"].tolist() == [[0.0, 1.0], [-1.0, 0.0], [0.0, 1.0]]
+    rows = {"age": [10**5000, -(10**5000), 60], "bmi": [10**400, None, "x"], "death": [0, 1, 10**5000]}
+    made = sv.data.table(rows, "death", columns=columns)
+    assert made.records["features"][:2].tolist() == [[1.0, 1.0], [-1.0, 0.0]]
+
+
+def test_names_in_quotation_marks_may_hold_delimiters(folder):
+    (folder / "a.csv").write_text('"age, in years, now";death\n' + "3,5;1\n4,5;0\n")
+    columns = {"age, in years, now": {"range": [0, 10]}, "death": {"categories": [0, 1]}}
+    made = sv.data.table("a.csv", "death", columns=columns)
+    assert np.allclose(made.records["features"], [[-0.3], [-0.1]])
+
+
+def test_there_are_a_hundred_and_the_right_file_passes():
+    assert len(RUN_FILES) + len(TABLES) + len(SETS) + len(PYTHON) >= 100
     case = RunFile.parse(GOOD).cases["DpSgd"]
     own_table.check(case.data, build.data_names())
     made, test = build.own(case.data)

@@ -10,6 +10,7 @@ import sottovoce as sv
 from sottovoce.experiments import planned, search, side_by_side
 from sottovoce.experiments.redraw import redrawn
 from sottovoce.experiments.runfile import RunFile
+from sottovoce.problems import objectives
 
 TEXT = """
 [data]
@@ -134,6 +135,10 @@ def test_noise_that_changes_with_the_steps_is_drawn_as_it_is_charged() -> None:
     members = [side_by_side._Member(setup, slice(3 * k, 3 * k + 3)) for k, setup in enumerate(setups)]
     merged = side_by_side._merged(members).release_x
     assert [merged.scale(5, agent) for agent in range(6)] == [setups[0].method.release_x.scale(5)] * 6
+    start = jax.tree.map(lambda leaf: np.stack([leaf] * 6), objectives.start(setups[0].problem))
+    stated = side_by_side._result(members[1], start, 0.0, {}).privacy
+    assert stated.drawn == "simulated"
+    assert any("do not deploy" in line for line in stated.caveats)
 
 
 @pytest.mark.slow

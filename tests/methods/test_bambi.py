@@ -453,7 +453,7 @@ def test_reports_say_what_is_not_covered() -> None:
     assert printed.published == 1.0
     assert any("reveals" in caveat for caveat in printed.caveats)
     assert any("head outputs" in caveat for caveat in printed.caveats)
-    assert any("public by declaration" in caveat for caveat in printed.caveats)
+    assert any("taken as public" in caveat for caveat in printed.caveats)
     assert not printed.private
 
 

@@ -175,3 +175,14 @@ def test_a_dimension_that_is_too_small_is_refused_and_none_proves_nothing() -> N
     assert sv.account(bare, sv.Population(SIZES), steps=1, network=network).epsilon == np.inf
     tuned = sv.calibrate(method, sv.Population(SIZES), epsilon=1.0, steps=5, network=network)
     assert 0.99 < sv.account(tuned, sv.Population(SIZES), steps=5, network=network).epsilon <= 1.0
+
+
+def test_mistakes_with_binomial_noise_are_said_in_words() -> None:
+    for wrong in ({"dimension": 2.5}, {"dimension": "many"}, {"coins": 2**62}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} is .*: it must be"):
+            sv.methods.BinomialSgd(0.1, sv.Release(1.0, 0.1), FULL, **wrong)
+    method = sv.methods.BinomialSgd(0.1, sv.Release(1.0, 0.1), FULL, dimension=3)
+    network = NETWORKS["complete"]
+    assert sv.account(method, sv.Population(SIZES), steps=1, network=network, delta=0.0).epsilon == np.inf
+    with pytest.raises(ValueError, match="leave the budget out"):
+        sv.run(PROBLEM, PARTS, method, network=network, steps=1, budget=sv.Budget(8.0, 1e-5))

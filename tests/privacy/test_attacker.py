@@ -59,7 +59,7 @@ def test_statement_says_who_is_protected_and_how_the_noise_was_drawn() -> None:
     loose = power_of(report.epsilon, report.delta, RATES)
     assert all(power <= bound + 1e-12 for (_, power), bound in zip(report.attack, loose))
     text = str(report)
-    assert "all records of one patient, per what one party holds" in text
+    assert "all records of one patient that one party holds" in text
     assert "false alarm" in text
     assert sv.PrivacyReport.from_dict(report.to_dict(), Path("result.json")) == report
     simulated = dataclasses.replace(report, drawn="simulated")

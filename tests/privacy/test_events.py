@@ -3,6 +3,7 @@
 import dp_accounting
 import pytest
 from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
 
 import sottovoce as sv
 from sottovoce.privacy import accountant
@@ -49,3 +50,11 @@ def test_the_library_never_finds_less_for_purely_private_releases(spent, adjacen
     except dp_accounting.UnsupportedEventError:
         return  # it says so
     assert found >= 0.99 * float(stated)
+
+
+def test_batches_of_fixed_size_are_not_cheaper_elsewhere():
+    """One accountant of the library takes them. It does not double a sensitivity, so the event must hold it doubled."""
+    method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, 0.05), sampling=sv.FixedSize(50))
+    report = sv.account(method, sv.Population([1000]), steps=20)
+    theirs = RdpAccountant(neighboring_relation=RELATION["replace-one"]).compose(report.dp_event)
+    assert report.epsilon <= theirs.get_epsilon(report.delta) < 2 * report.epsilon

@@ -16,7 +16,18 @@ import sottovoce as sv
 from sottovoce import cli
 from sottovoce.cli import app
 from sottovoce.commands import terminal
-from sottovoce.reports import Comparison, Outcome, PaperFigure, Row, findings, load, pictures, render, write_report
+from sottovoce.reports import (
+    Comparison,
+    Outcome,
+    PaperFigure,
+    Row,
+    exports,
+    findings,
+    load,
+    pictures,
+    render,
+    write_report,
+)
 from sottovoce.reports.chart import Line
 from sottovoce.reports.words import answers
 from sottovoce.runtime.about import About
@@ -135,6 +146,17 @@ def test_the_first_screen_says_what_may_leave(compared, how, releasable, said, m
     assert told["What may leave"].tone == ("good" if releasable else "care")
 
 
+def test_where_labels_alone_are_protected_messages_must_stay(compared):
+    """With columns, messages hold numbers computed from single rows' features, which no epsilon covers."""
+    deployed = drawn(compared.rows[0], "exact", releasable=True)
+    privacy = replace(deployed.privacy, unit="label")
+    labels = replace(deployed, runs=tuple(replace(run, privacy=privacy) for run in deployed.runs))
+    (told,) = [one for one in answers(Comparison("one", (labels,))) if one.question == "What may leave"]
+    assert told.lines[0] == "The model may leave, with the statement attached."
+    assert "The messages must stay" in told.lines[1]
+    assert told.tone == "care"
+
+
 def test_the_first_screen_says_that_held_out_figures_have_no_noise(compared):
     first = compared.rows[0]
     told = "figures are measured on held-out rows, without noise: the statement does not cover these rows"
@@ -143,6 +165,13 @@ def test_the_first_screen_says_that_held_out_figures_have_no_noise(compared):
     said = [" ".join(next(a for a in answers(Comparison("one", (one,))) if a.question == "What may leave").lines)
             for one in (first, held)]  # fmt: skip
     assert ["does not cover accuracy" in line for line in said] == [False, True]
+
+
+def test_a_name_is_no_formula_in_a_table(compared):
+    """A spreadsheet computes what begins with =, and a party's name is somebody else's text."""
+    named = replace(compared.rows[0], name='=HYPERLINK("http://e.vil")')
+    first = exports.tables(Comparison("one", (named,)))[".csv"].splitlines()[1]
+    assert first.startswith("\"'=HYPERLINK")
 
 
 def test_budgets_of_all_compared_rows_are_told(compared):

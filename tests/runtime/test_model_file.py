@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -105,10 +106,22 @@ def test_the_card_and_the_statement_lie_beside_the_model(tmp_path):
     x = {"weights": jnp.zeros(4), "bias": jnp.asarray(0.0)}
     sv.save(result(x, lambda x, rows: None), tmp_path / "m.sv", table=table, task=task)
     card = (tmp_path / "m.md").read_text()
-    for words in ("`pay` (classes poor, rich)", "| age | 0.0 to 100.0 |", "epsilon is at most 1", "do not hand", "0.8"):
+    for words in ("`pay` (classes poor, rich)", "| age | 0.0 to 100.0 |", "epsilon is at most 1", "Do not hand", "0.8"):
         assert words in card
     said = json.loads((tmp_path / "m.statement.json").read_text())
     assert (said["epsilon"], said["releasable"]) == (1.0, False)
+
+
+def test_the_card_has_no_figure_of_private_records_and_no_tag_of_a_name(tmp_path):
+    """A card travels with its model: figures of training records have no noise, and names are other people's texts."""
+    table = declared({"categories": {10: "poor", 1000: "<script>rich|"}})
+    made = result({"weights": jnp.zeros(4), "bias": jnp.asarray(0.0)}, lambda x, rows: None)
+    made = replace(made, history={**made.history, "train accuracy": np.array([0.125])})
+    task = NamedTask("logistic", {}, Shape((4,), 2, 1))
+    sv.save(made, tmp_path / "m.sv", table=table, task=task)
+    card = (tmp_path / "m.md").read_text()
+    assert "train accuracy" not in card
+    assert r"poor, \<script>rich\|" in card
 
 
 def test_damage_and_strange_files_are_named(tmp_path):

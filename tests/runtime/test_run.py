@@ -166,6 +166,7 @@ def test_a_method_says_what_it_solves():
         ({"rate": lambda t: 1 / t}, "rate: .* is no schedule"),
         ({"rate": "fast"}, "rate: 'fast' is no schedule"),
         ({"rate": None}, "rate: None is no schedule"),
+        ({"rate": ()}, "rate: an empty list is no schedule"),
     ],
 )
 def test_a_method_is_told_what_its_fields_are(wrong, message):
@@ -260,7 +261,7 @@ def test_a_bad_record_does_not_stop_the_run():
 
 def test_reports_say_what_simulation_means():
     caveats = " ".join(sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=1).privacy.caveats)
-    assert "who knows the seed can subtract the noise" in caveats
+    assert "whoever knows its seed can subtract it" in caveats
     assert "ideal mechanism" in caveats
 
 

@@ -9,10 +9,12 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
+from sottovoce.accounting.table import trace_table
 from sottovoce.data.columns import Columns
 from sottovoce.methods.bambi import Bambi
-from sottovoce.privacy.labels import Memoised
+from sottovoce.privacy.labels import Fresh, Memoised
 from sottovoce.problems.tasks.vertical import hyper_representation
+from sottovoce.problems.vertical import Vertical, logistic
 from sottovoce.runtime import array, columns
 from sottovoce.runtime.shared_program import shared
 
@@ -59,6 +61,33 @@ def test_another_clip_is_another_program():
     ]
     assert forms[0] is forms[2]
     assert forms[0] is not forms[1]
+
+
+def test_tables_with_other_derivatives_or_gates_that_only_look_equal_do_not_share_a_program():
+    """A rule of `custom_vjp` is what the server computes with, and does not show in the values of a loss."""
+
+    def turned(factor):
+        losses = jax.custom_vjp(logistic)
+        losses.defvjp(lambda s: (logistic(s), s), lambda s, g: (factor * jax.vjp(logistic, s)[1](g)[0],))
+        return losses
+
+    class Quiet(Fresh):
+        """Inherits the equality of a dataclass, and holds more than it looks at."""
+
+        def __init__(self, held):
+            super().__init__(1.0)
+            object.__setattr__(self, "held", held)
+
+    def spec(factor, labels=Memoised(1.0)):  # noqa: B008  (a frozen value)
+        starts = [jnp.zeros(())], [jnp.zeros((2, 1))]
+        problem = Vertical(lambda x, a: a * jnp.exp(x), lambda y, a: a @ y, turned(factor), *starts)
+        method = Bambi(inner_steps=2, batch=10, rate_x=0.1, rate_y=0.1, labels=labels)
+        traced = trace_table(method, problem, Columns([np.ones((60, 2))]), [0], steps=1, classes=2)
+        return columns._shared(columns.TableSpec(traced, problem, method.labels))[0]
+
+    assert spec(1.0) is spec(1.0)
+    assert spec(1.0) is not spec(-5.0)
+    assert spec(1.0, Quiet(2.0)) is not spec(1.0, Quiet(9.0))
 
 
 @pytest.mark.slow

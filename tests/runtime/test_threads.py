@@ -112,7 +112,7 @@ def test_two_levels_meet_on_a_common_grid():
     method = _Both(sv.Release(1.0, 1e-5))
     result = run_discrete(problem, [part], method, steps=1)
     np.testing.assert_allclose(result.x, [0.25, 0.25], atol=2e-4)
-    assert "/ 12, Full(), 1 times" in result.privacy.events[0]
+    assert "/ 12, Full(), once" in result.privacy.events[0]
 
 
 AT = {"v": jnp.zeros(5), "w": jnp.zeros((3, 5))}

@@ -65,6 +65,13 @@ def test_more_budget_means_more_steps_and_settings_by_hand_are_kept() -> None:
         sv.auto(problem("logistic"), sv.Population(SIZES), epsilon=1.0, network=RING, raech=0.6)
 
 
+def test_the_plan_tells_how_far_noise_moves_a_score_from_run_to_run() -> None:
+    told = [sv.auto(problem("logistic"), sv.Population(SIZES), epsilon=e, network=RING) for e in (1.0, 4.0)]
+    assert all(f"a typical score by about {plan.spread:.1g}" in plan.why[1] for plan in told)
+    assert told[0].spread > told[1].spread
+    assert "typical score" not in str(sv.auto(problem("logistic"), sv.Population(SIZES), epsilon=None, network=RING))
+
+
 def test_a_tiny_party_and_a_large_delta_are_named() -> None:
     plan = sv.auto(
         problem("logistic"),

@@ -20,7 +20,7 @@ from sottovoce.data.overlap import REASONS
 from sottovoce.data.population import Population, named, parts_by_level, record_shapes
 from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method, Setting
-from sottovoce.naming import check_count
+from sottovoce.naming import check_count, how_often
 from sottovoce.networks import Network, single
 from sottovoce.privacy import accountant, attacker
 from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
@@ -428,5 +428,5 @@ def _describe(charge: Charge, steps: int) -> str:
     first = float(np.asarray(release.scale(0, 0)))
     what = f"{release.name}: {release.mechanism} noise {first:.4g}"
     if charge.sampling is None:
-        return f"{what} on a message of private state, {often} times"
-    return f"{what} on a mean clipped to {release.clip:g} ({release.norm}), {charge.sampling}, {often} times"
+        return f"{what} on a message of private state, {how_often(often)}"
+    return f"{what} on a mean clipped to {release.clip:g} ({release.norm}), {charge.sampling}, {how_often(often)}"

@@ -62,8 +62,13 @@ class Charging:
         """Refuse what would go over the budget; `first` is where a resumed run goes on."""
         if not isinstance(budget, Budget):
             raise TypeError(f"budget is {budget!r}: give sv.Budget(epsilon, delta)")
-        if self.account.tells or not self.account.report.private:
+        if not self.account.report.private:
             raise ValueError(f"a budget of {budget.epsilon:g} was set, but: {self.account.report.statement()}")
+        if self.account.tells:
+            raise ValueError(
+                f"a budget of {budget.epsilon:g} was set, but messages of this design carry private state, and a bound "
+                "of its own cannot be added to other runs in a ledger: use a sound design, or leave the budget out"
+            )
         # A repeated simulation replaces what it charged; a new attempt comes on top of all earlier ones.
         replaced, planned = (self.run, range(self.account.steps)) if self.attempt == 0 else ("", self._rest(first))
         if self.shared is not None:

@@ -18,8 +18,10 @@ from sottovoce.methods import equations
 from sottovoce.privacy.gate import RecordFunction
 
 
-def fingerprint(programs: Iterable[ClosedJaxpr]) -> str:
+def fingerprint(programs: Iterable[ClosedJaxpr], beside: Sequence[np.ndarray] = ()) -> str:
     """Return a digest of traced programs: their equations, the numbers inside them, and how they differentiate.
+
+    `beside` are further numbers that the programs depend on.
 
     >>> import jax.numpy as jnp
     >>> half, whole = (jax.make_jaxpr(lambda x, c=c: c * x)(jnp.ones(2)) for c in (0.5, 1.0))
@@ -30,12 +32,17 @@ def fingerprint(programs: Iterable[ClosedJaxpr]) -> str:
     for closed in programs:
         sha.update(_text(closed.jaxpr).encode())
         for constant in _constants(closed.jaxpr, closed.consts):
-            held = np.asarray(constant)
-            sha.update(f"{held.dtype}{held.shape}".encode())
-            sha.update(np.ascontiguousarray(held).tobytes())
+            _add(sha, np.asarray(constant))
         for function in _record_functions(closed.jaxpr):
             sha.update(_text(_derivative(function)).encode())
+    for numbers in beside:
+        _add(sha, numbers)
     return sha.hexdigest()[:32]
+
+
+def _add(sha: Any, held: np.ndarray) -> None:
+    sha.update(f"{held.dtype}{held.shape}".encode())
+    sha.update(np.ascontiguousarray(held).tobytes())
 
 
 def _text(jaxpr: Jaxpr) -> str:

@@ -23,7 +23,7 @@ from sottovoce.methods.bambi import Bambi
 from sottovoce.methods.base import Method
 from sottovoce.methods.handle import like, strong
 from sottovoce.methods.party import KnownTable, Party
-from sottovoce.naming import check_count
+from sottovoce.naming import check_count, how_often
 from sottovoce.privacy.accountant import Mechanism, library
 from sottovoce.privacy.labels import Fresh, Labels, Memoised
 from sottovoce.privacy.report import PrivacyReport
@@ -31,15 +31,13 @@ from sottovoce.privacy.table import Table
 from sottovoce.problems.vertical import Vertical
 
 FEATURES = "features are not covered: each party's head outputs travel in the clear to the server"
-TEST = (
-    "figures of `evaluate` come from records that it brings along, public by declaration: no label of the run is read"
-)
+TEST = "figures of `evaluate` are computed on records of its own, taken as public: no label of the run is read"
 REVEALED = "the printed noise for more than two classes reveals every label: see docs/bambi.md"
 SIMULATED = (
-    "simulated noise, do not deploy: it comes from a seed and a floating-point sampler, so this is the epsilon of the "
-    "ideal mechanism, and who knows the seed can subtract the noise"
+    "simulated noise, do not deploy: whoever knows its seed can subtract it. A floating-point sampler draws it, so "
+    "epsilon is that of the ideal mechanism"
 )
-SECRET = "noise comes from a secret key and a floating-point sampler, so this is the epsilon of the ideal mechanism"
+SECRET = "noise comes from a secret key. A floating-point sampler draws it, so epsilon is that of the ideal mechanism"
 
 
 class Crossing(NamedTuple):
@@ -106,8 +104,7 @@ def trace_table(
     """
     blocks = [jax.eval_shape(lambda b=block: device_block(b, method.batch)) for block in columns.blocks]
     leaves, structure = jax.tree.flatten(blocks)
-    shared = seen_by_equality(method) and seen_by_equality(problem)
-    traced = remembered_tables if shared else _traced
+    traced = remembered_tables if seen_by_equality(method) else _traced
     return traced(method, problem, tuple(numbers), tuple(leaves), structure, steps, classes)
 
 
@@ -302,7 +299,8 @@ class TableAccount:
         if self.simulated(labels) and math.isfinite(epsilon):
             caveats.append(SIMULATED)
         events = tuple(
-            f"{gate}, {c.times} x {c.copies} copies at the {c.level} level each step"
+            f"{gate}: at the {c.level} level, {how_often(c.times)} per step, {c.copies} "
+            f"{'copy' if c.copies == 1 else 'copies'} of the head outputs"
             for c in self.trace.crossings
             if c.level
         )

@@ -6,7 +6,10 @@ state whether it depends on a record without noise. Nothing is declared by a met
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from functools import cached_property, lru_cache
+from numbers import Number
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, Literal
 
 import jax
@@ -26,6 +29,7 @@ from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import Bilevel, Minimize, MinMax, captures
 from sottovoce.problems.objectives import scattered
+from sottovoce.schedules import charged, told_by_fields
 
 Phase = Literal["init", "step"]
 
@@ -75,8 +79,15 @@ class Trace:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of what is computed: method, noise, losses, public terms."""
-        return fingerprint([self.init, self.step])
+        """A digest of what is computed: method, noise, losses, public terms.
+
+        Noise by a schedule of another module is in it by its numbers, because the schedule may print nothing of itself.
+        """
+        times, agents = np.arange(self.known.steps), range(self.known.population.parties)
+        releases = [charge.release for charge in self.charges]
+        unsaid = [one.scale for one in releases if type(one) is not Release or not told_by_fields(one.scale)]
+        numbers = [np.stack([charged(scale, times, agent) for agent in agents]) for scale in unsaid]
+        return fingerprint([self.init, self.step], numbers)
 
     def covers(self, variables: tuple[str, ...]) -> bool:
         """Say whether no leaf of these fields of the state is private."""
@@ -92,18 +103,23 @@ _REMEDY = (
 def trace(method: Method, problem: Any, known: Known) -> Trace:
     """Trace a method's `init` and `step` for a problem; equal arguments share one trace.
 
-    That holds where `==` sees everything (`seen_by_equality`); else a trace would state the epsilon of another method.
+    Problems are compared by identity, methods by `==` where that sees everything (`seen_by_equality`); else a trace
+    would state the epsilon of another method.
     Raises ValueError or TypeError, with the remedy, where an equation cannot be counted, a private value would leave
     the agent, or the state does not keep its shapes.
     """
-    shared = seen_by_equality(method) and seen_by_equality(problem)
-    return (remembered if shared else _traced)(method, problem, known)
+    return (remembered if seen_by_equality(method) else _traced)(method, problem, known)
+
+
+# Numbers, texts, classes and functions: equal ones are the same, and stay so.
+_PLAIN = (Number, np.generic, str, bytes, type(None), type, Enum, FunctionType, BuiltinFunctionType)
 
 
 def seen_by_equality(value: Any) -> bool:
     """Say whether `==` looks at all that a value holds.
 
-    A class may inherit the `==` of a dataclass and hold more than its fields. Example: two of these are "equal".
+    A class may inherit the `==` of a dataclass and hold more than its fields, and an object that is compared by
+    identity may change between two runs. Example: two of these are "equal".
 
     >>> from sottovoce.schedules import Constant
     >>> class Louder(Constant):
@@ -118,12 +134,14 @@ def seen_by_equality(value: Any) -> bool:
         return all(map(seen_by_equality, value))
     if isinstance(value, Mapping):
         return all(map(seen_by_equality, value.values()))
-    if not is_dataclass(value) or isinstance(value, type) or kind.__eq__ is object.__eq__:
-        return True  # numbers, texts and functions; whatever is compared by identity
+    if not is_dataclass(value) or isinstance(value, type):
+        return isinstance(value, _PLAIN)
     derived = {name for name, held in _attributes(kind) if isinstance(held, cached_property)}
     names = {field.name for field in fields(value)}
-    own = "__eq__" in vars(kind) and all(field.compare for field in fields(value))
-    return own and set(vars(value)) <= names | derived and all(seen_by_equality(getattr(value, n)) for n in names)
+    by_fields = "__eq__" in vars(kind) and all(field.compare for field in fields(value))
+    own = kind.__dataclass_params__.frozen and (by_fields or kind.__eq__ is object.__eq__)
+    held = set(getattr(value, "__dict__", ()))
+    return own and held <= names | derived and all(seen_by_equality(getattr(value, name)) for name in names)
 
 
 def _attributes(kind: type) -> Iterator[tuple[str, Any]]:

@@ -59,11 +59,10 @@ def audit(
 ) -> Finding:
     """Measure a lower bound on the epsilon of one agent's messages, and compare it with the claimed epsilon.
 
-    The adversary sees everything that the agent releases and knows all data but one record. Its score is the exact
-    log-likelihood ratio of the transcript under the stated noise. If the noise drawn is the noise stated, no other
-    attack on this instance does better; a second score does not rely on the stated noise, and a pilot decides which
-    score to use. What is found is limited by the instance and by the number of trials (never more than about
-    ln(trials / 3.7)).
+    The adversary sees everything that the agent releases and knows all data but one record. It has two scores, and a
+    few runs beforehand (a pilot) decide which one is used. The first score computes how likely the messages are with
+    the record and without it, if the noise is as stated; then no other attack on this instance does better. The second
+    score does not rely on the stated noise. No number of trials can show an epsilon above about ln(trials / 3.7).
 
     - "canary": the worst-case instance for the method, network, sampling and sizes at hand: a record whose gradient is
       the whole clip in a coordinate nobody else uses. A sound and tight account is nearly reached.

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sottovoce.data.frames import Frame, as_frame
-from sottovoce.data.values import Reading, as_text, read_categories, read_numbers
+from sottovoce.data.values import Reading, as_text, is_nothing, read_categories, read_numbers
 from sottovoce.naming import unknown
 
 FLAG = "flag"  # missing = "flag": a missing value gets a column of its own
@@ -206,6 +206,8 @@ class Column:
             raise ValueError(f'{what} = "{self.source}" is read off a table first: see sv.data.table')
 
     def _check_log(self) -> None:
+        if self.log is not True:
+            raise ValueError(f"log is {self.log!r}: give true or false")
         if not self.numeric or self.dates:
             raise ValueError("log is for numbers with a range: leave log out")
         if self.source is None and self.range[0] <= 0:
@@ -240,6 +242,11 @@ class Declarations(Mapping[str, Column]):
 
     def __init__(self, columns: Mapping[str, Any], where: str = "") -> None:
         prefix = f"{where}, " if where else ""
+        if not isinstance(columns, Mapping):
+            raise ValueError(
+                f"{prefix}columns is a {type(columns).__name__}: give a mapping from names to declarations, such as "
+                '{"age": {"range": [0, 120]}}'
+            )
         self._columns = {str(name): Column.of(held, f"{prefix}column {name!r}") for name, held in columns.items()}
 
     def __getitem__(self, name: str) -> Column:
@@ -314,7 +321,7 @@ class Declarations(Mapping[str, Column]):
 def _misfit(column: Column, kind: str) -> str | None:
     """Say why a declaration does not fit a column of this type, if so. The type is schema: no value is looked at."""
     if kind == "nested":
-        return "it holds lists or bytes: make a plain column of it first"
+        return "it holds neither numbers nor texts nor dates (but lists, bytes or the like): make a plain column of it"
     if column.numeric and column.source is None:
         if kind == "date" and not column.dates:
             return (
@@ -372,6 +379,8 @@ def _checked_categories(given: Any) -> Any:
         pairs = [(as_text(value), as_text(value)) for value in given]
     else:
         raise ValueError(f"categories is {given!r}: give a list such as ['F', 'M']")
+    if any(is_nothing(value) for value in given):
+        raise ValueError('categories list a missing value: leave it out, and write missing = "flag"')
     if not pairs:
         raise ValueError("categories is empty: list at least one value")
     for number, what in enumerate(("value", "name")):

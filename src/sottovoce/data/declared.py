@@ -10,7 +10,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ from sottovoce.data.values import Reading, as_text, holder_notes, is_missing, te
 
 _IDS = re.compile(r"(^|[_. -])(id|ids|uuid|ssn|rownames|index|name|email|phone)($|[_. -])|Id$|ID$", re.ASCII)
 FEWEST = 10  # rows: below this a guarantee for one of them leaves nothing to learn
-_REST = "other"  # the party of rows whose party is missing or not declared
+REST = "other"  # the party of rows whose party is missing or not declared
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,9 @@ class DeclaredTable:
     `records` has `features` (float32, columns `names`, row norms at most `norm`), `label` (class numbers, or a number
     in [-1, 1]), and `weight` (in [0, 1]) if weights were named. A row whose label cannot be read has features that are
     not finite: it contributes nothing to a run, and the number of rows stays public.
+
+    Parties with columns protect labels alone, so their features must not tell which labels can be read: they take
+    `blocks` and `classes_of_rows`.
     """
 
     source: str
@@ -46,6 +49,8 @@ class DeclaredTable:
     parties: tuple[str, ...] = ()
     unit: np.ndarray | None = None
     share: float | None = None  # of class 1, if it was asked for
+    inputs: np.ndarray = field(kw_only=True)  # the features of all rows, whatever their labels
+    unknown: np.ndarray = field(kw_only=True)  # whether a row's label cannot be read
     notes: tuple[str, ...] = ()  # for the holder of the rows only
 
     def __len__(self) -> int:
@@ -70,7 +75,8 @@ class DeclaredTable:
         """Return some rows as a table of their own."""
         kept = {name: held[rows] for name, held in self.records.items()}
         owners, unit = (None if held is None else held[rows] for held in (self.owners, self.unit))
-        return replace(self, records=kept, owners=owners, unit=unit)
+        inputs, unknown = self.inputs[rows], self.unknown[rows]
+        return replace(self, records=kept, owners=owners, unit=unit, inputs=inputs, unknown=unknown)
 
     def hold_out(self, share: float, seed: int = 0) -> tuple["DeclaredTable", "DeclaredTable"]:
         """Return rows to train on and a random share of rows to test on; a unit stays whole, values play no part.
@@ -89,7 +95,7 @@ class DeclaredTable:
 
     def readable(self) -> "DeclaredTable":
         """Return the rows whose label can be read: for test rows, which are not protected."""
-        return self.only(np.flatnonzero(np.isfinite(self.records["features"]).all(axis=1)))
+        return self.only(np.flatnonzero(~self.unknown))
 
     def parts(self, agents: int = 1, by: By = "iid", seed: int = 0, **how: Any) -> list[Part]:
         """Return the parties' parts: by the column `party` if one was named, else rows split as `split` does."""
@@ -111,7 +117,19 @@ class DeclaredTable:
         >>> [block.shape for block in held.blocks({"bank": ["a"], "shop": ["b"]})]
         [(2, 1), (2, 1)]
         """
-        return [self.records["features"][:, own] for own in self.columns.held_by(holders)]
+        return [self.inputs[:, own] for own in self.columns.held_by(holders)]
+
+    @property
+    def classes_of_rows(self) -> np.ndarray:
+        """The class of each row, for a label gate; a label that cannot be read counts as the classes in turn.
+
+        >>> held = table({"a": [1, 2, 3], "y": ["no", "?", "??"]}, label="y", columns={
+        ...     "a": Column(range=(0, 4)), "y": Column(categories=["no", "yes"])})
+        >>> held.classes_of_rows.tolist(), held.inputs.ravel().tolist()
+        ([0, 1, 0], [-0.5, 0.0, 0.5])
+        """
+        turns = np.arange(len(self), dtype=np.int32) % len(self.classes)
+        return np.where(self.unknown, turns, self.records["label"])
 
 
 def table(
@@ -144,6 +162,8 @@ def table(
     """
     frame = as_frame(data)
     declared = Declarations(columns, frame.source)
+    if not isinstance(label, str):
+        raise ValueError(f"{frame.source}: label is {label!r}: name the column to predict, such as label='death'")
     roles = {"label": label, "party": party, "unit": unit, "weight": weight}
     _check_roles(frame, roles)
     chosen = _features(frame, declared, features, roles)
@@ -156,6 +176,11 @@ def table(
             f"{frame.source}, column {label!r}: a label has no flag: name a class for missing, or leave it out"
         )
     _check_weight(frame, declared, weight)
+    _check_private(frame, declared, private, share)
+    if unit in declared:
+        raise ValueError(
+            f"{frame.source}, column {unit!r} is the unit, which has no declaration and is no feature: remove its line"
+        )
     if share is not None and declared[label].source is None:
         _check_share(share, label, declared[label])  # before anything is bought
     owners, parties = _owners(frame, party, declared)
@@ -180,7 +205,9 @@ def table(
         read[weight] = weighed
         records["weight"] = (np.nan_to_num(weighed.values, nan=0.0) / declared[weight].bounds[1]).astype(np.float32)
     unknown = ~np.isfinite(answer.values) if target.numeric else _no_class(target, answer)
-    records["features"][unknown] = np.nan
+    whole = records["features"]
+    if unknown.any():
+        records["features"] = np.where(unknown[:, None], np.float32(np.nan), whole)
     read[label] = answer
     prior = None
     if share is not None:
@@ -196,7 +223,10 @@ def table(
     tell_holder(notes)
     words = (_declared_words(declared, chosen, label, weight), *_party_words(party, parties), *facts.words)
     facts = replace(facts, norm=inputs.norm, unit=unit, words=words)
-    return DeclaredTable(frame.source, records, inputs, label, target, facts, owners, parties, ids, prior, notes)
+    return DeclaredTable(
+        frame.source, records, inputs, label, target, facts, owners, parties, ids, prior,
+        inputs=whole, unknown=unknown, notes=notes,
+    )  # fmt: skip
 
 
 def held_out(count: int, share: float, seed: int) -> np.ndarray:
@@ -252,9 +282,18 @@ def _undeclared(name: str, kind: str) -> str:
             "it holds dates, which are no feature unless declared: remove it from features, or write "
             f'{name} = {{range = ["2000-01-01", "2020-12-31"]}}'
         )
-    if _IDS.search(name):
+    if looks_like_id(name):
         return f"it looks like an id, which is no feature: remove it, or, if it is none, {_remedy(name, 'feature')}"
     return f"the feature is not declared: {_remedy(name, 'feature')}"
+
+
+def looks_like_id(name: str) -> bool:
+    """Say whether a column's name is one of those that ids have.
+
+    >>> looks_like_id("patient_id"), looks_like_id("age")
+    (True, False)
+    """
+    return _IDS.search(name) is not None
 
 
 def _remedy(name: str, role: str) -> str:
@@ -276,6 +315,19 @@ def _check_weight(frame: Frame, declared: Declarations, weight: str | None) -> N
         raise ValueError(f"{frame.source}, column {weight!r}: a weight needs a range from 0 or above, such as [0, 10]")
 
 
+def _check_private(frame: Frame, declared: Declarations, private: Any, share: str | None) -> None:
+    """Refuse a price that is no counter, and a price with nothing to buy."""
+    if private is None:
+        return
+    if not hasattr(private, "buy"):
+        raise ValueError(f"private is {private!r}: say what counts may cost, private=sv.NoisyCounts(epsilon=0.1)")
+    if share != "private" and all(column.source != "private" for column in declared.values()):
+        raise ValueError(
+            f'{frame.source}: a price for noisy counts is given (private), but no column has range = "private" or '
+            'categories = "private": declare one so, or leave the price out'
+        )
+
+
 def _owners(frame: Frame, party: str | None, declared: Declarations) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """Return the number of each row's party, and the parties' names: the declared ones, or the values themselves."""
     if party is None:
@@ -293,7 +345,7 @@ def _owners(frame: Frame, party: str | None, declared: Declarations) -> tuple[np
         names, rest = tuple(str(name) for name in known[~gone]), int((~gone).sum())
         place = np.where(gone, rest, np.cumsum(~gone) - 1)[place.reshape(-1)]
     place = np.where(place < 0, rest, place)
-    return place, (*names, *([_REST] if (place == rest).any() else []))
+    return place, (*names, *([REST] if (place == rest).any() else []))
 
 
 def _ids(frame: Frame, unit: str) -> np.ndarray:

@@ -23,6 +23,10 @@ from sottovoce.naming import unknown
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".arrow", ".feather", ".ipc")
 TEXTS = (".csv", ".tsv", ".txt")
 _DELIMITERS = (",", ";", "\t", "|")
+_UNSEPARATED = ": there is one column only, so separate columns by commas, semicolons, tabs or bars"
+_NO_NAMES = "its first line looks like a row, so write the names of the columns above it"
+_VALUE = re.compile(r"[+-]?\d[\d.,:/eE+-]*")
+_QUOTED = re.compile(r'"[^"]*"')
 _COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")  # a number with a decimal comma
 
 
@@ -78,7 +82,10 @@ class Frame:
     def require(self, name: str) -> str:
         """Return the name; if there is no such column, the ValueError names the file and the nearest column."""
         if name not in self.kinds:
-            raise ValueError(f"{self.source}: {unknown('column', str(name), self.names)}")
+            if _like_values(self.names):  # and must not be shown
+                raise ValueError(f"{self.source}: there is no column {str(name)!r}: {_NO_NAMES}")
+            alone = len(self.kinds) == 1 and "unread" in self.kinds.values()
+            raise ValueError(f"{self.source}: {unknown('column', str(name), self.names)}{_UNSEPARATED * alone}")
         return name
 
 
@@ -119,6 +126,8 @@ def _opened(path: Path) -> TextIO:
 def _existing(path: Path) -> Path:
     if path.suffix.lower() not in ENDINGS:
         raise ValueError(f"{path}: sottovoce reads {', '.join(ENDINGS)}: save the table as CSV")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give a file with a table")
     if not path.is_file():
         near = [other.name for other in path.parent.glob("*") if other.suffix.lower() in ENDINGS]
         what = f"in {path.parent.resolve()}" if near or path.parent.is_dir() else f"{path.parent} is no folder"
@@ -145,6 +154,8 @@ def _names(path: Path) -> list[str]:
         raise ValueError(f"{path.name}: its first line is a hint for spreadsheets (sep=): remove this line")
     if not any(names):
         raise ValueError(f"{path.name} has no header: its first line must hold the names of the columns")
+    if _like_values(names) and len(set(names)) < len(names):
+        raise ValueError(f"{path.name} has no header: {_NO_NAMES}")
     _refuse_twice(path.name, [name for name in names if name])
     return names
 
@@ -180,6 +191,15 @@ def _read_text(path: Path) -> Frame:
     )
 
 
+def _like_values(names: Sequence[str]) -> bool:
+    """Say whether names of columns look like a row of a table: half of them are numbers or dates.
+
+    >>> _like_values(["71", "F", "2020-01-31", "0"]), _like_values(["id", "sex", "2019"])
+    (True, False)
+    """
+    return 2 * sum(_VALUE.fullmatch(name) is not None for name in names) >= max(len(names), 1)
+
+
 def _lines(file: TextIO) -> Iterator[str]:
     """Yield the lines without null characters, and a last one that is told from all others by having one."""
     yield from (line.replace("\0", "") for line in file)
@@ -187,8 +207,12 @@ def _lines(file: TextIO) -> Iterator[str]:
 
 
 def _delimiter(first: str) -> str:
-    """Return the delimiter that the header has most often."""
-    return max(_DELIMITERS, key=first.count)
+    """Return the delimiter that the header has most often; what stands in quotation marks belongs to a name.
+
+    >>> _delimiter('"age, in years, at entry";sex;death')
+    ';'
+    """
+    return max(_DELIMITERS, key=_QUOTED.sub("", first).count)
 
 
 def _arrow(path: Path) -> Any:
@@ -204,7 +228,9 @@ def _arrow(path: Path) -> Any:
     try:
         return parquet.read_table(path) if path.suffix.lower() == ".parquet" else feather.read_table(path)
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{path.name} is not a {path.suffix[1:]} file: {error}") from None
+        raise ValueError(
+            f"{path.name} cannot be read as {path.suffix[1:]} ({error}): write it again, or save the table as CSV"
+        ) from None
 
 
 def _of_columns(source: str, columns: Mapping[str, Any]) -> Frame:
@@ -233,8 +259,8 @@ def _kind_of_array(held: np.ndarray) -> str:
 def _of_dataframe(source: str, table: Any) -> Frame:
     import narwhals.stable.v2 as nw
 
-    listed = [str(name) for name in getattr(table, "columns", [])]
-    _refuse_twice(source, listed)
+    names_of = "column_names" if hasattr(table, "column_names") else "columns"  # in pyarrow, `columns` are the values
+    _refuse_twice(source, [str(name) for name in getattr(table, names_of, [])])
     try:
         frame = nw.from_native(table, eager_only=True)
     except TypeError:
@@ -250,10 +276,25 @@ def _of_dataframe(source: str, table: Any) -> Frame:
     def column(name: str) -> np.ndarray:
         series = frame[names[name]]
         if kinds[name] == "date" or series.null_count():
-            return np.array(series.to_list(), dtype=object)
+            return np.array(_listed(series), dtype=object)
         return np.asarray(series.to_numpy())
 
     return Frame(source, kinds, len(frame), column)
+
+
+def _listed(series: Any) -> list[Any]:
+    """Return the values of a series; a date that Python has not (the year 10000) is missing, and stops nothing."""
+    try:
+        return list(series.to_list())
+    except (OverflowError, ValueError):
+        return [_one(series, row) for row in range(len(series))]
+
+
+def _one(series: Any, row: int) -> Any:
+    try:
+        return series[row]
+    except (OverflowError, ValueError):
+        return None
 
 
 def _kind_of_type(dtype: Any, nw: Any) -> str:

@@ -87,17 +87,22 @@ def as_text(value: Any) -> str:
     >>> as_text(1.0), as_text(True), as_text(None), as_text(" F ")
     ('1', 'true', '', 'F')
     """
-    if _is_nothing(value):
+    if is_nothing(value):
         return ""
     if isinstance(value, (bool, np.bool_)):
         return "true" if value else "false"
     if isinstance(value, (float, np.floating)) and float(value).is_integer() and abs(float(value)) < 2**53:
         return str(int(value))
-    return str(value).strip()
+    try:
+        return str(value).strip()
+    except ValueError:  # a whole number of more digits than Python writes
+        return "-inf" if value < 0 else "inf"
 
 
-def _is_nothing(value: Any) -> bool:
+def is_nothing(value: Any) -> bool:
     """Whether a value is None, NaN, or a library's own word for nothing (NaT, NA)."""
+    if isinstance(value, int):  # it may have more digits than Python writes
+        return False
     return value is None or (isinstance(value, (float, datetime.datetime)) and value != value) or str(value) == "<NA>"
 
 
@@ -155,12 +160,12 @@ def _floats(array: np.ndarray) -> np.ndarray:
         return np.full(len(array), np.nan)
     try:
         return array.astype(np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return np.array([_float(value) for value in array.tolist()], np.float64)
 
 
 def _float(value: Any) -> float:
-    if isinstance(value, datetime.date) or _is_nothing(value):
+    if isinstance(value, datetime.date) or is_nothing(value):
         return np.nan
     text = as_text(value).casefold()
     if text in ("true", "false"):
@@ -179,7 +184,7 @@ def _days(array: np.ndarray) -> np.ndarray:
 
 
 def _day(value: Any) -> float:
-    if _is_nothing(value):
+    if is_nothing(value):
         return np.nan
     if isinstance(value, str):
         try:

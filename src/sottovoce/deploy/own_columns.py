@@ -56,7 +56,7 @@ def read(seat: Seat) -> OwnRows:
         return OwnRows(ids, declared.encode_read(values)[known], None, (words,))
     declared_too = {name: data.columns[name] for name in (*own, data.label)}
     table = datasets.table(frame, data.label, own, columns=declared_too).only(known)
-    return OwnRows(ids, np.nan_to_num(table.records["features"]), table.records["label"], (words,))
+    return OwnRows(ids, table.inputs, table.classes_of_rows, (words,))
 
 
 def key(seat: Seat) -> bytes:

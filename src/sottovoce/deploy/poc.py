@@ -134,7 +134,7 @@ def agree(order: Order, made: Path) -> None:
     prints, key = kits.fingerprints(made, deploy.sites), secrets.token_hex(32)
     privacy = case.privacy
     for site in deploy.sites:
-        policy = {
+        policy: dict[str, Any] = {
             "methods": [method_of(case)],
             "epsilon": privacy.epsilon or 1.0,
             "delta": privacy.delta,
@@ -143,6 +143,8 @@ def agree(order: Order, made: Path) -> None:
             "data": {"name": case.data.name} if case.data.file is None else {"file": case.data.file},
             "peers": {name: seen for name, seen in prints.items() if name != site},
         }
+        if case.data.unit is not None:
+            policy["data"]["unit"] = case.data.unit
         if case.columns is not None:
             policy["columns"] = _own_columns(case, site)
             write_atomically(made / site / KEY, key.encode(), private=True)

@@ -11,6 +11,7 @@ noise = ["exact"]               # "simulated" too: only to compare with one mach
 [data]
 file = "patients.csv"           # this site's table, beside the policy; or name = "digits", for trials
 columns = ["age", "sex", "death"]  # columns that a run may use; leave it out to allow all
+unit = "patient"                # runs must protect all rows with one value here as a whole; without it, a row may do
 
 [columns]                       # runs over columns of the same people; without this table they are refused
 id = "customer"                 # the column of ids, by which rows are joined
@@ -86,6 +87,7 @@ class OwnData(_Closed):
     file: str | None = None
     name: str | None = None
     columns: list[str] | None = None
+    unit: str | None = None
 
 
 class OwnColumns(_Closed):
@@ -171,6 +173,11 @@ class Policy(_Closed):
         if case.data.file is None:
             self._one(me, "data", case.data.name or "", [self.data.name or ""])
         require_own_tables(case)
+        if self.data.unit is not None and case.columns is None and case.data.unit != self.data.unit:
+            raise PermissionError(
+                f"the policy of {me} does not agree to an epsilon per {case.data.unit or 'record'}: set data.unit to "
+                f"{self.data.unit!r}, whose rows are protected as a whole"
+            )
         used = self._used(case, me)
         if self.data.columns is not None and case.data.file is not None:
             for column in sorted(map(str, used)):

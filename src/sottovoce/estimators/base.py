@@ -16,11 +16,12 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, column_or_1d
+from sklearn.utils.validation import _check_sample_weight
 
-from sottovoce.data.declared import FEWEST
+from sottovoce.data.declared import FEWEST, REST
 from sottovoce.data.parts import Part
 from sottovoce.data.preprocess import bounded_norm
+from sottovoce.data.values import is_missing, texts_of
 from sottovoce.networks import Network, complete
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport
@@ -57,6 +58,7 @@ class PrivateLinear(BaseEstimator):
         if rows < FEWEST:
             raise ValueError(f"n_samples = {rows}: at least {FEWEST} rows are needed to hide one among them")
         _check_budget(self.epsilon, self.delta, rows)
+        _check_positive("norm", self.norm, "the largest L2 norm of a row")
         dense = X.toarray() if sp.issparse(X) else X
         _warn_of_long_rows(dense, self.norm)
         if self.ledger is None:
@@ -64,8 +66,8 @@ class PrivateLinear(BaseEstimator):
         records = {"features": bounded_norm(dense, self.norm) / np.float32(self.norm), "label": label}
         if sample_weight is not None:
             weight = _check_sample_weight(sample_weight, dense, dtype=np.float64)
-            if not self.weight_bound > 0:
-                raise ValueError(f"weight_bound is {self.weight_bound}: give the largest weight that a row may have")
+            _check_positive("weight_bound", self.weight_bound, "the largest weight that a row may have")
+            _warn_of_weights(weight, self.weight_bound)
             records["weight"] = (np.clip(weight, 0.0, self.weight_bound) / self.weight_bound).astype(np.float32)
         return records
 
@@ -74,9 +76,10 @@ class PrivateLinear(BaseEstimator):
         count = len(records["label"])
         if parties is None:
             return [Part(records, np.arange(count), name="all")]
-        names, owner = np.unique(np.asarray(column_or_1d(parties)).astype(str), return_inverse=True)
-        if len(owner) != count:
-            raise ValueError(f"parties has {len(owner)} values for {count} rows: give one per row")
+        if np.ndim(parties) != 1 or len(parties) != count:
+            raise ValueError(f"parties has the shape {np.shape(parties)} for {count} rows: give one name per row")
+        held = texts_of(np.asarray(parties))
+        names, owner = np.unique(np.where(is_missing(held), REST, held), return_inverse=True)
         return [Part(records, np.flatnonzero(owner == k), name=str(name)) for k, name in enumerate(names)]
 
     def _run(self, task: Task, parts: list[Part], **by_hand: Any) -> Result:
@@ -86,7 +89,7 @@ class PrivateLinear(BaseEstimator):
         if network is None and len(parts) > 1:
             network = complete(len(parts))
         plan = auto(task.problem, parts, epsilon=self.epsilon, delta=self.delta, network=network, **by_hand)
-        for line in plan.warnings:
+        for line in plan.expected:  # the run itself gives the others
             warnings.warn(line, stacklevel=4)
         return self._carry_out(task, parts, plan)
 
@@ -127,20 +130,41 @@ class PrivateLinear(BaseEstimator):
 
 
 def numbered(y: np.ndarray, classes: Sequence[Any] | None) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Return the class list, classes as numbers, and what was read off the labels.
+    """Return the class list, classes as numbers (-1 where it does not list one), and what was read off the labels.
+
+    A label that `classes` does not list never stops a fit, because a refusal would tell that it is there.
 
     >>> numbered(np.array(["b", "a"]), None)[1].tolist()
     [1, 0]
     """
     check_classification_targets(y)
-    listed = np.unique(y) if classes is None else np.unique(np.asarray(classes))
-    foreign = np.setdiff1d(y, listed)
-    if foreign.size:
-        raise ValueError(f"y holds {foreign.tolist()}, which `classes` does not list: add them, or drop these rows")
+    listed = np.unique(y if classes is None else _listed(classes))
     if len(listed) < 2:
         raise ValueError(f"y has one class only ({listed.tolist()}): a classifier needs at least two")
-    read = () if classes is not None else ("the class list was read from the labels: taken as public",)
-    return listed, np.searchsorted(listed, y).astype(np.int32), read
+    if _is_text(listed) != _is_text(y):
+        kinds = {True: "texts", False: "numbers"}
+        raise ValueError(f"`classes` lists {kinds[_is_text(listed)]}, y holds {kinds[_is_text(y)]}: list them as in y")
+    if classes is None:
+        label = np.searchsorted(listed, y)
+        return listed, label.astype(np.int32), ("the class list was read from the labels: taken as public",)
+    label = np.where(np.isin(y, listed), np.clip(np.searchsorted(listed, y), 0, len(listed) - 1), -1)
+    if (foreign := int(np.sum(label < 0))) > 0:
+        warnings.warn(
+            f"{foreign} of {len(y)} labels are not in `classes` and count for nothing: is the list complete? (This is "
+            "shown to the holder of the rows only.)",
+            stacklevel=4,
+        )
+    return listed, label.astype(np.int32), ()
+
+
+def _listed(classes: Any) -> np.ndarray:
+    if isinstance(classes, str) or np.ndim(classes) != 1:
+        raise ValueError(f"classes is {classes!r}: give a list, such as ['no', 'yes']")
+    return np.asarray(classes)
+
+
+def _is_text(values: np.ndarray) -> bool:
+    return values.dtype.kind in "OUST"
 
 
 def _check_budget(epsilon: Any, delta: Any, rows: int) -> None:
@@ -154,6 +178,22 @@ def _check_budget(epsilon: Any, delta: Any, rows: int) -> None:
         raise ValueError(
             f"delta is {delta}: it must be positive and at most 1/n = {1 / rows:.2g}, because a mechanism that "
             "publishes one row at random would satisfy a larger one"
+        )
+
+
+def _check_positive(name: str, value: Any, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 < value < np.inf:
+        raise ValueError(f"{name} is {value!r}: give {what}, a positive number")
+
+
+def _warn_of_weights(weight: np.ndarray, bound: float) -> None:
+    """Warn the holder of the rows of weights that are cut."""
+    below, above = int(np.sum(weight < 0)), int(np.sum(weight > bound))
+    if below or above:
+        warnings.warn(
+            f"{below} weights are below 0 and count as 0, {above} are above weight_bound={bound:g} and count as it: "
+            "set weight_bound to the largest weight of a row. (This is shown to the holder of the rows only.)",
+            stacklevel=5,
         )
 
 

@@ -48,7 +48,8 @@ class PrivateColumnsClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         epsilon: of each label.
-        classes: the class list; by default it is read from y, and the statement says so.
+        classes: the class list; by default it is read from y, and the statement says so. Another label counts as the
+            first class.
         steps: number of updates of the penalties; more cost time and no privacy.
         active: the number of the organisation that sits with the server, if one does.
         random_state: None draws labels with coins of the operating system. With a given state the fit is a simulation.
@@ -86,7 +87,8 @@ class PrivateColumnsClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Sequence[Any], y: Any) -> "PrivateColumnsClassifier":
         """Train on blocks of columns, one per organisation, whose rows are the same people in the same order."""
         columns = _columns(X)
-        self.classes_, label, read = numbered(column_or_1d(y), self.classes)
+        self.classes_, numbers, read = numbered(column_or_1d(y), self.classes)
+        label = np.maximum(numbers, 0)  # randomised response needs a class: others count as the first
         if len(self.classes_) != 2:
             raise ValueError(f"y has {len(self.classes_)} classes, and this estimator is for two: use a run file "
                              "with [columns] and task.name = 'vertical-representation'")  # fmt: skip

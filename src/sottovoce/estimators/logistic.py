@@ -29,8 +29,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
 
     Guarantee: `coef_`, `intercept_` and everything computed from them are (epsilon, delta)-differentially private for
     one row of X and y under zero-out adjacency, given that the following are public: the number of rows of each party,
-    the class list (give `classes`, or it is read from y), and the settings. Over parties each one's epsilon is for what
-    it holds, against everybody who sees its messages.
+    the class list (give `classes`, or it is read from y), and the settings. If `fit` is given several parties, each
+    party has an epsilon of its own. It protects the rows that this party holds, against everybody who sees the messages
+    of this party.
 
     Each `fit` spends its budget again. `GridSearchCV` and cross-validation fit many times on the same rows: give them a
     `ledger`, which adds up all fits, and a `budget`, which refuses a fit that would exceed it. Without a ledger the
@@ -44,7 +45,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         norm: bound on a row's L2 norm.
         objective: "mean"; "worst-party" or "worst-class" for the group that fares worst; "auc" for the area under the
             curve (two classes).
-        classes: the class list; by default it is read from y, and the statement says so.
+        classes: the class list; by default it is read from y, and the statement says so. A row with another label
+            contributes nothing.
         prior: for "auc", the public share of the second class; by default it is read from y, and the statement says so.
         weight_bound: the largest `sample_weight`; larger ones are cut. Rows of all weights are protected alike.
         network: who talks to whom, if `fit` is given parties; everybody with everybody by default.
@@ -94,7 +96,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         """
         X, y = validate_data(self, X, y, accept_sparse="csr")
         label, read = self._labels(y)
-        records = self._records(X, label, sample_weight)
+        records = self._class_records(X, label, sample_weight)
         parts = self._parts(records, parties)
         task, told = self._task(self._shape(records, len(self.classes_), len(parts)), label)
         result = self._run(task, parts)
@@ -128,13 +130,21 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         self.classes_, label, read = numbered(y, self.classes)
         return label, read
 
+    def _class_records(self, X: Any, label: np.ndarray, sample_weight: Any) -> dict[str, np.ndarray]:
+        """Return the record set; a row whose label is not listed (-1) contributes nothing."""
+        records = self._records(X, np.maximum(label, 0), sample_weight)
+        records["features"][label < 0] = np.nan
+        return records
+
     def _task(self, shape: Any, label: np.ndarray) -> tuple[Task, tuple[str, ...]]:
         """Return what is optimised, and what was read off the labels for it."""
         check_choice("objective", self.objective, _OBJECTIVES)
         if self.objective == "mean":
             return (logistic if shape.classes == 2 else softmax)(shape), ()
         if self.objective == "auc":
-            share = float(np.mean(label)) if self.prior is None else float(self.prior)
+            if isinstance(self.prior, str):
+                raise ValueError(f"prior is {self.prior!r}: give the public share of the second class as a number")
+            share = float(np.mean(label[label >= 0])) if self.prior is None else float(self.prior)
             told = () if self.prior is not None else ("the share of the second class was read from the labels: public",)
             return auc(shape, prior=share), told
         groups: Literal["party", "label"] = "party" if self.objective == "worst-party" else "label"

@@ -63,6 +63,10 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         `parties` says who holds each row (a column of names); without it all rows are one table.
         """
         X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True)
+        if y.dtype.kind not in "biuf":
+            raise ValueError("y holds texts: give numbers, or fit PrivateLogisticRegression for classes")
+        if not self.alpha >= 0:
+            raise ValueError(f"alpha is {self.alpha}: give a penalty of 0 or more")
         (low, high), read = self._range(y)
         middle, half = (low + high) / 2, (high - low) / 2
         label = np.clip((y - middle) / half, -1.0, 1.0).astype(np.float32)
@@ -87,10 +91,12 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         if self.label_range is None:
             low, high = float(np.min(y)), float(np.max(y))
             return (low, high if high > low else low + 1.0), ("the label's range was read from it: taken as public",)
-        low, high = map(float, self.label_range)
-        if not (np.isfinite(low) and np.isfinite(high) and low < high):
-            raise ValueError(f"label_range is {self.label_range}: give the lowest and the highest label")
-        return (low, high), ()
+        if isinstance(self.label_range, (tuple, list, np.ndarray)) and len(self.label_range) == 2:
+            low, high = self.label_range
+            numbers = all(isinstance(end, (int, float, np.number)) for end in (low, high))
+            if numbers and np.isfinite(low) and np.isfinite(high) and low < high:
+                return (float(low), float(high)), ()
+        raise ValueError(f"label_range is {self.label_range!r}: give the lowest and the highest label, as in (0, 100)")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

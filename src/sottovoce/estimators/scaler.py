@@ -42,6 +42,12 @@ class DeclaredScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self.ranges_ = Ranges(*self.default)
             return self
         self.declarations_ = Declarations(self.columns)
+        for name, column in self.declarations_.items():
+            if column.source is not None:
+                raise ValueError(
+                    f"column {name!r} is {column.source}, but a scaler reads nothing off the rows: declare it, or read "
+                    "the table with sv.data.table"
+                )
         self.declarations_.check(as_frame(X))
         _check_feature_names(self, X, reset=True)
         self.n_features_in_ = len(as_frame(X).names)

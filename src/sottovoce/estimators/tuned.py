@@ -91,7 +91,7 @@ class TunedLogisticRegression(PrivateLogisticRegression):
         """Train and tune; afterwards `privacy_` holds the statement that goes with the model."""
         X, y = validate_data(self, X, y, accept_sparse="csr")
         label, read = self._labels(y)
-        records = self._records(X, label, None)
+        records = self._class_records(X, label, None)
         seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
         rows_seed = secrets.randbits(63) if seed is None else seed  # which rows judge: kept to ourselves
         part = levels(self._parts(records, None)[0], self.validation, rows_seed)

@@ -19,7 +19,7 @@ from sottovoce.data import Part, catalogue, synthetic
 from sottovoce.data.parts import Records
 from sottovoce.experiments import own_table
 from sottovoce.experiments.construct import construct
-from sottovoce.experiments.schema import Case, Data, MethodTable, NetworkTable, TaskTable
+from sottovoce.experiments.schema import AUTO, Case, Data, MethodTable, NetworkTable, TaskTable
 from sottovoce.naming import unknown
 from sottovoce.problems import tasks
 from sottovoce.tuning.auto import Plan, auto
@@ -287,7 +287,7 @@ def method(table: MethodTable, calibrated: bool = False) -> methods.Method:
     """
     name, _, maker = table.name.partition(".")
     if name not in methods.available:
-        raise ValueError(unknown("method", name, methods.available))
+        raise ValueError(unknown("method", name, [*methods.available, AUTO]))
     make: Any = methods.available[name]
     if maker:
         makers = [key for key, value in vars(make).items() if isinstance(value, classmethod) and key != "examples"]

@@ -183,7 +183,9 @@ class ColumnsSetup(Setup):
 def records(case: Case) -> Held:
     """Return the records of a case with [columns]."""
     assert case.columns is not None
-    return _records(case.data, case.columns.model_dump_json(exclude={"stages", "models"}))
+    # A search, whose seeds are not reported, must not train on records that a reported seed is tested on.
+    testing = case.data.seed if case.search is None else 0
+    return _records(case.data, case.columns.model_dump_json(exclude={"stages", "models"}), testing)
 
 
 def apart(held: Held, share: float, seed: int) -> Held:
@@ -300,21 +302,19 @@ def _method(case: Case, given: Mapping[str, Any] | None = None) -> Bambi:
     return construct(Bambi, options, "[method]", {**(given or {}), "labels": gate})
 
 
-def _records(table: Data, split: str) -> Held:
+def _records(table: Data, split: str, testing: int) -> Held:
+    """Return the records; `testing` is the seed of the test rows that columns.test holds out."""
     if table.file is None:
-        return _held(table.model_dump_json(exclude_unset=True), split)
+        return _held(table.model_dump_json(exclude_unset=True), split, testing)
     asked = ColumnsTable.model_validate_json(split)
     train, test = build.own(table)
     if test is None or train.target.numeric:
         what = "data.test = 0" if test is None else f"the label {train.label!r}, a number,"
         raise ValueError(f"{what} does not go with [columns]: hold some rows out, and declare the label's categories")
     holders = holders_of(asked, train.columns)
-    columns = Columns(
-        [np.nan_to_num(block) for block in train.blocks(holders)], facts=train.facts, names=tuple(holders)
-    )
-    columns = with_levels(columns, table)
+    columns = with_levels(Columns(train.blocks(holders), facts=train.facts, names=tuple(holders)), table)
     own = {"blocks": test.blocks(holders), "label": test.records["label"]}
-    return Held(columns, train.records["label"], len(train.classes), own, holders)
+    return Held(columns, train.classes_of_rows, len(train.classes), own, holders)
 
 
 def holders_of(asked: ColumnsTable, features: Collection[str]) -> dict[str, list[str]]:
@@ -349,12 +349,12 @@ def with_levels(columns: Columns, table: Data) -> Columns:
 
 
 @lru_cache(maxsize=2)
-def _held(data: str, columns: str) -> Held:
+def _held(data: str, columns: str, testing: int) -> Held:
     """Build the records once per content, because variants mostly share their data."""
     table, split = Data.model_validate_json(data), ColumnsTable.model_validate_json(columns)
     train, test, classes = build.whole(table)
     if split.test is not None:
-        train, test = _held_out([train, test], split.test, table.seed)
+        train, test = _held_out([train, test], split.test, testing)
     blocks, own = (_blocks(records["features"], split) for records in (train, test))
     held = Columns(blocks)
     return Held(with_levels(held, table), train["label"], classes, {"blocks": own, "label": test["label"]})

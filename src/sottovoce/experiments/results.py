@@ -16,7 +16,8 @@ from sottovoce.experiments.runfile import RunFile
 from sottovoce.experiments.schema import Case, worded
 from sottovoce.files import write_atomically
 from sottovoce.reports import comparison
-from sottovoce.reports.comparison import TRAIN, Comparison, Outcome
+from sottovoce.reports.comparison import Comparison, Outcome
+from sottovoce.runtime.result import TRAIN
 
 POINTS = 12  # of a curve, at most
 COUNTED = ("messages", "numbers", "batches")  # per agent, in the whole run

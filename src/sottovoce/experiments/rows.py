@@ -214,6 +214,11 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
     build.check_data(case.data)
     if case.data.id is not None:
         raise ValueError("data.id names rows that several parties know ([columns]): for whose row it is, set data.unit")
+    if case.data.private is not None and wanted.epsilon is not None and case.data.private >= wanted.epsilon:
+        raise ValueError(
+            f"data.private is {case.data.private:g}, but privacy.epsilon, which covers it too, is {wanted.epsilon:g}: "
+            "lower data.private, or raise privacy.epsilon"
+        )
     chosen = case.method.name == AUTO
     if chosen and wanted.enabled and wanted.epsilon is None:
         raise ValueError("method auto needs to know what it may spend: set privacy.epsilon, such as 1.0")

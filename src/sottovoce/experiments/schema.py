@@ -25,7 +25,7 @@ def _a_number(value: Any) -> Any:
 
 Number = Annotated[float, BeforeValidator(_a_number)]
 Whole = Annotated[int, BeforeValidator(_a_number)]
-Positive = Annotated[Number, Field(gt=0)]
+Positive = Annotated[Number, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[Whole, Field(ge=1, le=10**9)]
 Yes = Annotated[bool, Field(strict=True)]
 Settings = Mapping[str, Any]  # values by dotted keys, for example {"method.rate": 0.5}

@@ -10,8 +10,7 @@ from sottovoce.methods import Method
 from sottovoce.networks import Network
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems.tasks.base import Evaluate
-from sottovoce.reports.comparison import TRAIN
-from sottovoce.runtime.result import Result
+from sottovoce.runtime.result import TRAIN, Result
 
 
 class Setup(ABC):

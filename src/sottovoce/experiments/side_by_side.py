@@ -37,6 +37,7 @@ from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.keys import agent_keys
 from sottovoce.runtime.layout import lay_out, own_digests
 from sottovoce.runtime.result import Result, measure
+from sottovoce.runtime.run import as_simulated
 from sottovoce.schedules import Constant, Scaled, Schedule
 
 _AGENTS = 600  # in one array, at most: each run has a copy of its records there
@@ -305,7 +306,7 @@ def _result(member: _Member, variables: Any, seconds: float, judges: dict[int, A
         y=mean[1],
         agents=own,
         history={"step": np.array([setup.steps]), "seconds": np.array([seconds]), **found},
-        privacy=account.statement,
+        privacy=as_simulated(account),
         covered=account.trace.covers(("x", "y")),
         releasable=False,
         predictor=setup.problem.predict,

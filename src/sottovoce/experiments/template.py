@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from sottovoce.data.declared import looks_like_id
 from sottovoce.data.frames import TEXTS, Frame, as_frame, text_schema
 from sottovoce.data.values import is_missing, read_numbers, texts_of
 
+_LABEL = "the label"  # a number or classes, whatever its type
 _MOST = 20  # categories; a column of text with more of them is left out
 _WHOLE = 10  # numbers of at most so many different values are categories
 _TO_FILL = {
@@ -32,7 +34,7 @@ def template(path: Path, label: str | None = None, party: str | None = None, sam
     ...     file = Path(folder) / "a.csv"
     ...     _ = file.write_text("age,sick\\n40,1\\n")
     ...     print(template(file, label="sick").split("[data.columns]")[1].split("\\n")[1])
-    # age = {range = [LOW, HIGH]}  or  {categories = ["A", "B"]}
+    # age = {range = [LOW, HIGH]}  # or {categories = ["A", "B"]}
     """
     frame = as_frame(path) if sample or path.suffix.lower() not in TEXTS else text_schema(path)
     for name in (label, party):
@@ -61,16 +63,18 @@ def template(path: Path, label: str | None = None, party: str | None = None, sam
     if sample:
         lines[-2] = "# Read off a public sample, and therefore public: check each line."
     for name in frame.names:
-        lines.append(_line(frame, name, {label: "the label", party: "the parties"}.get(name), sample))
+        lines.append(_line(frame, name, {label: _LABEL, party: "the parties"}.get(name), sample))
     return "\n".join(lines) + "\n"
 
 
 def _line(frame: Frame, name: str, role: str | None, sample: bool) -> str:
     key = _toml_key(name)
     remark = f"  # {role}" if role else ""
+    if role is None and looks_like_id(name):
+        return f"# {key}: looks like an id, left out"
     if not sample:
-        kind = frame.kind(name)
-        fill = _TO_FILL.get(kind, f"{_TO_FILL['number']}  or  {_TO_FILL['text']}")
+        kind = "unread" if role == _LABEL else frame.kind(name)
+        fill = _TO_FILL.get(kind, f"{_TO_FILL['number']}  # or {_TO_FILL['text']}")
         return f"# {key} = {fill}{remark}"
     found = _inferred(frame, name)
     return f"# {key}: many different texts, left out{remark}" if found is None else f"{key} = {found}{remark}"

@@ -140,7 +140,8 @@ class DpBilevel(Method):
         if self.solve == "gap":
             gap = beyond.solve(gap_slope(*reads, y, penalty), gap, agent, "penalised")
         else:
-            last = beside(start, gap, penalty)  # the last yl, not y: then both lag behind x alike, and the lag cancels
+            # From the last yl (near it, if the penalty changes), not from y: both then lag behind x alike.
+            last = beside(start, gap, penalty)
             yl = beyond.solve(penalised_slope(*reads, penalty), last, agent, "penalised")
             gap = jax.tree.map(lambda a, b: penalty * (a - b), yl, y)
         if math.isfinite(self.radius):

@@ -67,7 +67,7 @@ class DpNewton(Method):
     >>> import sottovoce as sv
     >>> method = DpNewton(sv.Release(1.25, 0.01), sv.Release(1.0, 0.02))
     >>> for event in sv.account(method, sv.Population([5000]), steps=8).events: print(event)
-    moments: ... 1 times
+    moments: ... once
     gradient: ... 8 times
     """
 

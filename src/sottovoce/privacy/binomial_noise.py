@@ -38,6 +38,8 @@ def binomial_epsilon(coins: int, moved: float, dimension: int, releases: int, de
     >>> binomial_epsilon(coins=2**30, moved=0.1, dimension=1, releases=1, delta=0.1)
     0.0
     """
+    if delta == 0 or not math.isfinite(moved):
+        return math.inf
     w = math.sqrt(coins * math.log(2 * releases * dimension / (_TAIL * delta)) / 2)
     far = w + math.ceil(moved) + 2
     if not far < coins / 2 - 1:

@@ -11,6 +11,7 @@ count=10)
 import math
 from typing import TYPE_CHECKING, Any
 
+from sottovoce.naming import how_often
 from sottovoce.privacy.mechanisms import (
     Mechanism,
     PoissonAmplification,
@@ -28,9 +29,13 @@ def dp_event(spent: Spent) -> "DpEvent":
 
     Noise multipliers are relative to the zero-out sensitivity, which is what `noise_multiplier` means elsewhere. Give
     `PLDAccountant` the relation REPLACE_SPECIAL for zero-out adjacency and REPLACE_ONE for replace-one: it then doubles
-    the sensitivity by itself. `RdpAccountant` does not, so under replace-one its epsilon is too small. A purely private
-    release is `UnsupportedDpEvent`, which accountants refuse: dp-accounting 0.6 counts repeated randomised responses
-    once, and under REPLACE_SPECIAL at half their epsilon.
+    the sensitivity by itself. `RdpAccountant` does not, so under replace-one its epsilon is too small.
+
+    Batches of fixed size are the exception: `RdpAccountant` alone takes them, under REPLACE_ONE. So their multipliers
+    are relative to a replaced record, and half as large; its bound is looser than the one that is stated here.
+
+    A purely private release is `UnsupportedDpEvent`, which accountants refuse: dp-accounting 0.6 counts repeated
+    randomised responses once, and under REPLACE_SPECIAL at half their epsilon.
 
     >>> dp_event(((Mechanism(pure=0.3), 10),))
     SelfComposedDpEvent(event=UnsupportedDpEvent(), count=10)
@@ -64,7 +69,7 @@ def technical(spent: Spent) -> tuple[str, ...]:
     for (name, drawn), found in alike.items():
         low, high = min(value for value, _ in found), max(value for value, _ in found)
         values = f"{low:.4g}" if high <= low * (1 + 1e-6) else f"from {low:.4g} to {high:.4g}"
-        lines.append(f"{name} {values}{drawn}, {sum(count for _, count in found)} times")
+        lines.append(f"{name} {values}{drawn}, {how_often(sum(count for _, count in found))}")
     return tuple(lines)
 
 
@@ -85,10 +90,11 @@ def _event(mechanism: Mechanism) -> Any:
     terms = [mechanism.gaussian, *mechanism.laplace, mechanism.pure]
     if any(math.isinf(term) for term in terms):
         return dp_accounting.NonPrivateDpEvent()
+    moved = 2 if isinstance(mechanism.amplification, SubsetAmplification) else 1  # clips that a record moves a sum by
     parts: list[Any] = []
     if mechanism.gaussian:
-        parts.append(dp_accounting.GaussianDpEvent(1 / math.sqrt(mechanism.gaussian)))
-    parts += [dp_accounting.LaplaceDpEvent(1 / inverse) for inverse in mechanism.laplace]
+        parts.append(dp_accounting.GaussianDpEvent(1 / math.sqrt(mechanism.gaussian) / moved))
+    parts += [dp_accounting.LaplaceDpEvent(1 / inverse / moved) for inverse in mechanism.laplace]
     if mechanism.pure:
         parts.append(dp_accounting.UnsupportedDpEvent())
     event = parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)

@@ -23,11 +23,11 @@ Drawn = Literal["", "simulated", "secret", "exact"]
 _DRAWN: dict[str, tuple[str, ...]] = {
     "": (),
     "simulated": (
-        "Noise: simulated from a seed. Who knows the seed can remove it: this result shows how well the method works, "
-        "and must not be released.",
+        "Noise: simulated from a seed. Anybody who knows the seed can remove it. This result shows how well the method "
+        "works, and must not be released.",
     ),
-    "secret": ("Noise: from a secret key, in floating point: the figures are those of the ideal mechanism.",),
-    "exact": ("Noise: exact, from the operating system's coins: the figures hold for the program as it ran.",),
+    "secret": ("Noise: from a secret key, in floating point. The figures are those of the ideal mechanism.",),
+    "exact": ("Noise: exact, from random bits of the operating system. The figures hold for the program as it ran.",),
 }
 LISTED = 20  # parties up to which each one's epsilon is listed
 
@@ -83,19 +83,25 @@ class PrivacyReport:
         if not self.private:
             return ("Protected: nobody. No noise, or no proof, stands between the records and this result.",)
         several = len(self.per_agent) > 1
-        held = "one record" if self.unit == "record" else f"all records of one {self.unit}"
-        tested = f"{held} took part"
-        if self.unit == "label":
-            held, tested = "the label of one row, and not its features", "the label of a row is a certain one"
-        where = ", per what one party holds: a person whose data two parties hold pays at both" if several else ""
+        unit = unit_of(self.unit)
+        held = "one record" if unit == "record" else f"all records of one {unit}"
+        tested, others, found = f"one {unit} took part", f"{unit}s that did not", "those that did"
+        if unit == "label":
+            held, tested = "the label of one row, and not its features", "a row has a certain label"
+            others, found = "rows without it", "the rows with it"
+        where = (
+            " that one party holds. If two parties hold data of a person, the person pays at both"
+            if several and unit != "label"
+            else ""
+        )
         seen = "the messages between the parties, and the result" if several or self.unit == "label" else "the result"
         (rate, power), *rest = self.power()
         more = "".join(f"; for {100 * rate:g} %, at most {_percent(power)} %" for rate, power in rest)
         return (
             f"Protected: {held}{where}.",
             f"Against: everybody who sees {seen}, even if they know all other records, the settings and the program.",
-            f"What they can gain: they test whether {tested}. If they accept false alarms for {100 * rate:g} % of "
-            f"those of whom it is not true, they find at most {_percent(power)} % of those of whom it is{more}.",
+            f"What they can gain: they test whether {tested}. If they accept a false alarm for {100 * rate:g} % of the "
+            f"{others}, they find at most {_percent(power)} % of {found}{more}.",
             "Public: the sizes of the parties, the settings, and what the notes list.",
             *_DRAWN[self.drawn],
         )
@@ -171,6 +177,27 @@ class PrivacyReport:
         lines += [f"  {event}" for event in self.events]
         lines += [f"  note: {caveat}" for caveat in self.caveats]
         return "\n".join(lines)
+
+
+def unit_of(column: str) -> str:
+    """Return what a unit is called: "patient" for the column patient_id.
+
+    >>> unit_of("patient_id")
+    'patient'
+    """
+    return column.removesuffix("_id").replace("_", " ")
+
+
+def units_of(counted: str) -> str:
+    """Return what is counted, in the plural.
+
+    >>> units_of("patient_id, upper level"), units_of("rows")
+    ('patients, upper level', 'rows')
+    """
+    if counted in ("columns", "rows"):
+        return counted
+    unit, comma, level = counted.partition(",")
+    return f"{unit_of(unit)}s{comma}{level}"
 
 
 def _percent(power: float) -> str:

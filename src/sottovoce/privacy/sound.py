@@ -279,8 +279,8 @@ def storm_released(
 ) -> Epsilon:
     """Bound DPMixSGD built on released estimators with Poisson batches; gamma is delta.
 
-    The first batch has expected size min(b0, n), later ones `batch`; x and y share a batch and are one mechanism. An
-    increment clip(grad_t) - (1-beta) clip(grad_{t-1}) of one record is at most (2-beta) C.
+    The first batch has expected size min(b0, n), later ones `batch`; x and y share a batch and are one mechanism. What
+    one record adds later, grad_t - (1-beta) grad_{t-1}, is clipped to (2-beta) C.
 
     >>> round(storm_released(1000, .1, .1, 1.0, 20, 2000, 2000, .2, .2, 1e-5), 3)
     0.927

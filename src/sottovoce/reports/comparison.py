@@ -22,7 +22,6 @@ from sottovoce.runtime.model_file import NAME as MODEL
 from sottovoce.runtime.result import RESULT
 
 Kind = Literal["together", "alone", "pooled"]
-TRAIN = "train "  # first word of a metric that is computed on private records, without noise
 ALONE = ", alone"  # added to a variant's name where each of its parties trains alone
 _EXPERIMENT = ("the plan of an experiment", 1)  # kind and version of comparison.json
 _AGAIN = "restore it from a copy, or run the experiment again into another folder"

@@ -174,5 +174,12 @@ def _csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(heads)
-    writer.writerows([["" if cell is None else cell for cell in row] for row in rows])
+    writer.writerows([[_plain(cell) for cell in row] for row in rows])
     return text.getvalue()
+
+
+def _plain(cell: Any) -> Any:
+    """Return a cell that no spreadsheet takes for a formula: names of parties are other people's texts."""
+    if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{cell}"
+    return "" if cell is None else cell

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from sottovoce.files import write_atomically
-from sottovoce.reports import exports, pictures, sections
+from sottovoce.reports import dictionary, exports, pictures, sections
 from sottovoce.reports.comparison import Comparison
 from sottovoce.reports.words import answers, findings
 
@@ -70,6 +70,10 @@ def render(made: Comparison, drawn: Mapping[str, Sequence[str]] | None = None, f
         sections.guarantees(made),
         sections.public(made),
         sections.provenance(made),
+    ]
+    methods = [row.privacy.method for row in made.rows]
+    parts += [
+        sections.section("Words on this page", sections.lines("", dictionary.explained("".join(parts), methods))),
         files,
         sections.section(
             "The run file",

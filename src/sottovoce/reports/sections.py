@@ -6,10 +6,11 @@ from html import escape
 from os.path import relpath
 from pathlib import Path
 
-from sottovoce.privacy.report import LISTED
-from sottovoce.reports import pictures, words
-from sottovoce.reports.comparison import TRAIN, Comparison, Row, figure, upward
+from sottovoce.privacy.report import LISTED, units_of
+from sottovoce.reports import pictures
+from sottovoce.reports.comparison import Comparison, Row, figure, upward
 from sottovoce.reports.words import Answer
+from sottovoce.runtime.result import TRAIN
 
 _ROWS = 200  # parties that a page lists; report-parties.csv has all
 _SEARCHED = 12  # parties from which on a table can be searched
@@ -17,6 +18,15 @@ _NOT_CHARGED = (
     "Choosing among configurations by metrics of private records would cost privacy that is not counted here. The "
     "table <code>[select]</code> of a run file, or <code>sv.select</code>, chooses by a private score, and pays for it."
 )
+
+_CONTENT = {  # of the files beside the page, by what follows the page's name
+    ".json": "all of this page, for programs",
+    ".csv": "the table of results",
+    "-history.csv": "the figures of every step that was measured",
+    "-parties.csv": "what each party holds, pays and sends",
+    "-tradeoff.svg": "the picture of privacy and usefulness",
+    "-curves.svg": "the pictures of the training",
+}
 
 
 def section(title: str, *body: str) -> str:
@@ -38,7 +48,7 @@ def table(
     >>> table(["", "epsilon"], [["a", "2"]], "results").count("<td")
     2
     """
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    head = "".join(f'<th scope="col">{escape(text or "configuration")}</th>' for text in heads)
     body = "\n".join(
         ('<tr class="main">' if number == main else "<tr>")
         + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
@@ -139,7 +149,7 @@ def parties(made: Comparison) -> str:
         return ""
     heads, columns = ["party"], [list(names)]
     for what, counts in about.sizes.items():
-        heads.append(_plural(what))
+        heads.append(units_of(what))
         columns.append([f"{count}" for count in counts])
     if len(report.per_agent) == len(names):
         heads.append("epsilon it pays")
@@ -160,6 +170,8 @@ def parties(made: Comparison) -> str:
             'autocomplete="off"></label></p>'
         )
     note = "" if len(made.rows) == 1 else f"Of “{row.name}”. "
+    if each is not None and len(row.runs) > 1:
+        note += f"The {metric} of a party is that of the first of {len(row.runs)} seeds. "
     if len(cells) > _ROWS:
         note += f"The first {_ROWS} of {len(cells)} parties; report-parties.csv has all. "
     if report.unit == "label":
@@ -174,18 +186,10 @@ def parties(made: Comparison) -> str:
     )  # fmt: skip
 
 
-def _plural(what: str) -> str:
-    """Return what is counted as the head of a column: "patient_id, upper level" becomes "patients, upper level"."""
-    if what in ("columns", "rows"):
-        return what
-    unit, comma, level = what.partition(",")
-    return f"{words.unit_of(unit)}s{comma}{level}"
-
-
 def _drawn_parties(made: Comparison, picture: str, names: Sequence[str], metric: str) -> str:
     shown = pictures.parties_first(made)
     some = "; six are drawn at first, from the worst to the best" if len(shown) < len(names) else ""
-    caption = f"{metric} of each party's own model{some}."
+    caption = f"The {metric} of each party's own model{some}."
     return choice("parties", "Parties shown (six at most)", names, shown) + charts("parties", [picture], caption)
 
 
@@ -229,41 +233,42 @@ def guarantees(made: Comparison) -> str:
     private = [row.privacy for row in made.rows if row.privacy.private]
     shared: list[str] = []
     if len(private) > 1:
-        lines = (*private[0].words(), *private[0].caveats)
-        shared = [line for line in lines if all(line in (*one.words(), *one.caveats) for one in private)]
+        first = (*private[0].words(), *private[0].caveats)
+        shared = [line for line in first if all(line in (*one.words(), *one.caveats) for one in private)]
     return section(
         "What is guaranteed",
-        _list("For every row with a guarantee", shared),
+        lines("For every row with a guarantee", shared),
         *(_guarantee(row, row is made.main, shared) for row in made.rows),
     )
 
 
 def _guarantee(row: Row, shown: bool, shared: Sequence[str]) -> str:
     report = row.privacy
-    lines = [f"<p>{escape(report.statement())}</p>"]
+    body = [f"<p>{escape(report.statement())}</p>"]
     if report.published is not None:
-        lines.append(f"<p>The paper prints epsilon {upward(report.published)} for this configuration.</p>")
+        body.append(f"<p>The paper prints epsilon {upward(report.published)} for this configuration.</p>")
     if report.private and 1 < len(report.parties) <= LISTED and min(report.per_agent) < 0.995 * report.epsilon:
         paying: dict[str, list[str]] = {}
         for name, epsilon in zip(row.called, report.per_agent):
             paying.setdefault(upward(epsilon), []).append(name)
         each = "; ".join(f"{epsilon} ({', '.join(names)})" for epsilon, names in paying.items())
-        lines.append(f"<p>Epsilon per party: {escape(each)}.</p>")
+        body.append(f"<p>Epsilon per party: {escape(each)}.</p>")
     own = [line for line in report.caveats if not report.private or line not in shared]
-    lines += [
-        _list("In plain words", [line for line in report.words() if line not in shared]),
-        _list("Released, and charged", report.events),
-        _list("Notes", own),
+    body += [
+        lines("In plain words", [line for line in report.words() if line not in shared]),
+        lines("Released, and charged", report.events),
+        lines("Notes", own),
     ]
     short = f": epsilon {upward(report.epsilon)}" if report.private else ': <span class="no">no guarantee</span>'
     if f"epsilon {upward(report.epsilon)}" in row.name.split(", "):  # the name says it
         short = ""
     state = " open" if shown else ""
-    return f"<details{state}><summary>{escape(row.name)}{short}</summary>{''.join(lines)}</details>"
+    return f"<details{state}><summary>{escape(row.name)}{short}</summary>{''.join(body)}</details>"
 
 
-def _list(title: str, lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{_with_code(line)}</li>" for line in lines)
+def lines(title: str, told: Iterable[str]) -> str:
+    """Return lines of text as a list, below a title if there is one."""
+    items = "".join(f"<li>{_with_code(line)}</li>" for line in told)
     head = f'<p class="faint">{title}</p>' if title else ""
     return f"{head}<ul>{items}</ul>" if items else ""
 
@@ -274,7 +279,7 @@ def _with_code(line: str) -> str:
 
 def public(made: Comparison) -> str:
     """Return what was taken as public, so that no noise covers it."""
-    return section("What was taken as public", _list("", taken_as_public(made)))
+    return section("What was taken as public", lines("", taken_as_public(made)))
 
 
 def taken_as_public(made: Comparison) -> list[str]:
@@ -305,10 +310,10 @@ def provenance(made: Comparison) -> str:
 
 def files(made: Comparison, target: Path, beside: Sequence[str]) -> str:
     """Return links to what was written beside the page, and to the model cards."""
-    cards = [(f"model card, {row.name}", run.card) for row in made.rows for run in row.runs if run.card is not None]
-    listed = [(name, target.with_name(name)) for name in beside] + cards
+    cards = [("model card", run.card, row.name) for row in made.rows for run in row.runs if run.card is not None]
+    listed = [(name, target.with_name(name), _CONTENT[name.removeprefix(target.stem)]) for name in beside] + cards
     items = "".join(
-        f'<li><a href="{escape(Path(relpath(path, target.parent)).as_posix())}">{escape(name)}</a></li>'
-        for name, path in listed
+        f'<li><a href="{escape(Path(relpath(path, target.parent)).as_posix())}">{escape(name)}</a>: {escape(what)}</li>'
+        for name, path, what in listed
     )
     return section("Files", f"<ul>{items}</ul>" if items else "")

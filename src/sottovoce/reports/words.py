@@ -9,15 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sottovoce.privacy.report import PrivacyReport, rounded_up
-from sottovoce.reports.comparison import TRAIN, Comparison, Row, shared_epsilon, upward
+from sottovoce.privacy.report import PrivacyReport, rounded_up, unit_of
+from sottovoce.reports.comparison import Comparison, Row, shared_epsilon, upward
 from sottovoce.runtime.about import FEDERATION, About
+from sottovoce.runtime.result import TRAIN
 
 Tone = Literal["", "good", "care", "bad"]
 _RATE = 0.01  # false alarms that the attacker of the first screen allows itself
 _NAMED = 4  # rows that a sentence names
 _STAYS = "Must stay in any case: the records, the checkpoints{}, and figures that were computed on private records."
 _SEED = ", the seed (anybody who knows it can remove the noise)"
+_FEATURES = (
+    "That is so for labels. Nothing protects the features that the model was computed from, so their holders decide "
+    "about it. The messages must stay: they hold numbers computed from the features of single rows."
+)
 _MEASURED = "figures are measured on "  # first words of a caveat about rows that no noise covers
 
 
@@ -117,11 +122,11 @@ def _strength(made: Comparison) -> list[str]:
     )
     several = [f"{found(report)} at epsilon {epsilon}" for epsilon, report in others]
     if len(several) > 1:
-        lines.append(f"Compared, per 100 who took part: at most {'; '.join(several)}.")
+        lines.append(f"Of 100 who took part, it finds at most {'; '.join(several)}.")
     if sum(len(row.runs) for row in private) > 1:
         lines.append("This is for one run. If results of several runs leave, their epsilons add up.")
-    if bare := [row.name for row in made.rows if not row.privacy.private]:
-        lines.append(f"No guarantee at all: {named(bare)}.")
+    if bare := [f"“{row.name}”" for row in made.rows if not row.privacy.private]:
+        lines.append(f"Without any guarantee: {named(bare)}.")
     return lines
 
 
@@ -136,15 +141,6 @@ def meaning(report: PrivacyReport) -> str:
         f"An attacker tests whether one {unit_of(report.unit)} took part, and allows itself 1 false alarm in 100. It "
         f"finds at most {found(report)} in 100 of those who did; guessing finds 1 in 100."
     )
-
-
-def unit_of(column: str) -> str:
-    """Return what a unit is called: "patient" for the column patient_id.
-
-    >>> unit_of("patient_id")
-    'patient'
-    """
-    return column.removesuffix("_id").replace("_", " ")
 
 
 def found(report: PrivacyReport) -> str:
@@ -177,16 +173,18 @@ def drawn(row: Row) -> tuple[str, ...]:
 def _leaving(made: Comparison) -> tuple[tuple[str, ...], Tone]:
     fine = [row.name for row in made.rows if row.releasable]
     own = [row for row in made.rows if not row.releasable]
+    labels = any(row.releasable and row.privacy.unit == "label" for row in made.rows)
     lines = []
     if fine:
         which = "" if not own else f" of {named(fine)}"
-        lines.append(f"The model{which} and every state and message of its run may leave, with the statement attached.")
-        if any(row.privacy.unit == "label" for row in made.rows if row.releasable):
-            lines.append("This is for labels: models and messages may tell features, which no statement covers.")
+        all_of_it = "" if labels else " and every state and message of its run"
+        lines.append(f"The model{which}{all_of_it} may leave, with the statement attached.")
+    if labels:
+        lines.append(_FEATURES)
     if own:
         which = "" if not fine else f" of {named([row.name for row in own])}"
         reasons = list(dict.fromkeys(_reason(row) for row in own))
-        lines.append(f"Nothing{which} may leave: {'; '.join(reasons)}.")
+        lines.append(f"Nothing{which} may leave: {', and '.join(reasons)}.")
     if any(metric.startswith(TRAIN) for metric in made.metrics):
         lines.append("Each train metric is computed on private records, without noise: no statement covers it.")
     if any(line.startswith(_MEASURED) for row in made.rows for line in (*row.about.public, *row.privacy.caveats)):
@@ -194,12 +192,12 @@ def _leaving(made: Comparison) -> tuple[tuple[str, ...], Tone]:
         if listed:
             lines.append(f"The guarantee does not cover {listed} in this report: no noise was added to them.")
     exact = all(row.privacy.drawn == "exact" for row in made.rows)
-    return (*lines, _STAYS.format("" if exact else _SEED)), "care" if own else "good"
+    return (*lines, _STAYS.format("" if exact else _SEED)), "care" if own or labels else "good"
 
 
 def _reason(row: Row) -> str:
     if not row.privacy.private:
-        return "no guarantee covers a run without noise"
+        return f"“{row.name}” has no guarantee"
     if row.privacy.drawn == "simulated":
         return "this is a simulation"
     if row.privacy.drawn == "secret":

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from sottovoce.accounting.fingerprint import fingerprint
 from sottovoce.accounting.table import TableAccount, TableTrace, schedule
+from sottovoce.accounting.trace import seen_by_equality
 from sottovoce.data.columns import device_block
 from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
@@ -265,8 +266,21 @@ def _shared(spec: TableSpec) -> tuple[TableSpec, list[list[Any]]]:
     steps = [lifted(party.step) for party in spec.trace.parties]
     parties = tuple(replace(party, step=step) for party, step in zip(spec.trace.parties, steps))
     own = replace(spec, trace=replace(spec.trace, parties=parties))
-    public = fingerprint([*spec.trace.losses, *spec.trace.alterations])
-    return representative((spec.gate, form(steps), public), own), [list(step.consts) for step in steps]
+    slopes = [_slope(loss) for loss in spec.trace.losses]
+    public = fingerprint([*spec.trace.losses, *slopes, *spec.trace.alterations])
+    numbers = [list(step.consts) for step in steps]
+    if not seen_by_equality(spec.gate):  # the noise of labels is no number that may come from another run
+        return own, numbers
+    return representative((spec.gate, form(steps), public), own), numbers
+
+
+def _slope(loss: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a loss's gradient: two losses with the same values may have rules of their own for it."""
+
+    def total(scores: Any) -> Any:
+        return jnp.sum(jax.core.eval_jaxpr(loss.jaxpr, loss.consts, scores)[0])
+
+    return jax.make_jaxpr(jax.grad(total))(equations.shape_of(loss.jaxpr.invars[0]))
 
 
 def steps_at_once(method: Bambi) -> int:

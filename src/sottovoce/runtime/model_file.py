@@ -8,6 +8,7 @@ is stored as a compiled program (`jax.export`): no Python code is stored, and op
 import base64
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,11 +23,11 @@ import sottovoce
 from sottovoce.data import Column, Declarations, DeclaredTable
 from sottovoce.data.values import as_text, holder_notes, tell_holder
 from sottovoce.files import write_atomically
-from sottovoce.privacy.report import PrivacyReport
+from sottovoce.privacy.report import PrivacyReport, units_of
 from sottovoce.problems import tasks
 from sottovoce.runtime import checkpoint
 from sottovoce.runtime.about import About
-from sottovoce.runtime.result import Result
+from sottovoce.runtime.result import TRAIN, Result
 from sottovoce.trees import Tree
 
 NAME = "model.sv"  # in the folder of a run
@@ -139,6 +140,8 @@ def save(
     >>> model.predict(np.ones((5, 2))).shape, model.privacy.epsilon == result.privacy.epsilon
     ((5,), True)
     """
+    if not isinstance(result, Result):
+        raise TypeError(f"result is a {type(result).__name__}: give what sv.run returned")
     if result.predictor is None:
         raise ValueError("the problem was stated without predict=: give it predict(x, features), or with y too")
     if table is None and features is None:
@@ -238,18 +241,22 @@ def _exported(predict: Callable[..., Any], variables: tuple[Tree, ...], features
 
 def card(model: OpenedModel, result: Result) -> str:
     """Write the model card: what is predicted from what, what is guaranteed, and what was measured."""
-    lines = ["# Model card", ""]
+    lines = ["# Model card", "", _handing_out(model), ""]
     if model.columns is not None and model.target is not None:
-        kind = f"classes {', '.join(model.classes)}" if model.classes else "a number"
-        lines += [f"Predicts `{model.label}` ({kind}) from {len(model.columns)} columns.", ""]
-        lines += ["| column | declared | missing |", "|---|---|---|"]
-        lines += [f"| {name} | {_declared(column)} | {_missing(column)} |" for name, column in model.columns.items()]
+        kind = f"classes {_plain(', '.join(model.classes))}" if model.classes else "a number"
+        label = str(model.label).replace("`", "'")
+        lines += [f"Predicts `{label}` ({kind}) from {len(model.columns)} columns.", ""]
+        lines += ["| column | declared as | a missing value counts as |", "|---|---|---|"]
+        listed = [(name, _declared(column), _missing(column)) for name, column in model.columns.items()]
+        lines += [f"| {' | '.join(map(_plain, cells))} |" for cells in listed]
         lines.append("")
-    released = "drawn as deployed" if model.releasable else "simulated, or not covered: do not hand this model out"
-    lines += ["## Privacy", "", str(model.privacy).replace("\n", "\n\n"), "", f"Noise: {released}.", ""]
+    statement, *told = str(model.privacy).split("\n")
+    lines += ["## Privacy", "", statement, "", *(f"- {line.strip()}" for line in told), ""]
     final = {name: values[-1] for name, values in result.history.items() if np.ndim(values) == 1 and len(values)}
     figures = [
-        f"- {name}: {value:.4g}" for name, value in final.items() if name not in ("step", "seconds", "consensus")
+        f"- {name}: {value:.4g}"
+        for name, value in final.items()
+        if not name.startswith((TRAIN, "bytes ")) and name not in ("step", "seconds", "consensus")
     ]
     if figures:
         lines += ["## Figures", "", "Measured on test rows, without noise.", "", *figures, ""]
@@ -267,15 +274,38 @@ def card(model: OpenedModel, result: Result) -> str:
     return "\n".join(lines)
 
 
+def _handing_out(model: OpenedModel) -> str:
+    """Say first whether the model may leave."""
+    if model.releasable:
+        return "**This model may be handed out**, with this card."
+    if not model.privacy.private:
+        why = "Nothing is guaranteed."
+    elif model.privacy.drawn == "simulated":
+        why = "Its noise was simulated: it comes from a seed, and anybody who knows the seed can remove it."
+    else:
+        why = "Its noise was not drawn as deployed, or the statement does not cover the model."
+    return f"**Do not hand this model out.** {why}"
+
+
 def _made_from(about: About) -> list[str]:
     """Say whose data the model was made from, and when."""
+    alone = len(about.parties) == 1
     listed = [
-        f"- {what}: " + ", ".join(f"{name} {count}" for name, count in list(zip(about.parties, counts))[:_LISTED])
+        _plain(
+            f"- {units_of(what)}: "
+            + ", ".join(f"{n}" if alone else f"{who} {n}" for who, n in zip(about.parties, counts[:_LISTED]))
+        )
         for what, counts in about.sizes.items()
     ]
     more = len(about.parties) - _LISTED
     rest = [f"- and {more} more parties"] if more > 0 else []
-    return [f"{len(about.parties)} parties; the run ended {about.date}.", "", *listed, *rest]
+    every = "One party" if alone else f"{len(about.parties)} parties"
+    return [f"{every}; the run ended {about.date}.", "", *listed, *rest]
+
+
+def _plain(text: str) -> str:
+    """Return a name as Markdown shows it: no tag, link or column of a table comes of it."""
+    return re.sub(r"([\\`\[<|])", r"\\\1", " ".join(text.split()))
 
 
 def _declared(column: Column) -> str:

@@ -17,6 +17,7 @@ from sottovoce.runtime.about import About
 from sottovoce.trees import Tree
 
 RESULT = ("the result of a run", 1)  # kind and version of result.json
+TRAIN = "train "  # first word of a metric that is computed on private records, without noise
 EACH = 64  # agents up to which metrics are computed for each of them
 
 

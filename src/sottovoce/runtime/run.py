@@ -25,7 +25,7 @@ from sottovoce.accounting.fingerprint import fingerprint
 from sottovoce.accounting.table import SECRET, SIMULATED, calibrate_labels, table_account
 from sottovoce.data.population import Population, parts_by_level, record_shapes
 from sottovoce.methods.base import Method
-from sottovoce.naming import check_count
+from sottovoce.naming import check_count, how_often
 from sottovoce.networks import Network
 from sottovoce.privacy import discrete, exact_gate
 from sottovoce.privacy.accountant import Adjacency
@@ -51,14 +51,14 @@ from sottovoce.runtime.threads import ThreadPlace
 from sottovoce.schedules import same_for_all
 
 EXACT = (
-    "noise is discrete and exact, coins and noise come from the operating system: the guarantee holds bit for bit, "
-    "if a compiled program gives the same bits for the same input"
+    "noise is discrete and exact, and all random bits come from the operating system: the guarantee holds to the bit, "
+    "as long as a compiled program gives the same bits for the same input"
 )
 TIMED = (
-    "the time that a round takes is not protected: it does not tell the size of a drawn batch, which is padded, but "
-    "exact noise and clipping take a time that depends on what is drawn and read"
+    "the time that a round takes is not protected. It does not show the size of a drawn batch, because batches are "
+    "padded. But exact noise and clipping take a time that depends on what is drawn and read"
 )
-EVALUATED = "figures of `evaluate` are computed without noise: they are public only if it reads public records alone"
+EVALUATED = "figures of `evaluate` are computed without noise: they may leave only if it reads no private record"
 THREADS = "one machine, a thread per party"
 _SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend their time on the disk
 
@@ -276,11 +276,7 @@ def _simulated(
     layout = lay_out(data, Grid(devices).held(account.population.parties) if spread else None)
     checks.finite(layout)
     program = program_of(account)
-    said = f"{SIMULATED if seed is not None else SECRET} (noise='discrete' is exact)"
-    report = account.statement
-    if report.private:
-        report = replace(report, caveats=(*report.caveats, said), drawn="simulated" if seed is not None else "secret")
-
+    report = as_simulated(account, secret=seed is None)
     _require_same("program", program, company)
 
     def job(folder: RunFolder) -> Job:
@@ -461,6 +457,14 @@ def network_digest(network: Network) -> str:
     return digest([matrix.tocsr() for _, matrix in sorted(network.matrices.items())])[:16]
 
 
+def as_simulated(account: Account, secret: bool = False) -> PrivacyReport:
+    """Return the statement with how noise is drawn in floating point: from a seed, or from a secret key."""
+    report, said = account.statement, f"{SECRET if secret else SIMULATED} (noise='discrete' is exact)"
+    if not report.private:
+        return report
+    return replace(report, caveats=(*report.caveats, said), drawn="secret" if secret else "simulated")
+
+
 def as_drawn(account: Account) -> PrivacyReport:
     """Return the report with each release as it is drawn, for the first agent at the first step."""
     events = []
@@ -469,7 +473,7 @@ def as_drawn(account: Account) -> PrivacyReport:
         sizes = [int(account.population.counts[level][0]) for level in charge.levels]
         grid = discrete.on_grid(charge.release, math.lcm(*(int(charge.sampling.denominator(n, 0)) for n in sizes)))
         often = charge.batches * charge.times * (1 if charge.phase == "init" else account.steps)
-        events.append(f"{charge.release.name}: {grid}, {charge.sampling}, {often} times")
+        events.append(f"{charge.release.name}: {grid}, {charge.sampling}, {how_often(often)}")
     caveats = (*account.report.caveats, EXACT, TIMED)
     return replace(account.statement, events=tuple(events), caveats=caveats, drawn="exact")
 

@@ -14,17 +14,24 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
 from sottovoce.accounting.fingerprint import fingerprint
-from sottovoce.accounting.trace import Trace
+from sottovoce.accounting.trace import Trace, seen_by_equality
 from sottovoce.methods.equations import loop_p, shape_of
 
 Held = TypeVar("Held")
 
 
 def shared(trace: Trace, problem: Any) -> tuple[Trace, tuple[list[Any], list[Any]]]:
-    """Return a trace that all runs of this form share, and the numbers of this one, for `init` and for `step`."""
+    """Return a trace that all runs of this form share, and the numbers of this one, for `init` and for `step`.
+
+    Noise is no such number: what is drawn must be what is charged. So releases must be equal, where `==` sees all of
+    them; otherwise nothing is shared.
+    """
     init, step = lifted(trace.init), lifted(trace.step)
-    own = replace(trace, init=init, step=step)
-    return representative((problem, trace.known, form([init, step])), own), (list(init.consts), list(step.consts))
+    own, numbers = replace(trace, init=init, step=step), (list(init.consts), list(step.consts))
+    releases = tuple(charge.release for charge in trace.charges)
+    if not seen_by_equality(releases):
+        return own, numbers
+    return representative((problem, trace.known, releases, form([init, step])), own), numbers
 
 
 def form(programs: Sequence[ClosedJaxpr]) -> str:

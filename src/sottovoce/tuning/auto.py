@@ -59,7 +59,13 @@ class Plan:
     adjacency: Adjacency
     why: tuple[str, ...]
     spread: float | None = None
-    warnings: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()  # of parties and delta, which `sv.run` gives too
+    expected: tuple[str, ...] = ()  # of what noise will do
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return all that a user should look at before the run."""
+        return (*self.advice, *self.expected)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -130,16 +136,16 @@ def auto(
             adjacency=adjacency,
             **parts,
         )
-    noted = advice_before(population, delta if epsilon is not None else 0.0, shared_noise=False)
+    advice = advice_before(population, delta if epsilon is not None else 0.0, shared_noise=False)
     count = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.x0))
+    loud: tuple[str, ...] = ()
     if math.sqrt(facts.parties * count) / (facts.mu * facts.rows) > _HOPELESS or (chosen.spread or 0.0) > _UNRULY:
         expected = "" if chosen.spread is None else f" (a typical record's score by {chosen.spread:.2g})"
-        noted = (
-            *noted,
+        loud = (
             f"noise is expected to move the model much{expected}: it may be no better than guessing, and differ from "
             "run to run. Use fewer columns, more rows, or a larger epsilon",
         )
-    return Plan(method, chosen.steps, network, delta, adjacency, chosen.why, chosen.spread, noted)
+    return Plan(method, chosen.steps, network, delta, adjacency, chosen.why, chosen.spread, advice, loud)
 
 
 @dataclass(frozen=True)
@@ -241,13 +247,15 @@ def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Net
     averaged = max(1.0, method.tail * steps / 2)
     spread = entries * reach * known.residual * multiplier * math.sqrt(facts.parties) / (facts.mu * facts.rows)
     spread *= rate / known.curvature / math.sqrt(averaged)
+    moved = "" if fitted or spread == 0 else f"; from run to run noise moves a typical score by about {spread:.1g}"
     averaged_over = "parties weigh by their released losses" if robust else "averages over records"
     why = (
         f"DpNewton: the model is linear in rows of {entries - 1} numbers of norm {facts.norm:.3g} at most, so their "
         f"noisy second moments ({share:.0%} of the budget) show where the loss is steep; a column that uses a small "
         "part of its declared range is hardly seen",
         f"{steps} steps on all records, because the noise is {noise:.2g} of the signal ({_FEW} steps above {_LOUD:g}, "
-        f"{_MANY} below {_QUIET:g}); rate {rate:.3g} of Newton's own is stable by the bound on the curvature",
+        f"{_MANY} below {_QUIET:g}); rate {rate:.3g} of Newton's own is stable by the bound on the curvature"
+        f"{moved}",
         f"each party's noise fits its size, so that all spend the same; {averaged_over}, in {mixing} "
         f"{'round' if mixing == 1 else 'rounds'} of mixing; the result is the average of the last half of the steps",
     )

@@ -73,10 +73,10 @@ def select(
     and mu is the largest for which these give (epsilon, delta). Showing the name of the candidate and its score is part
     of it: they belong to the output of the best trial.
 
-    In the ledger the choice is one pure release of epsilon' with a chance of failure delta'. (epsilon', delta') is a
-    point of the curve of trials that are 2 mu-GDP, because pure releases in a ledger must hold under replace-one too,
-    and delta' is so small that it composes with other runs. (Every (e, d)-private pair is within total variation d of
-    an e-private one: Murtagh and Vadhan 2016, lemma 3.2.) So a ledger counts more than `epsilon`.
+    In the ledger the choice is one pure release of epsilon' that fails with probability delta'. Pure releases in a
+    ledger must also hold under replace-one, so (epsilon', delta') is computed for trials that are 2 mu-GDP. delta' is
+    chosen so small that other runs can be added. (Every (e, d)-private pair is within total variation d of an e-private
+    one: Murtagh and Vadhan 2016, lemma 3.2.) So a ledger counts more than `epsilon`.
 
     Args:
         candidates: by name, functions of mu that return a model.
@@ -95,7 +95,7 @@ def select(
     >>> found.name, found.epsilon <= 2.0
     ('two', True)
     """
-    if not candidates:
+    if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError("there are no candidates: give a mapping from names to functions of mu")
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
     law = stopping(max(2.0, 2.0 * len(candidates)) if trials is None else float(trials))

@@ -13,13 +13,15 @@ from sottovoce.audit.exhibits import (
     ldp_dsbo,
     sound_designs,
 )
-from sottovoce.audit.exhibits.base import Exhibit, Measurement, available, run, table
+from sottovoce.audit.exhibits.base import HEADS, Exhibit, Measurement, available, cells, run, table
 
 __all__ = [
+    "HEADS",
     "Exhibit",
     "Measurement",
     "available",
     "bambi",
+    "cells",
     "dp_bilevel",
     "dpmixsgd",
     "floating_point",

@@ -57,6 +57,7 @@ class Exhibit:
 
 
 available: dict[str, Exhibit] = {}
+HEADS = ("case", "claimed", "measured >=", "share", "exact", "trials", "verdict")
 
 
 def exhibit(
@@ -92,17 +93,17 @@ def table(rows: list[Measurement]) -> str:
     a case            1          2.5   2.50          3     1000  the claim is false
     """
     width = max(10, *(len(row.case) for row in rows))
-    lines = [f"{'case':{width}}  claimed  measured >=  share      exact   trials  verdict"]
-    for row in rows:
-        claimed, measured, exact = (f"{value:.3g}" for value in (row.claimed, row.measured, row.exact))
-        verdict = (
-            row.verdict + (" (control)" if row.control else "") + ("" if row.quantity == "epsilon" else " (delta)")
-        )
-        share = f"{row.measured / row.claimed:.2f}"
-        lines.append(
-            f"{row.case:{width}}  {claimed:>7}  {measured:>11}  {share:>5}  {exact:>9}  {row.trials:>7}  {verdict}"
-        )
-    return "\n".join(lines)
+    return "\n".join(
+        f"{case:{width}}  {claimed:>7}  {measured:>11}  {share:>5}  {exact:>9}  {trials:>7}  {verdict}"
+        for case, claimed, measured, share, exact, trials, verdict in (HEADS, *map(cells, rows))
+    )
+
+
+def cells(row: Measurement) -> tuple[str, ...]:
+    """Return a row as text, in the order of `HEADS`."""
+    claimed, measured, exact = (f"{value:.3g}" for value in (row.claimed, row.measured, row.exact))
+    verdict = row.verdict + (" (control)" if row.control else "") + ("" if row.quantity == "epsilon" else " (delta)")
+    return row.case, claimed, measured, f"{row.measured / row.claimed:.2f}", exact, f"{row.trials}", verdict
 
 
 def attack(scores: Scores, rng: np.random.Generator, trials: int, delta: float = 0.0, digits: int = 9) -> float:

@@ -23,6 +23,8 @@ from sottovoce.problems import Minimize
 from sottovoce.schedules import Constant, Scaled, Schedule, schedule
 from sottovoce.trees import Tree, descend
 
+_MOST = 2**36  # coins: a table of the noise grows with their square root
+
 
 class BinomialState(NamedTuple):
     """Public: a function of messages."""
@@ -63,6 +65,10 @@ class BinomialSgd(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("coins", self.coins)
+        if self.coins > _MOST:
+            raise ValueError(f"coins is {self.coins}: it must be at most 2**36, whose table has millions of entries")
+        if self.dimension is not None:
+            check_count("dimension", self.dimension)
         if self.gradient.mechanism != "gaussian":
             raise ValueError("gradient: the clip must be in L2, so leave mechanism out (the noise is binomial)")
 

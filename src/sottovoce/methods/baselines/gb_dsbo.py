@@ -60,8 +60,8 @@ class GbDsbo(Method):
     >>> import sottovoce as sv
     >>> method = GbDsbo(0.1, 0.1, 0.5, *[Release(1.0, 0.1)] * 4, sampling=Full(), terms=7)
     >>> report = sv.account(method, sv.Population([50] * 4), steps=1, network=sv.networks.ring(4))
-    >>> [event.split()[-2] for event in report.events]
-    ['1', '1', '1', '1', '7']
+    >>> [event.rsplit(", ", 1)[1] for event in report.events]
+    ['once', 'once', 'once', 'once', '7 times']
     """
 
     step_x: Schedule | float

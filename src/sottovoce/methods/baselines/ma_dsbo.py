@@ -64,9 +64,9 @@ class MaDsbo(Method):
     >>> report = sv.account(method, sv.Population([50] * 4), steps=1, network=sv.networks.ring(4))
     >>> for event in report.events: print(event)
     release_y: ... 2 times
-    release_z: ... 1 times
+    release_z: ... once
     release_z: ... 3 times
-    release_x: ... 1 times
+    release_x: ... once
     >>> from sottovoce.schedules import Decay
     >>> growing = replace(method, within=Decay(2.0, -1.0))  # 2, 4 for y and 2, 4, 6 for z
     >>> report = sv.account(growing, sv.Population([50] * 4), steps=1, network=sv.networks.ring(4))

@@ -7,6 +7,7 @@ mean, sends it, and takes a step with two rates on different time scales along t
 verifiable: its rates, noise, quantiser and batch in the comparison, and its printed epsilon and delta.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -61,7 +62,7 @@ class QuantizedSgd(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_design(self.design)
-        if self.resolution is not None and not self.resolution > 0:
+        if self.resolution is not None and not 0 < self.resolution < math.inf:
             raise ValueError(
                 f"resolution is {self.resolution}: it must be positive, or None to send numbers as they are"
             )

@@ -61,8 +61,8 @@ class VrDsbo(Method):
     >>> import sottovoce as sv
     >>> method = VrDsbo(0.5, *[Release(1.0, 0.1)] * 3, sampling=Full(), terms=5)
     >>> report = sv.account(method, sv.Population([50] * 4), steps=1, network=sv.networks.ring(4))
-    >>> [event.split()[-2] for event in report.events]
-    ['5', '5', '1', '1']
+    >>> [event.rsplit(", ", 1)[1] for event in report.events]
+    ['5 times', '5 times', 'once', 'once']
     """
 
     rate: Schedule | float

@@ -72,6 +72,26 @@ def task(name: str) -> Callable[[Builder], Builder]:
     return register
 
 
+def check_classes(name: str, shape: Shape, two: bool = False) -> None:
+    """Refuse a label that is a number, and, with `two`, more than two classes.
+
+    >>> check_classes("softmax", Shape((4,), classes=1, agents=1))
+    Traceback (most recent call last):
+    ...
+    ValueError: the task softmax is for classes, but the label is a number: use the task ridge, or declare ...
+    """
+    if shape.classes == 1:
+        raise ValueError(
+            f"the task {name} is for classes, but the label is a number: use the task ridge, or declare categories of "
+            "the label"
+        )
+    if two and shape.classes != 2:
+        raise ValueError(
+            f"the task {name} is for 2 classes, the data have {shape.classes}: use the task softmax or group-robust, "
+            "or make two classes of them (ready-made data sets: data.positive)"
+        )
+
+
 def get(name: str) -> Builder:
     """Return the builder of a task; for an unknown name, the ValueError names the nearest one.
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from sottovoce.problems.linear_model import LinearModel
 from sottovoce.problems.objectives import Minimize
-from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
+from sottovoce.problems.tasks.base import Evaluate, Shape, Task, check_classes, task
 from sottovoce.problems.tasks.metrics import accuracy, auroc
 from sottovoce.trees import Tree, inner
 
@@ -21,6 +21,7 @@ def softmax(shape: Shape, penalty: float = 0.0) -> Task:
     >>> softmax(Shape((4,), classes=3, agents=1)).problem.x0["weights"].shape
     (4, 3)
     """
+    check_classes("softmax", shape)
     start = {"weights": jnp.zeros((math.prod(shape.features), shape.classes)), "bias": jnp.zeros(shape.classes)}
 
     def loss(scores: jax.Array, record: Any) -> jax.Array:
@@ -50,8 +51,7 @@ def logistic(shape: Shape, penalty: float = 0.0) -> Task:
     >>> logistic(Shape((4,), classes=2, agents=1)).problem.x0["weights"].shape
     (4,)
     """
-    if shape.classes != 2:
-        raise ValueError(f"logistic regression is for 2 classes, the data have {shape.classes}: use the task softmax")
+    check_classes("logistic", shape, two=True)
     start = {"weights": jnp.zeros(math.prod(shape.features)), "bias": jnp.zeros(())}
 
     def loss(score: jax.Array, record: Any) -> jax.Array:
@@ -84,6 +84,11 @@ def ridge(shape: Shape, penalty: float = 0.0) -> Task:
     >>> ridge(Shape((4,), classes=1, agents=1)).problem.x0["weights"].shape
     (4,)
     """
+    if shape.classes != 1:
+        raise ValueError(
+            f"the task ridge is for a label that is a number, the data have {shape.classes} classes: use the task "
+            "logistic or softmax, or declare a range of the label"
+        )
     start = {"weights": jnp.zeros(math.prod(shape.features)), "bias": jnp.zeros(())}
 
     def loss(score: jax.Array, record: Any) -> jax.Array:

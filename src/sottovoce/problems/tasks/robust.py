@@ -21,7 +21,7 @@ from sottovoce.data.parts import Part
 from sottovoce.problems import models, sets
 from sottovoce.problems.linear_model import LinearModel, PartyWeights
 from sottovoce.problems.objectives import MinMax
-from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
+from sottovoce.problems.tasks.base import Evaluate, Shape, Task, check_classes, task
 from sottovoce.problems.tasks.metrics import accuracy, auroc
 from sottovoce.trees import Tree, norm
 
@@ -67,7 +67,7 @@ def robust_logistic(
     >>> robust_logistic(Shape((4,), classes=2, agents=5)).problem.y0.shape
     (5,)
     """
-    _two_classes("robust-logistic", shape)
+    check_classes("robust-logistic", shape, two=True)
     model = _Scores(shape, 1, hidden, scale, seed)
     count = _count(groups, shape)
 
@@ -124,6 +124,7 @@ def group_robust(
     >>> group_robust(Shape((4,), classes=3, agents=5)).problem.y0.shape
     (3,)
     """
+    check_classes("group-robust", shape)
     model = _Scores(shape, shape.classes, hidden, scale, seed)
     count = _count(groups, shape)
 
@@ -172,7 +173,7 @@ def auc(
     >>> sorted(problem.x0), problem.y0.shape
     (['a', 'b', 'model'], ())
     """
-    _two_classes("auc", shape)
+    check_classes("auc", shape, two=True)
     if prior is None:
         prior = shape.prior
     if prior is None:
@@ -233,15 +234,15 @@ def _row(record: Any) -> jax.Array:
     return record["features"].reshape(-1)
 
 
-def _two_classes(name: str, shape: Shape) -> None:
-    if shape.classes != 2:
-        raise ValueError(f"{name} is for 2 classes, the data have {shape.classes}: choose some with data.positive")
-
-
 def _count(groups: str, shape: Shape) -> int:
     counts = {"party": shape.agents, "label": shape.classes}
     if groups not in counts:
         raise ValueError(f"groups is {groups!r}: choose 'party' or 'label'")
+    if groups == "party" and shape.agents == 1:
+        raise ValueError(
+            "the worst party needs several parties, and there is one: name their column (data.party), or set "
+            'task.groups = "label" for the worst class'
+        )
     return counts[groups]
 
 

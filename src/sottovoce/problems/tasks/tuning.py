@@ -8,10 +8,13 @@ no loss of a record depends on x. So `LdpDsbo` without a release for x tunes it 
 ((2,), (4, 3))
 >>> tuned_logistic(Shape((4,), classes=2, agents=1)).problem.x0.shape
 (4,)
+>>> tuned_logistic(Shape((4,), classes=2, agents=2), spread=0.5).problem.spread     # agents start apart
+0.5
 """
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -41,6 +44,7 @@ def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape
         weight: float = 1.0,
         centre: float = 0.0,
         norm: float | None = None,
+        spread: float = 0.0,
     ) -> Task:
         """Fit a linear model with a tuned penalty for each feature or group: ``penalty * exp(x_s) * sum_r y_sr^2``.
 
@@ -54,10 +58,12 @@ def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape
             weight: how much a record's loss counts, at both levels.
             centre: a public constant that is subtracted from every feature.
             norm: then each record's features are shrunk to at most this norm. This bound is all that a clip needs.
+            spread: each agent starts x and y at a place of its own, normal numbers of this deviation away.
         """
         features = math.prod(shape.features)
         public = _Penalty(features, penalty or 1 / (rows(shape) * features), start, limit, groups)
-        return _tuned(untuned(shape), public, bias, weight, _prepared(centre, norm))
+        made = _tuned(untuned(shape), public, bias, weight, _prepared(centre, norm))
+        return replace(made, problem=replace(made.problem, spread=spread))
 
     return tuned
 

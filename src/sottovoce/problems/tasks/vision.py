@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from sottovoce.problems import models
 from sottovoce.problems.objectives import Minimize
-from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
+from sottovoce.problems.tasks.base import Evaluate, Shape, Task, check_classes, task
 from sottovoce.problems.tasks.metrics import accuracy
 from sottovoce.trees import Tree
 
@@ -24,6 +24,7 @@ def mlp(shape: Shape, hidden: Sequence[int] = (64,), centre: float = 0.0, seed: 
     >>> mlp(Shape((784,), classes=10, agents=5)).problem.x0[0]["weights"].shape
     (784, 64)
     """
+    check_classes("mlp", shape)
     return classification(models.mlp(shape.features, shape.classes, hidden), centre, seed)
 
 
