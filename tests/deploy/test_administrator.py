@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -31,6 +32,28 @@ def test_a_kit_that_runs_already_is_not_started_again(kits):
     finally:
         other.kill()
         other.wait()
+
+
+def test_the_process_of_a_job_ends_with_its_site(tmp_path):
+    """Also if the site was killed while that process was starting: FLARE watches what is its parent by then."""
+    job = "import time\nfrom sottovoce.deploy.site import Site\nSite('r')\nprint('on', flush=True)\ntime.sleep(90)"
+    (tmp_path / "job.py").write_text(job)
+    script = f"import subprocess, sys; subprocess.run([sys.executable, {str(tmp_path / 'job.py')!r}])"
+    site = subprocess.Popen([sys.executable, "-c", script, "app.client.client_train"], stdout=subprocess.PIPE)
+    orphan = subprocess.Popen([sys.executable, str(tmp_path / "job.py")], stdout=subprocess.PIPE)  # of no site
+    try:
+        assert site.stdout.readline() == b"on\n"
+        (child,) = psutil.Process(site.pid).children()
+        assert orphan.wait(30) == 1
+        time.sleep(3.0)
+        assert child.is_running()  # as long as its site is there
+        site.kill()
+        child.wait(30)
+    finally:
+        for process in (site, orphan):
+            process.kill()
+            process.wait()
+            process.stdout.close()
 
 
 def test_a_port_in_use_is_named(kits, monkeypatch):

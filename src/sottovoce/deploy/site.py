@@ -6,11 +6,13 @@ ends the job when all are done or one has failed. It computes nothing, and sees 
 """
 
 import logging
+import os
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from nvflare.collab.api import decorators as collab
 from nvflare.collab.api.constants import FL_CONTEXT_PROP
 from nvflare.collab.api.context import Context
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 STATUS = "sottovoce"  # the topic under which an administrator asks how far a run is
 STOP = "sottovoce-stop"  # the topic under which it says that it will abort the run
 _LOST = 5.0  # seconds for a site to say how far it is
+_LOOK = 2.0  # seconds after which a job's process looks whether the one that started it is still there
 _log = logging.getLogger(__name__)
 
 
@@ -33,6 +36,7 @@ class Site:
     def __init__(self, run: str) -> None:
         self._run, self._failure, self._paused, self._ended = run, "", False, False
         self._party: Party | None = None
+        _end_with_parent()
 
     @collab.init
     def begin(self, context: Context) -> None:
@@ -108,6 +112,30 @@ class Site:
             raise ConnectionError(f"the relay cannot be reached ({type(error).__name__})") from error
 
 
+def _end_with_parent() -> None:
+    """End this process once the site or server that started it is gone: it would keep the run's folder from the next.
+
+    FLARE does so as well, but never if the parent was killed while this process was starting. What is stored stays, as
+    after every kill.
+    """
+
+    def look() -> None:
+        while _has_parent():
+            time.sleep(_LOOK)
+        _log.warning("the process that started this job's is gone: this one ends too")
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True, name="looks after the parent").start()
+
+
+def _has_parent() -> bool:
+    try:
+        words = psutil.Process(os.getppid()).cmdline()
+    except psutil.Error:
+        return False
+    return any(word.endswith(("client_train", "server_train")) for word in words)
+
+
 class Relay:
     """The server's end: it watches."""
 
@@ -115,6 +143,7 @@ class Relay:
         self._run, self._names = run, sites
         self._known: dict[str, dict[str, Any]] = {name: {"state": "starting"} for name in sites}
         self._presence, self._stopped = Presence(self._round_of), False
+        _end_with_parent()
 
     @collab.publish
     def away(self, name: str, round: int, silent: bool, context: Context) -> bool:
