@@ -99,7 +99,7 @@ def test_each_site_s_statement_names_what_was_disclosed(homes, hall):
         "their head outputs reach the label holder too",
         "joined its rows in 1 runs, and its policy agrees to 2",
         "features are not covered",
-        "models and messages may tell features, which no statement covers",
+        "Nothing protects the features that the model was computed from",
     ):
         assert all(words in report for report in said.values()), words
     assert "has spent before is in its own statement" in said["north"]
