@@ -15,14 +15,13 @@ import numpy as np
 
 from sottovoce.accounting.account import Account, account_of
 from sottovoce.accounting.table import calibrate_labels
-from sottovoce.methods.base import Method
+from sottovoce.methods.base import TARGET, Method
 from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.privacy.mechanisms import check_delta, check_epsilon
 from sottovoce.privacy.table import Table
 
 M = TypeVar("M", bound=Method)
-_TARGET = "_calibrated_for"  # where a method remembers its target: no field, so that equality and hash ignore it
 _FAR = 1.02  # a run whose epsilon differs from the target by more than this factor gets a warning
 
 
@@ -87,7 +86,7 @@ def calibrate(
             stacklevel=2,
         )
     target = CalibratedFor(epsilon, rough.population.parties, steps, rough.network.name)
-    object.__setattr__(found, _TARGET, target)
+    object.__setattr__(found, TARGET, target)
     return found
 
 
@@ -110,7 +109,7 @@ def _scaled(rough: Account, epsilon: float, tolerance: float, account_for: Calla
 
 def check_target(account: Account) -> None:
     """Warn if a calibrated method is about to be run at another epsilon than the one it was calibrated for."""
-    target: CalibratedFor | None = getattr(account.method, _TARGET, None)
+    target: CalibratedFor | None = getattr(account.method, TARGET, None)
     reached = account.report.epsilon
     if target is not None and not target.epsilon / _FAR <= reached <= target.epsilon * (1 + 1e-9):
         warnings.warn(

@@ -23,7 +23,7 @@ from sottovoce.accounting.fingerprint import fingerprint
 from sottovoce.data.population import SINGLE, Population, named
 from sottovoce.methods import equations
 from sottovoce.methods.agent import Agent, Known
-from sottovoce.methods.base import Method
+from sottovoce.methods.base import TARGET, Method
 from sottovoce.methods.handle import like, strong
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
@@ -140,7 +140,7 @@ def seen_by_equality(value: Any) -> bool:
     names = {field.name for field in fields(value)}
     by_fields = "__eq__" in vars(kind) and all(field.compare for field in fields(value))
     own = kind.__dataclass_params__.frozen and (by_fields or kind.__eq__ is object.__eq__)
-    held = set(getattr(value, "__dict__", ()))
+    held = set(getattr(value, "__dict__", ())) - {TARGET}
     return own and held <= names | derived and all(seen_by_equality(getattr(value, name)) for name in names)
 
 

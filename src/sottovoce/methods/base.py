@@ -15,6 +15,8 @@ from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import Minimize
 from sottovoce.schedules import Schedule, schedule
 
+# Where a calibrated method remembers its target: no field, because it changes nothing of what is computed.
+TARGET = "_calibrated_for"
 State = Any  # a pytree with the fields the problem's variables are named after: x, and y where there is one
 
 
