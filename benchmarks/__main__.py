@@ -20,8 +20,11 @@ LIMITS = dict.fromkeys(("startup", "sampling", "agents", "ring", "mlp", "clippin
 WHEN_NAMED = {"cluster": 1800}  # too long, and too large, to be run with all others
 
 
-def run(limits: Mapping[str, int], words: list[str], module: str = "benchmarks.{}") -> int:
-    """Run the benchmarks named in `words`, all if none is; return how many failed. `module` says how to call one."""
+def run(limits: Mapping[str, int], words: list[str], module: str = "benchmarks.{}", section: str = "{}") -> int:
+    """Run the benchmarks named in `words`, all if none is; return how many failed.
+
+    `module` says how to call one, `section` what its part of the page is called.
+    """
     named = [word for word in words if word != "--write"]
     write, names = "--write" in words, named or [name for name in limits if name not in WHEN_NAMED]
     unknown = [name for name in names if name not in limits]
@@ -39,7 +42,7 @@ def run(limits: Mapping[str, int], words: list[str], module: str = "benchmarks.{
         else:
             print(f"\n({took})", flush=True)
             if write:
-                page.write(name, printed)
+                page.write(section.format(name), printed)
     print(f"\nall in all {time.perf_counter() - start:.0f} s", flush=True)
     if failed:
         print(f"\nfailed: {', '.join(failed)}", flush=True)
