@@ -43,9 +43,8 @@ $(DEPLOY): $(STAMP)
 test-deploy: $(DEPLOY) ## a federation of five processes on this machine (under five minutes)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" src/sottovoce/deploy tests/deploy
 
-# Without the compilation cache, as most users run: jaxlib 0.10.1 sometimes crashes when it stores a large program there.
 test-all: $(DEPLOY) ## the long ones too
-	JAX_ENABLE_COMPILATION_CACHE=false $(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 soak: $(DEPLOY) ## interrupts, kills (of a federation too), pairs, damaged files and full disks at full count
 	SOAK=1 $(BIN)/python -m pytest tests/soak -q -s

@@ -21,6 +21,7 @@ jax.config.update("jax_num_cpu_devices", 2)
 if importlib.util.find_spec("nvflare") is None:  # pip install 'sottovoce[deploy]'
     collect_ignore_glob = [f"src/sottovoce/deploy/{name}.py" for name in ("site", "kits", "federation", "poc")]
 _ROOM = 900 * 2**20  # bytes that a test process may hold before it forgets compiled programs
+_MAPPINGS = 20_000  # Linux ends a process that needs more than 65 530, and each compiled program takes some
 # Named when tests are collected, so that a cache that was renamed is noticed at once and not when memory is short.
 _FORGET = (remembered.cache_clear, remembered_tables.cache_clear, jax.clear_caches)
 
@@ -36,10 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Between files, forget compiled programs if they fill the memory: programs are hardly shared between files."""
-    if nextitem is not None and nextitem.path == item.path:
-        return
-    if _resident() > _ROOM:
+    """Forget compiled programs if they fill the memory (between files), or the process (after any slow test)."""
+    between = nextitem is None or nextitem.path != item.path
+    slow = item.get_closest_marker("slow") is not None
+    if (between and _resident() > _ROOM) or (slow and _mappings() > _MAPPINGS):
         for forget in _FORGET:
             forget()
         gc.collect()
@@ -50,6 +51,12 @@ def _resident() -> int:
     """Return the bytes that this process holds, where the system tells."""
     status = Path("/proc/self/statm")
     return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0
+
+
+def _mappings() -> int:
+    """Return how many pieces of memory this process has mapped, where the system tells."""
+    maps = Path("/proc/self/maps")
+    return maps.read_bytes().count(b"\n") if maps.exists() else 0
 
 
 def _give_back() -> None:
