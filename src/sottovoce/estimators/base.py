@@ -150,8 +150,8 @@ def numbered(y: np.ndarray, classes: Sequence[Any] | None) -> tuple[np.ndarray, 
     label = np.where(np.isin(y, listed), np.clip(np.searchsorted(listed, y), 0, len(listed) - 1), -1)
     if (foreign := int(np.sum(label < 0))) > 0:
         warnings.warn(
-            f"{foreign} of {len(y)} labels are not in `classes` and count for nothing: is the list complete? (This is "
-            "shown to the holder of the rows only.)",
+            f"{foreign} of {len(y)} labels are not in `classes`, and are not learned as they are: is the list complete?"
+            " (This is shown to the holder of the rows only.)",
             stacklevel=4,
         )
     return listed, label.astype(np.int32), ()

@@ -51,16 +51,7 @@ def refuse_over_another(out: Path, resume: bool) -> None:
 
 def _run_all(runfile: RunFile, rows: Sequence[Planned], out: Path, resume: bool, say: Callable[[str], None]) -> None:
     settings, left = _searched(rows, out, say)
-    entries = [
-        {
-            "name": row.name,
-            "kind": row.kind,
-            "metric": row.case.run.metric,
-            "runs": [row.folder(seed) for seed in row.case.run.seeds],
-            "settings": settings[row.name],
-        }
-        for row in rows
-    ]
+    entries = [row.entry(settings[row.name]) for row in rows]
     before = comparison.stored_plan(out)
     comparison.save_plan(out, runfile.title, runfile.text, runfile.printed, entries)
     total, begun = sum(len(row.case.run.seeds) for row in rows), 0

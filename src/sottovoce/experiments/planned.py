@@ -84,6 +84,17 @@ class Planned:
             )
         return f"{words}/{seed}"
 
+    def entry(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the plan in the experiment's folder says of this row, with settings that a search chose."""
+        seeds = self.case.run.seeds
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "metric": self.case.run.metric,
+            "runs": [self.folder(seed) for seed in seeds],
+            "settings": settings,
+        }
+
 
 def plan(runfile: RunFile, draws: bool = True) -> list[Planned]:
     """Build and check all rows of a run file, so that an error in the last is found before the first is run.

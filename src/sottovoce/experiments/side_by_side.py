@@ -63,16 +63,7 @@ def execute(
     places: list[tuple[Path, Planned, int]] = []
     setups: list[RowsSetup] = []
     for (runfile, out), rows, own in zip(experiments, plans, chosen, strict=True):
-        entries = [
-            {
-                "name": row.name,
-                "kind": row.kind,
-                "metric": row.case.run.metric,
-                "runs": [row.folder(seed) for seed in row.case.run.seeds],
-                "settings": own[row.name],
-            }
-            for row in rows
-        ]
+        entries = [row.entry(own[row.name]) for row in rows]
         out.mkdir(parents=True, exist_ok=True)
         comparison.save_plan(out, runfile.title, runfile.text, runfile.printed, entries)
         some = [(out, row, seed) for row in rows for seed in row.case.run.seeds]
