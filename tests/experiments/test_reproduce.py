@@ -12,8 +12,9 @@ from sottovoce.experiments.reproduce import experiments, find
 from sottovoce.experiments.runfile import RunFile
 
 
+# A group of its own per experiment, because one worker would need twice the time for all of them.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", experiments())
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in experiments()])
 def test_every_experiment_runs_in_its_quick_version(name, tmp_path):
     runfile = RunFile.load(find(name), scale="quick")
     sets = {case.data.name for case in runfile.cases.values()}
