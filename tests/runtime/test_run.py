@@ -1,11 +1,13 @@
 """`run`: errors before work, checkpoints, budgets, units, and what stops a run."""
 
 import dataclasses
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
+import weakref
 from typing import NamedTuple
 
 import jax
@@ -16,10 +18,11 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
+from sottovoce.accounting.trace import KEPT, remembered
 from sottovoce.data.parts import Levels, Part
 from sottovoce.methods.dp_bilevel import Descent
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
-from sottovoce.runtime import checkpoint
+from sottovoce.runtime import array, checkpoint
 from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.progress import Progress
 
@@ -61,6 +64,21 @@ def test_stretches_do_not_change_the_result():
     whole = sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=10, every=10)
     pieces = sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=10, every=3)
     np.testing.assert_allclose(whole.agents.x, pieces.agents.x, rtol=1e-6)
+
+
+def test_a_forgotten_trace_takes_its_compiled_programs_along():
+    """A sweep over thousands of settings would otherwise fill the process until Linux ends it."""
+    account = account_of(sgd(rate=0.123), PARTS, 3, RING, problem=PROBLEM)
+    held = weakref.ref(account.trace)
+    sv.run(PROBLEM, PARTS, sgd(rate=0.123), network=RING, steps=3)
+    del account
+    gc.collect()
+    assert held() is not None  # the next run of these settings compiles nothing
+    for bounded in (remembered, array.compiled):
+        assert bounded.cache_info().maxsize == KEPT
+        bounded.cache_clear()
+    gc.collect()
+    assert held() is None
 
 
 @pytest.mark.slow

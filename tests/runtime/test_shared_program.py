@@ -42,11 +42,11 @@ def looped(step):
 @pytest.mark.slow
 @pytest.mark.parametrize(("problem", "make"), [(MINIMIZE, sgd), (BILEVEL, looped)])
 def test_other_numbers_take_the_same_program_to_their_own_result(problem, make):
-    before = array._advance._cache_size()
+    before = array.compiled.cache_info().misses
     how = {"network": RING, "steps": 6, "every": 6, "seed": 3}
     fast = sv.Performance(share=True)
     found = [sv.run(problem, PARTS, make(rate), performance=fast, **how) for rate in (0.1, 0.3)]
-    assert array._advance._cache_size() == before + 1
+    assert array.compiled.cache_info().misses == before + 1
     for rate, ours in zip((0.1, 0.3), found):
         alone = sv.run(problem, PARTS, make(rate), **how)
         for a, b in zip(jax.tree.leaves((ours.x, ours.y)), jax.tree.leaves((alone.x, alone.y))):
@@ -94,7 +94,7 @@ def test_tables_with_other_derivatives_or_gates_that_only_look_equal_do_not_shar
 def test_tables_with_other_rates_and_other_starts_share_a_program():
     rng = np.random.default_rng(0)
     blocks, labels = [rng.normal(size=(60, 2)) for _ in range(2)], rng.integers(0, 2, 60)
-    before, found = columns._advance._cache_size(), {}
+    before, found = columns.compiled.cache_info().misses, {}
     for share in (True, False):
         for rate in (0.05, 0.2):
             table = sv.Table(Columns(blocks), sv.Labels(labels, classes=2, seed=0))
@@ -103,7 +103,7 @@ def test_tables_with_other_rates_and_other_starts_share_a_program():
             how = {"steps": 4, "every": 4, "performance": sv.Performance(share=share)}
             found[share, rate] = sv.run(problem, table, method, **how)
         if share:
-            assert columns._advance._cache_size() == before + 1
+            assert columns.compiled.cache_info().misses == before + 1
     for rate in (0.05, 0.2):
         for a, b in zip(jax.tree.leaves(found[True, rate].x), jax.tree.leaves(found[False, rate].x)):
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)

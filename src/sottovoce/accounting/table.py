@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from sottovoce.accounting.trace import seen_by_equality
+from sottovoce.accounting.trace import KEPT, seen_by_equality
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
@@ -146,7 +146,7 @@ def _traced(
     return TableTrace(numbers, parties, tuple(crossings[0]), losses, alterations)
 
 
-remembered_tables = lru_cache(maxsize=32)(_traced)
+remembered_tables = lru_cache(maxsize=KEPT)(_traced)
 
 
 def _trace_party(method: Bambi, problem: Vertical, known: KnownTable, m: int, rows: Mapping[str, Any]) -> PartyTrace:

@@ -179,7 +179,10 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
     return Trace(init, stepped, found["structure"], shapes, private, charges, known)
 
 
-remembered = lru_cache(maxsize=32)(_traced)
+# How many traces are remembered, and how many compiled programs: nobody asks for the program of a forgotten trace.
+# A run takes about 250 mapped pieces of memory, and Linux ends a process that has 65 530, so a long sweep must forget.
+KEPT = 32
+remembered = lru_cache(maxsize=KEPT)(_traced)
 
 
 def _settled(init: Jaxpr, step: Jaxpr) -> tuple[bool, ...]:

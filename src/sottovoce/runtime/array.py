@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import jax
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from sottovoce.accounting.trace import Trace
+from sottovoce.accounting.trace import KEPT, Trace
 from sottovoce.data.sealed import Sealed
 from sottovoce.methods import equations
 from sottovoce.privacy.sampling import usual_rows
@@ -191,8 +191,10 @@ def _finite(leaf: Array, live: Array | None) -> Array:
     return fine if live is None else fine | ~live.reshape(-1, *[1] * (leaf.ndim - 1))
 
 
-_init = jax.jit(init, static_argnums=0)
-_advance = jax.jit(advance, static_argnums=(0, 1), static_argnames="every")
+@lru_cache(maxsize=KEPT)
+def compiled(spec: Spec) -> tuple[Callable[..., list[Array]], Callable[..., tuple[list[Array], Array]]]:
+    """Return `init` and `advance` of a spec, compiled; the programs of old specs are forgotten (see `KEPT`)."""
+    return jax.jit(partial(init, spec)), jax.jit(partial(advance, spec), static_argnums=0, static_argnames="every")
 
 
 class ArrayPlace(WholePlace):
@@ -213,12 +215,14 @@ class ArrayPlace(WholePlace):
 
     def begin(self) -> list[Array]:
         """Return the first state."""
-        return _init(self.spec, self.indices, self.starts, self.records, self.roots, self.first_numbers)
+        start, _ = compiled(self.spec)
+        return start(self.indices, self.starts, self.records, self.roots, self.first_numbers)
 
     def advance(self, state: list[Array], first: int, count: int) -> tuple[list[Array], np.ndarray]:
         """Run `count` steps."""
         given = (np.int32(first), self.indices, self.starts, self.records, self.roots)
-        return pinned(lambda every: _advance(self.spec, count, list(state), *given, every=every, numbers=self.numbers))
+        _, move = compiled(self.spec)
+        return pinned(lambda every: move(count, list(state), *given, every=every, numbers=self.numbers))
 
 
 def pinned(run: Callable[[int], tuple[list[Array], Array]]) -> tuple[list[Array], np.ndarray]:

@@ -7,7 +7,7 @@ gradient of its loss through the label gate, and all parties go on with it. The 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from sottovoce.accounting.fingerprint import fingerprint
 from sottovoce.accounting.table import TableAccount, TableTrace, schedule
-from sottovoce.accounting.trace import seen_by_equality
+from sottovoce.accounting.trace import KEPT, seen_by_equality
 from sottovoce.data.columns import device_block
 from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
@@ -163,7 +163,6 @@ def _step(
     return [leaf for state in exchange.together(walks) for leaf in state]
 
 
-@partial(jax.jit, static_argnums=0)
 def _advance(
     spec: TableSpec,
     leaves: list[Any],
@@ -183,6 +182,12 @@ def _advance(
     broken = jnp.full(len(leaves), NEVER, jnp.int32)
     (leaves, _, broken), _ = jax.lax.scan(one, (leaves, first, broken), dict(batches))
     return leaves, broken
+
+
+@lru_cache(maxsize=KEPT)
+def compiled(spec: TableSpec) -> Callable[..., tuple[list[Any], jax.Array]]:
+    """Return `_advance` of a spec, compiled; the programs of old specs are forgotten (see `KEPT`)."""
+    return jax.jit(partial(_advance, spec))
 
 
 @dataclass(eq=False)
@@ -235,7 +240,7 @@ class ColumnsPlace(Place):
     def _advance(self, state: list[Any], first: int, batches: Mapping[str, np.ndarray]) -> tuple[list[Any], Any]:
         if self.log is None:
             given = (jnp.int32(first), batches, self.blocks, self.vectors, self.roots, self.numbers)
-            return _advance(self.spec, state, *given)
+            return compiled(self.spec)(state, *given)
         for number in range(len(batches["upper"])):
             rows = {level: jnp.asarray(listed[number]) for level, listed in batches.items()}
             arguments = (jnp.int32(first + number), rows, state, self.blocks, self.vectors, self.roots)

@@ -58,20 +58,18 @@ def evaluated(function: Callable[..., Any], *given: Any) -> Any:
     6.0
     """
     leaves, structure = jax.tree.flatten(given)
-    program, form, held = _traced(function, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
-    return jax.tree.unflatten(form, _played(program, held, leaves))
+    program, form, held = _compiled(function, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+    return jax.tree.unflatten(form, program(held, *leaves))
 
 
 @lru_cache(maxsize=4)
-def _traced(function: Callable[..., Any], structure: Any, shapes: tuple[Any, ...]) -> tuple[Any, Any, list[jax.Array]]:
+def _compiled(
+    function: Callable[..., Any], structure: Any, shapes: tuple[Any, ...]
+) -> tuple[Callable[..., list[jax.Array]], Any, list[jax.Array]]:
     given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
     closed, found = jax.make_jaxpr(function, return_shape=True)(*given)
-    return closed.jaxpr, jax.tree.structure(found), [jax.device_put(held) for held in closed.consts]
-
-
-@partial(jax.jit, static_argnums=0)
-def _played(program: Any, held: list[jax.Array], leaves: list[jax.Array]) -> list[jax.Array]:
-    return jax.core.eval_jaxpr(program, held, *leaves)
+    program = jax.jit(partial(jax.core.eval_jaxpr, closed.jaxpr))
+    return program, jax.tree.structure(found), [jax.device_put(held) for held in closed.consts]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
 from sottovoce.accounting.fingerprint import fingerprint
-from sottovoce.accounting.trace import Trace, seen_by_equality
+from sottovoce.accounting.trace import KEPT, Trace, seen_by_equality
 from sottovoce.methods.equations import loop_p, shape_of
 
 Held = TypeVar("Held")
@@ -42,7 +42,7 @@ def form(programs: Sequence[ClosedJaxpr]) -> str:
 
 
 def representative(key: Hashable, held: Held) -> Held:
-    """Return what was held first under this key, one of the last 32."""
+    """Return what was held first under this key, one of the last `KEPT`."""
     return _first(_Entry(key, held))
 
 
@@ -52,7 +52,7 @@ class _Entry:
     held: Any = field(compare=False)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=KEPT)
 def _first(entry: _Entry) -> Any:
     return entry.held
 
