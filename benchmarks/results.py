@@ -42,9 +42,11 @@ HEAD = """# Results
 
 <!-- Written by `make results` from docs/results/*/*.csv and the run files. Do not edit. -->
 
-Every table and figure of the five papers has a run file, `src/sottovoce/experiments/files/PAPER/NAME.toml`. Its own
-values are the paper's scale and settings; `--reduced` is a smaller version that this project's machine (two cores) runs
-in minutes, with the same seeds, trials and contenders. `sottovoce list` shows all of them, with their times.
+Every table and figure of the five papers that shows trained models has a run file,
+`src/sottovoce/experiments/files/PAPER/NAME.toml`. Its own values are the paper's scale and settings; `--reduced` is a
+smaller version that this project's machine (two cores) runs in minutes, with the same seeds, trials and contenders.
+`sottovoce list` shows all of them, with their times. The page of each paper lists its tables and figures, with those
+that are computed from a formula or shown elsewhere.
 
 ```text
 sottovoce reproduce PAPER/NAME --reduced --results docs/results
@@ -55,18 +57,21 @@ How a comparison is made, the same for all:
 
 - **Settings are searched for every contender**, baselines and non-private ones included: the same number of trials, the
   file's own value first, then random ones in the stated ranges. A trial trains on a part of the training records with a
-  seed that is not reported, and is scored on the rest. The test set is not read before the settings stand. A contender
-  called "as printed" has the paper's settings and no search.
+  seed that is not reported, and is scored on the rest. The test set is not read before the settings stand. The lines
+  "searched" below a table give the ranges. A contender called "as printed" has the paper's settings, and is searched
+  only where the paper prints none. A file without a line "search" has printed settings and controls of them.
 - **Choosing settings is not charged.** Epsilon covers the reported run, as in the papers. With private records a choice
   must be paid for: `[select]` of a run file, or `sv.select`, does that.
 - **Five seeds redraw** the split, the start, a random graph, the batches and the noise, as far as a file has them; the
   comment lines of each CSV file say which. Shown are the mean and, in brackets, the lowest and highest seed.
 - **The worst agent** stands beside the model that averages all agents. It is the mean over the seeds of the worst one.
+  A dash means that there is one model only: parties with columns, or one curator.
 - **epsilon** is what this package proves for the run, the largest of seeds and agents; *infinite* means that there is
   no noise, or that nothing is proved. **As published** is what the paper's own formula gives for the same run.
 - **Messages** (what an agent says at once to one neighbour), **numbers** (in all of them) and **batches** (how often an
   agent reads one) are per agent, for the whole run.
-- A line in italics is a figure that the paper prints. A run that diverged is counted, not left out.
+- A line in italics is a figure that the paper prints. A run that diverged is counted in the first column; means and
+  ranges are of the runs that ended. Other measures, such as the loss on training records, are in the CSV files.
 """
 
 
@@ -187,7 +192,7 @@ def section(made: Made) -> str:
 def table(made: Made) -> Iterator[str]:
     """Yield the lines of the main table: ours, then the paper's."""
     main = made.metrics[0] if made.metrics else ""
-    shown = [main, *(name for name in made.metrics[1:] if name == f"train {main}")]
+    shown = [main, *(name for name in made.metrics[1:] if name in (f"train {main}", "loss"))]
     counted = ("messages", "numbers", "batches")
     settings = any(line["settings"] for line in made.lines)
     heads = ["", *shown, "worst agent", "epsilon", "as published", *counted, *(["settings"] * settings)]

@@ -61,7 +61,8 @@ def test_a_page_shows_ours_beside_the_papers(tmp_path):
         writer.writerow(["wild", "together", 0, *[""] * 11, ""])
     made = pages.files(tmp_path / "results")
     text = made[tmp_path / "results" / "bambi.md"]
-    assert "| ours | 0.8500 (0.8000 to 0.9000) | 0.7 | 2.01 | 1.5 | 3 | 4 | 5 | `method.rate = 1` |" in text
+    measured = "0.8500 (0.8000 to 0.9000) | 1.000 (1.000 to 1.000)"
+    assert f"| ours | {measured} | 0.7 | 2.01 | 1.5 | 3 | 4 | 5 | `method.rate = 1` |" in text
     assert "| wild (1 of 1 runs diverged) | - |" in text
     assert "| *BAMBI (Table 2)* | *0.8552* |" in text
     assert "[bambi/table2](results/bambi.md#bambitable2)" in made[tmp_path / "results.md"]
