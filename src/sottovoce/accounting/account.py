@@ -240,7 +240,7 @@ class Account:
         if self.tells:
             covered = self._drawn_as_stated(agent) and not self.population.facts.laplace
             proved = self.method.proved(self.setting, agent) if covered else None
-            known = proved if proved is not None else math.inf
+            known = proved if proved is not None and proved >= 0 else math.inf  # nan is no bound, and no maximum
             epsilon = Epsilon(known, delta=self.delta, adjacency=self.adjacency, accountant="the design's own bound")
             return epsilon, dict.fromkeys(self.population.sizes, epsilon)
         by_level = {
