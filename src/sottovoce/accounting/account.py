@@ -47,7 +47,8 @@ def account(
     Args:
         method: a configured method.
         data: the parties' parts, or a `Population`: their sizes, what a unit is, and which units are held twice; or a
-            `Table`, whose labels are not read: the statement then is for labels of which nothing was released before.
+            `Table`, whose labels are not read: the statement then is for labels of which nothing was released before,
+            and for the batches of seed 0.
         steps: how many steps the run will have.
         network: who talks to whom; needed for more than one party.
         delta: of the statement; 1e-5 by default, 0 for a table.
