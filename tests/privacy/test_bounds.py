@@ -53,7 +53,7 @@ class TestLdpDsbo:
             assert sound.ldp_dsbo_printed(20, **DSBO | {"sigma": sigma}, **STEPS, **LINEAR) == math.inf
         down, up = (sound.ldp_dsbo_printed(20, **DSBO, lam0=lam0, **LINEAR) for lam0 in (0.05, (0.05, -0.05, 0.05)))
         assert up == down  # uphill a difference moves as far
-        with pytest.raises(ValueError, match="c_h is -1.0: give a number >= 0"):
+        with pytest.raises(ValueError, match=r"c_h is -1\.0: give a number >= 0"):
             sound.ldp_dsbo_printed(20, **DSBO, **STEPS, **LINEAR | {"c_h": -1.0})
 
     def test_gaussian_refuses_delta_zero(self):
@@ -144,7 +144,7 @@ class TestGradientTracking:
         down = sound.gradient_tracking_printed(10, 0.1, 0.5, 0.5, 0.1, 0.2, FLAT, FLAT, form)
         assert sound.gradient_tracking_printed(10, 0.1, 0.5, 0.5, -0.1, 0.2, FLAT, FLAT, form) == pytest.approx(down)
         assert sound.gradient_tracking_printed(10, 0.1, 0.5, 0.5, 0.1, 0.2, lambda k: 1.0 - k, FLAT, form) == math.inf
-        with pytest.raises(ValueError, match="L1 is -0.2: give a number >= 0"):
+        with pytest.raises(ValueError, match=r"L1 is -0\.2: give a number >= 0"):
             sound.gradient_tracking_printed(10, 0.1, 0.5, 0.5, 0.1, -0.2, FLAT, FLAT, form)
 
     def test_worked_values(self):

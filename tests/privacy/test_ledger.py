@@ -272,7 +272,8 @@ def test_a_mechanism_that_is_listed_twice_is_paid_for_twice():
     charging = Charging(ledger, "a", account)
     charging.charge(0, 1)
     (group,) = ledger.entries["a", 0, 1, 0].groups
-    assert [count for _, count in group.spent] == [1, 1] and len(dict(group.spent)) == 1
+    assert [count for _, count in group.spent] == [1, 1]
+    assert len(dict(group.spent)) == 1
     assert float(ledger.epsilon("0", 1e-5, account.adjacency)) == account.report.epsilon
     with pytest.raises(BudgetExceeded, match=r"reach epsilon 1\.555 of a budget of 1\.2"):
         charging.require(Budget(1.2, 1e-5, account.adjacency))
