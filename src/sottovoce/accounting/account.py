@@ -214,14 +214,18 @@ class Account:
 
     @cached_property
     def statement(self) -> PrivacyReport:
-        """The report with what the worst party releases and an attacker can gain, which no search for noise needs."""
+        """The report with what the worst party releases and an attacker can gain, which no search for noise needs.
+
+        The gain is the largest of all parties. One with a smaller epsilon may lose more at the rates that are shown.
+        """
         if self.tells or not self.report.private:
             return self.report
         agent = int(np.argmax(self.report.per_agent))
         steps, found = range(self.steps), []
-        for levels in self.groups(agent).values():
-            spent, overflow = self.spent(agent, levels, steps), self.overflow(agent, levels, steps)
-            found.append(attacker.highest_power(spent, attacker.RATES, self.adjacency, overflow=overflow))
+        for each in np.unique(self.kinds, return_index=True)[1].tolist():
+            for levels in self.groups(each).values():
+                spent, overflow = self.spent(each, levels, steps), self.overflow(each, levels, steps)
+                found.append(attacker.highest_power(spent, attacker.RATES, self.adjacency, overflow=overflow))
         dearest = max(self.report.per_level, key=self.report.per_level.__getitem__)
         return replace(
             self.report,
