@@ -92,6 +92,23 @@ def test_laplace_full_batches_are_the_pure_sum_at_delta_zero():
     assert report.epsilon == pytest.approx(7 * (2 / 10) / 0.5, rel=1e-12)
 
 
+def test_what_an_attacker_gains_is_that_at_the_worst_party_even_if_its_epsilon_is_smaller():
+    """A sampled party has a large epsilon from rare events alone; one that takes all its records loses more often."""
+    noise, sizes = (0.0055, 0.17), (10_000, 50)
+
+    def stated(*parties: int) -> sv.PrivacyReport:
+        release = sv.Release(1.0, tuple(noise[party] for party in parties))
+        method = sv.methods.DpSgd(0.1, release, sv.Poisson(100, cut=True))
+        network = sv.networks.complete(2) if len(parties) > 1 else None
+        return sv.account(method, sv.Population([sizes[party] for party in parties]), steps=20, network=network)
+
+    both, sampled, full = stated(0, 1), stated(0), stated(1)
+    assert sampled.epsilon > full.epsilon
+    assert full.attack[-1][1] > 1.5 * sampled.attack[-1][1]
+    for rate, power in both.attack:
+        assert power == max(dict(sampled.attack)[rate], dict(full.attack)[rate])
+
+
 def test_gaussian_refuses_delta_zero():
     with pytest.raises(ValueError, match="delta"):
         sv.account(sgd(0.1), sv.Population([50]), steps=9, delta=0.0)

@@ -84,6 +84,18 @@ def test_parties_and_weights_are_routed_through_a_pipeline_and_a_grid_search() -
     assert 4.0 < model.ledger.epsilon("pier", 1e-5, "zero-out") < 4.5  # in one half: two fits
 
 
+def test_scores_that_are_no_numbers_never_win_and_one_row_never_decides_a_score() -> None:
+    """The bound is for the best trial in an order; a first trial without a score would stand for ever."""
+    turns = iter([np.nan, 0.5, 0.7, np.nan, *[0.1] * 1000])
+    found = sv.select({"a": lambda mu: 0}, lambda value, mu: next(turns), epsilon=2.0, trials=20, seed=0)
+    assert found.score == 0.7
+    labels = np.where(np.arange(100) == 7, np.nan, 0.5)
+    _, score = trials({}, np.zeros((100, 2)), labels, validation=0.99, seed=0)
+    model = sv.PrivateRidge()
+    model.coef_, model.intercept_, model.label_range_ = np.zeros(2), 0.5, (0.0, 1.0)
+    assert score(model, 1e6) == pytest.approx(98 / 99, abs=1e-4)
+
+
 @pytest.mark.slow
 def test_select_prefers_the_better_model_and_charges_the_choice() -> None:
     models = {

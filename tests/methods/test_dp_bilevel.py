@@ -81,6 +81,9 @@ def test_published_stands_beside() -> None:
     report = sv.account(paper, sv.Population([5000]), steps=50)
     assert report.published == pytest.approx(sv.privacy.published.dp_bilevel(0.02, 1.0, 10.0, 50, 5000, 1e-5, 3600.0))
     assert any("Theorem 3.1" in caveat for caveat in report.caveats)
+    quieter = dataclasses.replace(paper, release_x=sv.Release(2.0, (0.02, 0.01)))  # the second agent's noise is half
+    two = sv.account(quieter, sv.Population([5000] * 2), steps=50, network=sv.networks.complete(2))
+    assert two.published == pytest.approx(2 * report.published)
 
 
 # Ridge with a penalty for each feature: y*(x) and the hypergradient are closed forms.

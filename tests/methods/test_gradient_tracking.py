@@ -1,6 +1,7 @@
 """DP gradient tracking: account against closed forms, limits against solutions, theory against simulation."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import sottovoce as sv
 from sottovoce.methods.baselines.ternary_sgd import ternary
 from sottovoce.methods.dp_gradient_tracking import DpGradientTracking, TrackingState
 from sottovoce.privacy import published, sound
+from sottovoce.schedules import Linear
 from sottovoce.theory import tracking_convergence as theory
 from sottovoce.theory import tracking_lemmas as lemmas
 from sottovoce.theory.gradient_tracking import S1, S2, Rates
@@ -108,6 +110,21 @@ def test_printed_epsilon_is_each_agents_own() -> None:
         )
         assert report.per_agent[agent] == pytest.approx(exact)
     assert any("un-noised" in caveat for caveat in report.caveats)
+
+
+@pytest.mark.parametrize(
+    "noise", [(2.0, 0.0, 2.0), Linear(2.0, 0.0, 10), Linear(2.0, -2.5, 10)], ids=["one agent", "to none", "below none"]
+)
+def test_printed_messages_without_noise_have_no_epsilon(noise: Any) -> None:
+    """0 over 0 is no number, and noise below 0 would count as a gain: neither may lower the worst agent's epsilon."""
+    loud, quiet = sv.Release(1.0, 2.0, mechanism="laplace"), sv.Release(1.0, noise, mechanism="laplace")
+    cycle = [(0, 1), (1, 2), (2, 0)]
+    for gradient, state in [(loud, quiet), (quiet, loud), (quiet, quiet)]:
+        method = tracking(gradient=gradient, state=state, sampling=sv.Poisson(10), design="printed", lipschitz=0.1)
+        report = sv.account(method, sv.Population([100] * 3), steps=30, network=sv.networks.directed(cycle, cycle))
+        assert report.epsilon == math.inf
+        assert report.per_agent[1] == math.inf
+        assert report.published == math.inf
 
 
 @settings(max_examples=60, deadline=None)

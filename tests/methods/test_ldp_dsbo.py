@@ -12,6 +12,7 @@ import sottovoce as sv
 from sottovoce.methods.ldp_dsbo import LdpDsbo
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Stream
+from sottovoce.problems import sets
 from sottovoce.schedules import Decay
 from sottovoce.theory.ldp_dsbo import L1Constants, conditions, predict, rate
 
@@ -55,6 +56,25 @@ def test_printed_needs_declared_constants() -> None:
         dataclasses.replace(printed, sampling=Full()),
     ):
         assert account(unproved).epsilon == math.inf
+
+
+def test_the_printed_bound_is_refused_where_a_projection_may_stretch_a_difference() -> None:
+    """x is private there, and a ball's projection is no contraction in L1."""
+    ball, one = sets.ball(1.0), jnp.full(100, 0.08).at[0].set(0.8)
+    other = one.at[0].add(-0.01)
+    assert jnp.abs(ball(one) - ball(other)).sum() > 4 * jnp.abs(one - other).sum()
+
+    linear = L1Constants(c_h=1.0, c_l=1.0, L_h1=0.0, L_l1=0.0, L_l2=0.0, H1=0.0)
+    printed = LdpDsbo.paper(**WORKED, design="printed", z_radius=1.0, constants=linear)
+    free = sv.Bilevel(lambda x, y, r: r * jnp.sum(y), lambda x, y, r: r * jnp.sum(x * y), jnp.zeros(2), jnp.zeros(2))
+    place = {**PLACE, "data": [np.ones(20, np.float32)] * 10}
+    for held in (free, dataclasses.replace(free, project_x=sets.box(-1.0, 1.0))):
+        assert sv.account(printed, delta=0.0, problem=held, **place).epsilon == pytest.approx(2.73467150, abs=1e-8)
+    held = dataclasses.replace(free, project_x=ball)
+    with pytest.raises(ValueError, match="free or in a box"):
+        sv.account(printed, delta=0.0, problem=held, **place)
+    undeclared = dataclasses.replace(printed, constants=None)
+    assert sv.account(undeclared, delta=0.0, problem=held, **place).epsilon == math.inf
 
 
 @pytest.mark.parametrize("design", ["sound", "printed"])

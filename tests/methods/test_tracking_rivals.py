@@ -177,6 +177,15 @@ def test_a_dimension_that_is_too_small_is_refused_and_none_proves_nothing() -> N
     assert 0.99 < sv.account(tuned, sv.Population(SIZES), steps=5, network=network).epsilon <= 1.0
 
 
+def test_an_agent_without_binomial_noise_has_no_epsilon() -> None:
+    noise = (0.1, *[0.0] * (len(SIZES) - 1))
+    method = sv.methods.BinomialSgd(0.1, sv.Release(1.0, noise), FULL, dimension=3)
+    report = sv.account(method, sv.Population(SIZES), steps=2, network=NETWORKS["complete"])
+    assert report.per_agent[0] < report.per_agent[1] == np.inf
+    assert binomial_epsilon(2**30, -1.0, 3, 1, 1e-5) == np.inf
+    assert binomial_epsilon(2**30, 1.0, 3, 0, 1e-5) == 0.0
+
+
 def test_mistakes_with_binomial_noise_are_said_in_words() -> None:
     for wrong in ({"dimension": 2.5}, {"dimension": "many"}, {"coins": 2**62}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} is .*: it must be"):

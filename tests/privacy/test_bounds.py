@@ -48,6 +48,14 @@ class TestLdpDsbo:
             assert bound("zero-out") == pytest.approx(bound("replace-one") / 2)
             assert bound("zero-out").adjacency == "zero-out"
 
+    def test_printed_is_infinite_without_noise_and_never_negative(self):
+        for sigma in (0.0, -1.0, (1.0, 0.0, 1.0)):
+            assert sound.ldp_dsbo_printed(20, **DSBO | {"sigma": sigma}, **STEPS, **LINEAR) == math.inf
+        down, up = (sound.ldp_dsbo_printed(20, **DSBO, lam0=lam0, **LINEAR) for lam0 in (0.05, (0.05, -0.05, 0.05)))
+        assert up == down  # uphill a difference moves as far
+        with pytest.raises(ValueError, match=r"c_h is -1\.0: give a number >= 0"):
+            sound.ldp_dsbo_printed(20, **DSBO, **STEPS, **LINEAR | {"c_h": -1.0})
+
     def test_gaussian_refuses_delta_zero(self):
         with pytest.raises(ValueError, match="delta is 0"):
             sound.ldp_dsbo(20, **DSBO, **STEPS, clip=1.0, noise="gaussian")
@@ -131,6 +139,14 @@ def tracked_states(K, a, b, gamma, changes):
 
 
 class TestGradientTracking:
+    @pytest.mark.parametrize("form", ["box", "compact", "tight"])
+    def test_printed_takes_sizes_not_signs(self, form):
+        down = sound.gradient_tracking_printed(10, 0.1, 0.5, 0.5, 0.1, 0.2, FLAT, FLAT, form)
+        assert sound.gradient_tracking_printed(10, 0.1, 0.5, 0.5, -0.1, 0.2, FLAT, FLAT, form) == pytest.approx(down)
+        assert sound.gradient_tracking_printed(10, 0.1, 0.5, 0.5, 0.1, 0.2, lambda k: 1.0 - k, FLAT, form) == math.inf
+        with pytest.raises(ValueError, match=r"L1 is -0\.2: give a number >= 0"):
+            sound.gradient_tracking_printed(10, 0.1, 0.5, 0.5, 0.1, -0.2, FLAT, FLAT, form)
+
     def test_worked_values(self):
         assert published.gradient_tracking(10, 1.0, 10, 0.5, 0.5, 0.1, FLAT, FLAT) == pytest.approx(
             4.40107422, abs=1e-8

@@ -132,6 +132,11 @@ def test_leaves_and_agents_and_steps_get_independent_noise():
     assert np.abs(correlation).max() < 0.25  # five standard errors at 400 coordinates
 
 
+def test_noise_below_zero_is_refused_for_every_agent():
+    with pytest.raises(ValueError, match=r"noise is -0\.1 at the first step"):
+        sv.Release(1.0, (0.1, -0.1))
+
+
 def test_one_object_gives_the_noise_and_the_charge():
     """Change the scale in one place, and both the noise drawn and the epsilon reported change with it."""
     problem = sv.Minimize(lambda x, r: jnp.sum(x) * 0.0 * r, jnp.zeros(4000))

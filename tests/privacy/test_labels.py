@@ -41,6 +41,23 @@ def test_no_two_labels_are_told_apart_by_more_than_e_to_the_epsilon(epsilon: flo
     assert response.truth + (k - 1) * response.other == 1
 
 
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-17, 1e-15])
+@pytest.mark.parametrize("k", [2, 3, 10])
+def test_a_lie_is_never_likelier_than_the_truth(epsilon: float, k: int) -> None:
+    """The probability of the truth is rounded down: where epsilon is smaller than that, the answer is uniform."""
+    response, sides = Response(epsilon, k), []
+
+    class Coins(random.Random):
+        def randrange(self, *bounds: int) -> int:  # type: ignore[override]
+            sides.append(bounds[0])
+            return 0
+
+    assert response.truth >= response.other
+    assert response.truth / response.other - 1 <= Fraction(epsilon)
+    response.answer(0, Coins())
+    assert sides[0] % response.truth.denominator == 0  # so that the coin has exactly this probability
+
+
 def test_the_ratio_is_reached_so_no_privacy_is_given_away() -> None:
     response = Response(1.0, 10)
     assert math.log(response.truth / response.other) == pytest.approx(1.0, abs=1e-12)

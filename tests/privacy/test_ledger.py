@@ -5,6 +5,9 @@ import re
 
 import pytest
 
+import sottovoce as sv
+from sottovoce.accounting.account import account_of
+from sottovoce.accounting.charging import Charging
 from sottovoce.privacy import accountant
 from sottovoce.privacy.ledger import Budget, BudgetExceeded, Ledger, show
 from sottovoce.privacy.ledger_line import AMPLIFICATIONS, Entry, Group, decoded, encoded
@@ -259,3 +262,18 @@ def test_show_says_who_spent_what(path):
     assert len(values) == 2
     assert values[1] > values[0]
     assert show(Ledger(), 1e-5, "zero-out") == "nothing has been spent"
+
+
+def test_a_mechanism_that_is_listed_twice_is_paid_for_twice():
+    """A first full batch and one pass can cost the same: the ledger must count both, as the account does."""
+    message = sv.Release(clip=1.0, noise=1.0)
+    method = sv.methods.DpMixSgd(0.1, 0.1, sv.OnePass(10), message, message, first=sv.Full(), increment=1.0)
+    account, ledger = account_of(method, sv.Population([10]), steps=1), Ledger()
+    charging = Charging(ledger, "a", account)
+    charging.charge(0, 1)
+    (group,) = ledger.entries["a", 0, 1, 0].groups
+    assert [count for _, count in group.spent] == [1, 1]
+    assert len(dict(group.spent)) == 1
+    assert float(ledger.epsilon("0", 1e-5, account.adjacency)) == account.report.epsilon
+    with pytest.raises(BudgetExceeded, match=r"reach epsilon 1\.555 of a budget of 1\.2"):
+        charging.require(Budget(1.2, 1e-5, account.adjacency))

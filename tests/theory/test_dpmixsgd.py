@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from sottovoce.privacy.release import Release
 from sottovoce.theory import dpmixsgd
 from sottovoce.theory.dpmixsgd import Start, theorem_1, theorem_1_bound
 
@@ -87,6 +88,13 @@ def test_the_storm_estimator_may_exceed_the_printed_bound() -> None:
         estimate = 1.0 + (1 - beta) * (estimate - (-1.0))
     assert estimate == pytest.approx(dpmixsgd.estimator_size(1.0, beta))
     assert estimate > dpmixsgd.estimator_size(1.0, beta, printed=True)
+
+
+def test_the_published_epsilon_takes_the_smallest_noise_of_all_agents() -> None:
+    """The theorem has one sigma. Agent 0 may be the loudest."""
+    loud, quiet = Release(1.0, (40.0, 10.0, 20.0)), Release(1.0, 10.0)
+    wanted = dpmixsgd.printed_epsilon([quiet, quiet], steps=9, agents=3, delta=1e-5)
+    assert dpmixsgd.printed_epsilon([loud, loud], steps=9, agents=3, delta=1e-5) == pytest.approx(wanted)
 
 
 def test_one_of_two_parts_is_asked_for() -> None:

@@ -47,7 +47,8 @@ def account(
     Args:
         method: a configured method.
         data: the parties' parts, or a `Population`: their sizes, what a unit is, and which units are held twice; or a
-            `Table`, whose labels are not read: the statement then is for labels of which nothing was released before.
+            `Table`, whose labels are not read: the statement then is for labels of which nothing was released before,
+            and for the batches of seed 0.
         steps: how many steps the run will have.
         network: who talks to whom; needed for more than one party.
         delta: of the statement; 1e-5 by default, 0 for a table.
@@ -213,14 +214,18 @@ class Account:
 
     @cached_property
     def statement(self) -> PrivacyReport:
-        """The report with what the worst party releases and an attacker can gain, which no search for noise needs."""
+        """The report with what the worst party releases and an attacker can gain, which no search for noise needs.
+
+        The gain is the largest of all parties. One with a smaller epsilon may lose more at the rates that are shown.
+        """
         if self.tells or not self.report.private:
             return self.report
         agent = int(np.argmax(self.report.per_agent))
         steps, found = range(self.steps), []
-        for levels in self.groups(agent).values():
-            spent, overflow = self.spent(agent, levels, steps), self.overflow(agent, levels, steps)
-            found.append(attacker.highest_power(spent, attacker.RATES, self.adjacency, overflow=overflow))
+        for each in np.unique(self.kinds, return_index=True)[1].tolist():
+            for levels in self.groups(each).values():
+                spent, overflow = self.spent(each, levels, steps), self.overflow(each, levels, steps)
+                found.append(attacker.highest_power(spent, attacker.RATES, self.adjacency, overflow=overflow))
         dearest = max(self.report.per_level, key=self.report.per_level.__getitem__)
         return replace(
             self.report,
@@ -240,7 +245,7 @@ class Account:
         if self.tells:
             covered = self._drawn_as_stated(agent) and not self.population.facts.laplace
             proved = self.method.proved(self.setting, agent) if covered else None
-            known = proved if proved is not None else math.inf
+            known = proved if proved is not None and proved >= 0 else math.inf  # nan is no bound, and no maximum
             epsilon = Epsilon(known, delta=self.delta, adjacency=self.adjacency, accountant="the design's own bound")
             return epsilon, dict.fromkeys(self.population.sizes, epsilon)
         by_level = {

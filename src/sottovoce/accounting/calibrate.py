@@ -54,6 +54,9 @@ def calibrate(
     reached, and a warning names both. The method remembers the target: `sv.run` warns if it is run for other data,
     another network or another number of steps. Other arguments as for `account`.
 
+    The batches of a `Table` are those of seed 0. Where fresh noise is drawn at each use, another seed may use a label
+    more often: ``sv.run(..., epsilon=..., seed=...)`` calibrates for its own batches.
+
     >>> import sottovoce as sv
     >>> rough = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
     >>> clinics, network = sv.Population([1000] * 5), sv.networks.ring(5)

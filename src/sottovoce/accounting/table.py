@@ -357,11 +357,14 @@ def blank(labels: Labels) -> Labels:
     return Labels(np.zeros(len(labels), int), labels.classes, seed=0)
 
 
-def calibrate_labels(method: Bambi, table: Table, problem: Any, epsilon: float, steps: int, delta: float) -> Bambi:
+def calibrate_labels(
+    method: Bambi, table: Table, problem: Any, epsilon: float, steps: int, delta: float, seed: int = 0
+) -> Bambi:
     """Return the method with the label noise for a wanted epsilon.
 
-    Memoised labels are simply drawn at that epsilon; the scale of fresh noise is found by its account. Other gates have
-    no noise that could be scaled.
+    Memoised labels are simply drawn at that epsilon; the scale of fresh noise is found by its account. How often the
+    dearest label is used depends on the batches, and so on the seed of the run. Other gates have no noise that could be
+    scaled.
 
     >>> from sottovoce.privacy.labels import Open
     >>> import jax.numpy as jnp
@@ -380,7 +383,7 @@ def calibrate_labels(method: Bambi, table: Table, problem: Any, epsilon: float, 
             f"{type(gate).__name__} labels have no noise that gives a wanted epsilon: use labels=Memoised(epsilon), "
             "whose epsilon is that of the whole run, or Fresh(scale)"
         )
-    account = table_account(method, table, problem, steps, delta)
+    account = table_account(method, table, problem, steps, delta, seed)
 
     def reached(scale: float) -> float:
         labels = blank(table.labels)

@@ -21,7 +21,7 @@ from sottovoce.methods.design import Design, channels, check_design
 from sottovoce.optimisers import Momentum, Rate, is_plain, memory, require_plain, update
 from sottovoce.privacy.release import NoiseKind, Release
 from sottovoce.privacy.sampling import FixedSize, Full, Poisson, Sampling, Stream
-from sottovoce.problems import Bilevel
+from sottovoce.problems import Bilevel, sets
 from sottovoce.schedules import schedule
 from sottovoce.theory import ldp_dsbo as theory
 from sottovoce.theory.ldp_dsbo import L1Constants, PerVariableAndAgent
@@ -120,6 +120,12 @@ class LdpDsbo(Method):
 
     def init(self, problem: Bilevel, agent: Agent) -> DsboState:
         """Start at x0 and y0 with z = 0 (Algorithm 2, line 1, where the paper starts at random)."""
+        private = self.design == "printed" and self.constants is not None
+        if private and not (problem.project_x is Bilevel.project_x or isinstance(problem.project_x, sets.Box)):
+            raise ValueError(
+                "the printed design's bound is for x that is free or in a box (sottovoce.problems.sets.box), because "
+                "other projections may stretch differences in L1: leave project_x or constants out"
+            )
         x, y, z = problem.x0, problem.y0, zeros_like(problem.y0)
         return DsboState(x, y, z, (memory(self.step_x, x), memory(self.step_y, y), memory(self.step_z, z)))
 
@@ -146,7 +152,7 @@ class LdpDsbo(Method):
         x, mx = move(self.release_x, x, self.step_x, slope_x, mx)  # Algorithm 2, line 7
         y, my = move(self.release_y, y, self.step_y, slope_y, my)  # Algorithm 2, line 4
         z, mz = move(self.release_z, z, self.step_z, slope_z, mz)  # Algorithm 1, line 5
-        return DsboState(problem.project_x(x), y, z, (mx, my, mz))
+        return DsboState(problem.project_x(x), y, z, (mx, my, mz))  # the projection is not in the paper
 
     @property
     def dynamics(self) -> theory.Dynamics:

@@ -38,7 +38,9 @@ def binomial_epsilon(coins: int, moved: float, dimension: int, releases: int, de
     >>> binomial_epsilon(coins=2**30, moved=0.1, dimension=1, releases=1, delta=0.1)
     0.0
     """
-    if delta == 0 or not math.isfinite(moved):
+    if releases == 0 or moved == 0:
+        return 0.0
+    if delta == 0 or not 0 < moved < math.inf:
         return math.inf
     w = math.sqrt(coins * math.log(2 * releases * dimension / (_TAIL * delta)) / 2)
     far = w + math.ceil(moved) + 2

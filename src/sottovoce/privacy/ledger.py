@@ -218,7 +218,7 @@ class Ledger:
                 if entry.run != leaving_out and (entry.owned or str(agent) in group.agents):
                     levels = runs.setdefault(entry.run, {})
                     counts, overflow = levels.get(group.level, (Counter(), 0.0))
-                    counts.update(dict(group.spent))
+                    counts.update(_counted(group.spent))
                     levels[group.level] = counts, overflow + group.overflow
         return [
             {level: (tuple(counts.items()), overflow) for level, (counts, overflow) in levels.items()}
@@ -302,9 +302,16 @@ def _composed(runs: Sequence[CostByLevel], delta: float, adjacency: Adjacency) -
 
 
 def _sum(one: Cost, other: Cost) -> Cost:
-    counts = Counter(dict(one[0]))
-    counts.update(dict(other[0]))
+    counts = _counted((*one[0], *other[0]))
     return tuple(sorted(counts.items(), key=repr)), one[1] + other[1]
+
+
+def _counted(spent: Spent) -> Counter[Mechanism]:
+    """Count each mechanism; one that is listed twice, by two kinds of batches, is paid for twice."""
+    counts: Counter[Mechanism] = Counter()
+    for mechanism, count in spent:
+        counts[mechanism] += count
+    return counts
 
 
 def _is_name(agent: str) -> bool:

@@ -107,6 +107,8 @@ def gradient_tracking(
     4.40107422
     """
     scale_x, scale_y = scheme_scale(zeta, K), scheme_scale(eta, K)
+    if not (np.all(scale_x > 0) and np.all(scale_y > 0)):
+        return math.inf  # a message without noise
     x, y, total = 0.0, C / m, 0.0
     for k in range(K + 1):
         total += x / scale_x[k] + y / scale_y[k]

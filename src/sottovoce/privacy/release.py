@@ -46,8 +46,9 @@ class Release:
         if not self.clip > 0:
             raise ValueError(f"clip is {self.clip}: it must be positive (math.inf leaves gradients unclipped)")
         object.__setattr__(self, "noise", schedule(self.noise))
-        if not self.scale(0, 0) >= 0:
-            raise ValueError(f"noise is {self.scale(0, 0)} at the first step: it must not be negative")
+        first = min(float(self.scale(0, agent)) for agent in range(self.scale.agents or 1))
+        if not first >= 0:
+            raise ValueError(f"noise is {first} at the first step: it must not be negative")
 
     @classmethod
     def open(cls) -> "Release":

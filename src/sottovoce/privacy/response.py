@@ -34,9 +34,12 @@ class Response:
 
     @property
     def truth(self) -> Fraction:
-        """Return the probability of the true answer, rounded down to a multiple of 1 / `ONE`."""
+        """Return the probability of the true answer, rounded down to a multiple of 1 / `ONE`.
+
+        It is never below that of an untrue answer, because then their ratio could exceed e^epsilon the other way round.
+        """
         exact = 1 / (1 + (self.answers - 1) * math.exp(-self.epsilon))
-        return Fraction(math.floor(exact * (1 - 2**-50) * ONE), ONE) if self.answers > 1 else Fraction(1)
+        return max(Fraction(math.floor(exact * (1 - 2**-50) * ONE), ONE), Fraction(1, self.answers))
 
     @property
     def other(self) -> Fraction:
@@ -50,7 +53,8 @@ class Response:
 
     def answer(self, truth: int, coins: random.Random) -> int:
         """Draw the answer. The same coins are tossed for every true answer."""
-        honest = coins.randrange(ONE) < self.truth.numerator * (ONE // self.truth.denominator)
+        sides = ONE if ONE % self.truth.denominator == 0 else self.truth.denominator
+        honest = coins.randrange(sides) < self.truth.numerator * (sides // self.truth.denominator)
         lie = coins.randrange(max(self.answers - 1, 1))
         return truth if honest or self.answers == 1 else lie + (lie >= truth)
 

@@ -60,8 +60,8 @@ def tracking_box(K: int, c: float, a: float, b: float, gamma: float, L1: float) 
     for k in range(K + 1):
         gradient = c + L1 * x[k]
         y[k] = gradient + memory
-        memory = abs(1 - b) * memory + b * gradient
-        x[k + 1] = abs(1 - a) * x[k] + gamma * y[k]
+        memory = abs(1 - b) * memory + abs(b) * gradient
+        x[k + 1] = abs(1 - a) * x[k] + abs(gamma) * y[k]
     return x[:-1], y[:-1]
 
 
@@ -77,7 +77,7 @@ def tracking_compact(K: int, c: float, a: float, b: float, gamma: float, L1: flo
     x, y = np.zeros(K + 2), np.zeros(K + 2)
     for k in range(K + 1):
         y[k] = c + L1 * x[k]
-        x[k + 1] = x[k] + gamma * y[k]
+        x[k + 1] = x[k] + abs(gamma) * y[k]
     return x[:-1], y[:-1]
 
 

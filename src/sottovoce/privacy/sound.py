@@ -113,7 +113,8 @@ def ldp_dsbo_printed(
     Holds at delta = 0 for the messages of rounds 1..T, if all constants are true in L1: per-record gradients of h and l
     (in x and in y) at most c_h and c_l, their Lipschitz constants L_h1 and L_l1 (the latter also bounds the mixed
     Hessian of l), L_l2 that of the Hessians of l, H1 a bound on its Hessian in y, w the own weight |w_ii|, and |z|_1
-    kept below c_z by a coordinate-wise clamp. Clipping cannot supply the Lipschitz constants.
+    kept below c_z by a coordinate-wise clamp. Clipping cannot supply the Lipschitz constants. It is infinite if some
+    message has no noise.
 
     >>> constants = dict(w=.6, c_h=1.0, c_l=1.0, c_z=1.0, L_h1=0.0, L_l1=0.0, L_l2=0.0, H1=0.0)
     >>> settings = dict(v=(.66, .64, .43), s=(.65, .63, .42), sigma=1.0, lam0=(.05, .05, .02))
@@ -121,7 +122,11 @@ def ldp_dsbo_printed(
     2.7346715
     """
     change = clips_moved(adjacency)
+    _require_not_negative(c_h=c_h, c_l=c_l, c_z=c_z, L_h1=L_h1, L_l1=L_l1, L_l2=L_l2, H1=H1)
     (vx, vy, vz), ss, sigmas, (lx, ly, lz) = _triples(v=v, s=s, sigma=sigma, lam0=lam0)
+    if not min(sigmas) > 0:
+        return Epsilon(math.inf, delta=0.0, adjacency=adjacency, accountant="pure sum")
+    lx, ly, lz = abs(lx), abs(ly), abs(lz)  # steps uphill move a difference as far as steps downhill
     keep, drift = abs(1 - w), L_h1 + c_z * L_l2
     x = y = z = total = 0.0
     for t in range(T):
@@ -196,7 +201,7 @@ def gradient_tracking_printed(
     Holds at delta = 0 for all messages k = 0..K, if c bounds the L1 change of the batch gradient at a fixed point when
     one record changes in the sense of `adjacency` (2 C1/m for per-record L1 clip C1 under replace-one) and the batch
     gradient is L1-Lipschitz from L1 to L1. box and tight: the algorithm of (4) and (6), tight by impulse responses;
-    compact: the one of (7) and (8).
+    compact: the one of (7) and (8). It is infinite if some message has no noise.
 
     >>> round(gradient_tracking_printed(10, .1, .5, .5, .1, 0.0, ("S1", 0), ("S1", 0)), 8)
     2.32037109
@@ -204,8 +209,12 @@ def gradient_tracking_printed(
     recursions = {"box": tracking_box, "compact": tracking_compact, "tight": tracking_tight}
     if form not in recursions:
         raise ValueError(f"form is {form!r}: choose one of {', '.join(recursions)}")
+    _require_not_negative(c=c, L1=L1)
     x, y = recursions[form](K, c, a, b, gamma, L1)
-    total = float(np.sum(x / scheme_scale(zeta, K)) + np.sum(y / scheme_scale(eta, K)))
+    noise_x, noise_y = scheme_scale(zeta, K), scheme_scale(eta, K)
+    total = math.inf
+    if np.all(noise_x > 0) and np.all(noise_y > 0):  # a message without noise is no term of the sum: 0 / 0 is no cost
+        total = float(np.sum(x / noise_x) + np.sum(y / noise_y))
     return Epsilon(total, delta=0.0, adjacency=check_adjacency(adjacency), accountant="pure sum")
 
 
@@ -345,6 +354,12 @@ def _as(bound: Epsilon, adjacency: Adjacency) -> Epsilon:
     return Epsilon(
         bound, delta=bound.delta, adjacency=adjacency, accountant=bound.accountant, considered=bound.considered
     )
+
+
+def _require_not_negative(**constants: float) -> None:
+    for name, value in constants.items():
+        if not value >= 0:
+            raise ValueError(f"{name} is {value}: give a number >= 0, because it bounds a size")
 
 
 def _triples(**settings: OneOrThree) -> list[tuple[float, float, float]]:

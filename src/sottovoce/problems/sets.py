@@ -7,7 +7,8 @@ Any function from a tree to a tree of the same shapes can serve as a projection.
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,24 @@ def box(low: float, high: float) -> Projection:
     """
     if not low < high:
         raise ValueError(f"box({low}, {high}) is empty: low must lie below high")
-    return lambda tree: jax.tree.map(lambda leaf: jnp.clip(leaf, low, high), tree)
+    return Box(low, high)
+
+
+@final
+@dataclass(frozen=True)
+class Box:
+    """Cut every coordinate by itself: no difference of two trees grows, in any norm of coordinates.
+
+    >>> Box(0.0, 1.0)(jnp.asarray([2.0])).tolist()
+    [1.0]
+    """
+
+    low: float
+    high: float
+
+    def __call__(self, tree: Tree) -> Tree:
+        """Return the tree with every coordinate cut."""
+        return jax.tree.map(lambda leaf: jnp.clip(leaf, self.low, self.high), tree)
 
 
 def ball(radius: float, centre: Any = None) -> Projection:

@@ -359,7 +359,7 @@ def _columns(
 ) -> Callable[[RunFolder], Job]:  # fmt: skip
     """Return how to make the job of a table: its labels are charged for the whole run before it starts."""
     if epsilon is not None:
-        method = calibrate_labels(method, table, problem, epsilon, steps, delta)  # type: ignore[arg-type]
+        method = calibrate_labels(method, table, problem, epsilon, steps, delta, seed)  # type: ignore[arg-type]
     account = table_account(method, table, problem, steps, delta, seed)
 
     def job(folder: RunFolder) -> Job:

@@ -231,8 +231,8 @@ def printed_epsilon(
     """Return Theorem 3.1's epsilon with the constant of its own lemmas, for the smallest data set.
 
     It is for noise on x, declared constants, one set of records for both levels, delta > 0, and full batches or batches
-    with replacement (Theorem 4.1); None otherwise. The theorem has one sigma: noise that changes counts as the smallest
-    of its steps. What it leaves out is said in `caveats`.
+    with replacement (Theorem 4.1); None otherwise. The theorem has one sigma: noise that differs counts as the smallest
+    of all agents and steps. What it leaves out is said in `caveats`.
 
     >>> sizes = {"records": [10_000]}
     >>> round(printed_epsilon(Conditioning(1.0, 10.0), Release(1.0, 60.0), Full(), sizes, 100, 1e-5), 8)
@@ -240,7 +240,9 @@ def printed_epsilon(
     """
     if conditioning is None or release_x is None or len(sizes) > 1 or not delta > 0:
         return None
-    n, sigma = min(min(numbers) for numbers in sizes.values()), float(np.min(release_x.scale(np.arange(steps), 0)))
+    (numbers,) = sizes.values()
+    n, times = min(numbers), np.arange(steps)
+    sigma = min(float(np.min(release_x.scale(times, agent))) for agent in range(len(numbers)))
     if not isinstance(sampling_x, (Full, WithReplacement)) or not sigma > 0:
         return None
     return published.dp_bilevel(sigma, conditioning.ell, conditioning.kappa, steps, n, delta, CONSTANT)

@@ -237,13 +237,13 @@ def relative_noise(releases: Sequence[Release], steps: int, agent: int) -> list[
 def printed_epsilon(releases: Sequence[Release], steps: int, agents: int, delta: float) -> float | None:
     """Return Theorem 2's epsilon, with its unspecified constant set to 1 and the clip for its Lipschitz constant.
 
-    None where a release has no noise or no clip, or delta is 0. What this number leaves out is said in
-    `sottovoce.privacy.published.dpmixsgd`.
+    None where a release has no noise or no clip, or delta is 0. The theorem has one sigma: noise that differs counts as
+    the smallest of all agents and steps. What this number leaves out is said in `sottovoce.privacy.published.dpmixsgd`.
 
     >>> round(printed_epsilon([Release(1.0, 10.0)] * 2, steps=9, agents=5, delta=1e-5), 8)
     5.97411658
     """
-    lowest = relative_noise(releases, steps, 0)
+    lowest = [noise for agent in range(agents) for noise in relative_noise(releases, steps, agent)]
     if not all(release.private for release in releases) or delta <= 0 or not min(lowest) > 0:
         return None
     ratio = max(1 / noise for noise in lowest)

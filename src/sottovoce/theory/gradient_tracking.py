@@ -228,7 +228,8 @@ def proved_epsilon(
 ) -> float | None:
     """Return the bound of `sottovoce.privacy.sound.gradient_tracking_printed` for one agent's messages.
 
-    It needs `lipschitz`: clipping alone proves no epsilon, because gradients at private states drift apart.
+    It needs `lipschitz`: clipping alone proves no epsilon, because gradients at private states drift apart. It is
+    infinite where one of the agent's messages has no noise.
 
     >>> from sottovoce.networks import directed
     >>> cycle, laplace = [(0, 1), (1, 2), (2, 0)], Release(0.5, 1.0, "laplace")

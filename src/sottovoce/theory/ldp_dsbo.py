@@ -38,7 +38,8 @@ class L1Constants:
 
     `c_h` and `c_l` bound the gradients of the upper and the lower loss. `L_h1` and `L_l1` are the Lipschitz constants
     of these gradients, `L_l2` is that of the lower loss's Hessians, `H1` bounds the lower Hessian in y. Public terms
-    are included. The proof is for x that is free or in a box: another projection may stretch differences in L1.
+    are included. The proof is for x that is free or in a box: another projection may stretch differences in L1, and is
+    refused.
     """
 
     c_h: float

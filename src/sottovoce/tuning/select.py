@@ -110,6 +110,7 @@ def select(
         name = names[int(rng.integers(len(names)))]
         output = candidates[name](share)
         found = float(score(output, share))
+        found = -math.inf if math.isnan(found) else found  # the proof needs an order, and NaN has no place in it
         if best is None or found > best[2]:
             best = (name, output, found)
     if best is None:  # the Poisson law drew 0: an outcome that depends on nothing

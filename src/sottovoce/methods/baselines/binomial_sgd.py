@@ -104,6 +104,8 @@ class BinomialSgd(Method):
         (sizes,) = setting.sizes.values()
         moved = 2 * self.gradient.clip / float(self.sampling.denominator(sizes[agent], 0))
         width = 2 * float(self.gradient.scale(0, agent)) / self.coins**0.5
+        if not width > 0:
+            return None  # this agent has no noise
         return binomial_epsilon(self.coins, moved / width, self.dimension, setting.steps, setting.delta)
 
     def caveats(self, setting: Setting) -> Sequence[str]:
