@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,14 @@ def account(method: LdpDsbo, delta: float = 0.0, **changes: object) -> sv.Privac
     return sv.account(method, delta=delta, **{**PLACE, **changes})
 
 
+@dataclasses.dataclass(frozen=True)
+class _Leaping(Decay):
+    """Takes one large step, at t = 5, where two looks at the schedule would not see it."""
+
+    def __call__(self, t: Any, agent: Any = 0) -> Any:
+        return super().__call__(t, agent) * (1.0 + 99.0 * (t == 5))
+
+
 # Privacy.
 
 
@@ -54,6 +63,8 @@ def test_printed_needs_declared_constants() -> None:
             printed, release_y=dataclasses.replace(printed.release_y, clip=0.5)
         ),  # the clip would act: no proof
         dataclasses.replace(printed, sampling=Full()),
+        dataclasses.replace(printed, step_x=dataclasses.replace(printed.step_x, offset=0.001)),  # 95 times as large
+        dataclasses.replace(printed, step_y=_Leaping(printed.step_y.value, printed.step_y.power)),
     ):
         assert account(unproved).epsilon == math.inf
 

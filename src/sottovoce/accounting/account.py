@@ -19,7 +19,7 @@ from sottovoce.accounting.trace import Charge, Trace, stand_in, stand_in_records
 from sottovoce.data.overlap import REASONS
 from sottovoce.data.population import Population, named, parts_by_level, record_shapes
 from sottovoce.methods.agent import Known
-from sottovoce.methods.base import Method, Setting
+from sottovoce.methods.base import Method, Setting, proof
 from sottovoce.naming import check_count, how_often
 from sottovoce.networks import Network, single
 from sottovoce.privacy import accountant, attacker
@@ -244,7 +244,7 @@ class Account:
         """Return an agent's epsilon: the largest over its levels, or their composition where units are in both."""
         if self.tells:
             covered = self._drawn_as_stated(agent) and not self.population.facts.laplace
-            proved = self.method.proved(self.setting, agent) if covered else None
+            proved = proof(self.method, self.setting, agent) if covered else None
             known = proved if proved is not None and proved >= 0 else math.inf  # nan is no bound, and no maximum
             epsilon = Epsilon(known, delta=self.delta, adjacency=self.adjacency, accountant="the design's own bound")
             return epsilon, dict.fromkeys(self.population.sizes, epsilon)

@@ -93,7 +93,10 @@ class Method(ABC):
         return None
 
     def proved(self, setting: Setting, agent: int) -> float | None:
-        """A proved epsilon for messages of private state (printed designs); None if there is no proof."""
+        """A proved epsilon for messages of private state (printed designs); None if there is no proof.
+
+        A proof is of one class's step, so a subclass does not inherit it (`proof`): it states its own, or has none.
+        """
         return None
 
     def caveats(self, setting: Setting) -> Sequence[str]:
@@ -126,6 +129,14 @@ class Method(ABC):
 
 
 _KINDS = {Release: "a release, such as sv.Release(clip=1.0, noise=0.1)", Sampling: "a sampling, such as sv.Poisson(50)"}
+
+
+def proof(method: Method, setting: Setting, agent: int) -> float | None:
+    """Return what `proved` of the method's own class states; None where it is inherited.
+
+    A subclass may change the step, or anything that the step calls, and the proof would not be of what it sends.
+    """
+    return method.proved(setting, agent) if "proved" in vars(type(method)) else None
 
 
 def alternatives(annotation: Any) -> tuple[Any, ...]:

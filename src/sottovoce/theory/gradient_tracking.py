@@ -173,7 +173,7 @@ class PrintedTracking:
     @property
     def is_bounded(self) -> bool:
         """Whether the bounds apply: Laplace noise, fixed step sizes, and a record counts once in a batch."""
-        fixed = all(isinstance(rate, Constant) for rate in step_sizes(self.rates))
+        fixed = all(type(rate) is Constant for rate in step_sizes(self.rates))  # a kind of one may change
         once = isinstance(self.sampling, (Full, Poisson, FixedSize))
         laplace = all(release.private and release.mechanism == "laplace" for release in (self.state, self.gradient))
         return fixed and once and laplace

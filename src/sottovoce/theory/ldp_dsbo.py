@@ -13,7 +13,7 @@ not proved.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -99,24 +99,15 @@ def message_noise(release: Release, step: Schedule, design: str) -> PowerLaw | N
     return law if design == "printed" else _product(law, power_law(step))
 
 
-def is_power_law(release: Release, step: Schedule, design: str) -> bool:
-    """Tell whether message number t carries noise that is a positive multiple of (t+1)^-s exactly, for every agent.
+def follows(values: np.ndarray, law: PowerLaw, agent: int, first: int = 1) -> bool:
+    """Tell whether the values of one agent are value / t^power exactly, for t = first, first + 1, ...
 
-    >>> is_power_law(Release(1.0, Decay(1.0, 0.6)), Decay(0.1, 0.9), "printed")
-    True
+    >>> slower = Decay(1.0, 0.5, offset=3)
+    >>> follows(np.array([1.0, 2**-0.5]), power_law(slower), agent=0), follows(slower(np.arange(2)), power_law(slower), 0)
+    (True, False)
     """
-    law = message_noise(release, step, design)
-    if law is None or not min(law.value) > 0:
-        return False
-    first = 0 if design == "printed" else 1  # the sound design's starting point is public and sent without noise
-    deviation = np.sqrt(2.0) if release.mechanism == "laplace" else 1.0
-    for agent in range(max(len(law.value), len(law.power))):
-        value, power = law.of(agent)
-        for t in (0, 9):
-            sent = deviation * release.scale(t, agent) * (1.0 if design == "printed" else step(t, agent))
-            if not np.isclose(sent, value / (t + first + 1) ** power, rtol=1e-9):
-                return False
-    return True
+    value, power = law.of(agent)
+    return np.allclose(values, value / np.arange(first, first + len(values)) ** power, rtol=1e-9, atol=0)
 
 
 class Laws(NamedTuple):
@@ -138,7 +129,7 @@ class Dynamics:
     The release of x may be None, for problems in which no record's loss reads x.
 
     >>> fixed = Dynamics((Constant(0.1),) * 3, (Release(1.0, 0.1),) * 3, "sound")
-    >>> fixed.laws.steps[0], fixed.follows_the_paper
+    >>> fixed.laws.steps[0], fixed.follows_the_paper(steps=10, agents=[0])
     (PowerLaw(value=(0.1,), power=(0.0,)), False)
     """
 
@@ -157,13 +148,24 @@ class Dynamics:
         known = [law for law in (*steps, *noise) if law is not None]
         return Laws(tuple(known[:3]), tuple(known[3:])) if len(known) == 6 else None
 
-    @property
-    def follows_the_paper(self) -> bool:
-        """Whether all noise is Laplace with a scale that follows a power of the message's number exactly."""
-        return all(
-            release is not None and release.mechanism == "laplace" and is_power_law(release, step, self.design)
-            for step, release in zip(self.steps, self.releases)
-        )
+    def follows_the_paper(self, steps: int, agents: Iterable[int]) -> bool:
+        """Tell whether step sizes and message noise of these agents are powers of the step exactly, the noise Laplace.
+
+        Every step is looked at, because `power_law` says only what a schedule tends to.
+        """
+        if self.laws is None or any(release is None or release.mechanism != "laplace" for release in self.releases):
+            return False
+        times, first = np.arange(steps), 1 if self.design == "printed" else 2  # a sound start is public, without noise
+        for agent in agents:
+            sizes = [np.broadcast_to(step(times, agent), steps) for step in self.steps]
+            sent = [np.sqrt(2.0) * release.scale(times, agent) for release in self.releases if release is not None]
+            carried = sent if self.design == "printed" else [size * noise for size, noise in zip(sizes, sent)]
+            noise = [np.broadcast_to(one, steps) for one in carried]
+            exact = [follows(given, law, agent) for given, law in zip(sizes, self.laws.steps)]
+            exact += [follows(given, law, agent, first) for given, law in zip(noise, self.laws.noise)]
+            if not all(exact) or not all(law.of(agent)[0] > 0 for law in self.laws.noise):
+                return False
+        return True
 
 
 def paper_dynamics(
@@ -224,7 +226,7 @@ def printed_epsilon(dynamics: Dynamics, network: Network, steps: int) -> float |
 def _theorem_4_5(dynamics: Dynamics, network: Network, steps: int) -> tuple[float, float] | None:
     """Return the worst agent's epsilon with the smallest exponents of all agents, and with each agent's own."""
     laws = dynamics.laws
-    if laws is None or not dynamics.follows_the_paper:
+    if laws is None or not dynamics.follows_the_paper(steps, range(network.size)):
         return None
     own_weight = float((1 - network.matrices["mix"].diagonal()).min())
     if not 0 < own_weight < 1:
@@ -259,7 +261,9 @@ def proved_epsilon(
     2.7347
     """
     laws, (x, y, z) = dynamics.laws, dynamics.releases
-    if laws is None or constants is None or not dynamics.follows_the_paper or not isinstance(sampling, Stream):
+    if laws is None or constants is None or not isinstance(sampling, Stream):
+        return None
+    if not dynamics.follows_the_paper(steps, [agent]):
         return None
     if sampling.arrivals != 1 or math.isinf(z_radius) or x is None:
         return None
