@@ -239,7 +239,7 @@ class Account:
         """Return an agent's epsilon: the largest over its levels, or their composition where units are in both."""
         if self.tells:
             covered = self._drawn_as_stated(agent) and not self.population.facts.laplace
-            proved = self.method.proved(self.setting, agent) if covered else None
+            proved = self.method.message_bound(self.setting, agent) if covered else None
             known = proved if proved is not None else math.inf
             epsilon = Epsilon(known, delta=self.delta, adjacency=self.adjacency, accountant="the design's own bound")
             return epsilon, dict.fromkeys(self.population.sizes, epsilon)
@@ -280,6 +280,11 @@ class Account:
         caveats = []
         if self.tells:
             caveats.append("messages carry private state: standard composition does not cover them")
+            if changed := self.method.changed_since_proof:
+                caveats.append(
+                    f"{type(self.method).__name__} changes {', '.join(changed)} of a design, and the design's own bound "
+                    "is not about that: prove one, and return it by a `proved` of its own"
+                )
         if not math.isfinite(worst):
             caveats.append(
                 "epsilon is infinite: a release has no clip or (almost) no noise, or its messages have no proved bound"

@@ -99,7 +99,7 @@ class Averaged(Method):
 
     def proved(self, setting: Setting, agent: int) -> float | None:
         """Return what is proved for the messages of the method inside."""
-        return self.of.proved(setting, agent)
+        return self.of.message_bound(setting, agent)
 
     def caveats(self, setting: Setting) -> Sequence[str]:
         """Return the caveats of the method inside."""
