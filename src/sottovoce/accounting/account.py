@@ -282,8 +282,8 @@ class Account:
             caveats.append("messages carry private state: standard composition does not cover them")
             if changed := self.method.changed_since_proof:
                 caveats.append(
-                    f"{type(self.method).__name__} changes {', '.join(changed)} of a design, and the design's own bound "
-                    "is not about that: prove one, and return it by a `proved` of its own"
+                    f"{type(self.method).__name__} changes {', '.join(changed)} of a design, whose own bound is not "
+                    "about that: prove one, and return it by a `proved` of its own"
                 )
         if not math.isfinite(worst):
             caveats.append(
