@@ -17,6 +17,7 @@ import numpy as np
 
 PerAgent = float | tuple[float, ...]  # one value for all, or one for each agent
 RAISED = 2.0**-16  # noise is drawn larger by this relative amount, which covers the rounding of float32
+_AGAIN = 3  # times that a schedule of another module is asked again
 _SMALLEST = float(np.finfo(np.float32).tiny)  # smaller numbers are flushed to 0 on many machines
 
 
@@ -187,16 +188,26 @@ def charged(value: Schedule, times: np.ndarray, agent: int) -> np.ndarray:
     """Return the scale of the noise at each step as it may be charged: exact, but never above what a run draws.
 
     A run computes the schedule in float32 and multiplies it by 1 + `RAISED`. Where that is below the exact value, it is
-    what is charged; where it underflows, the noise counts as none. Noise that overflows is an error.
+    what is charged; where it underflows, the noise counts as none. Noise that overflows is an error, and so is a
+    schedule that does not give the same numbers when it is asked again.
 
     >>> charged(Constant(0.5), np.arange(3), 0).tolist(), charged(Constant(1e-46), np.arange(2), 0).tolist()
     ([0.5, 0.5, 0.5], [0.0, 0.0])
     """
     exact = np.broadcast_to(np.asarray(value(times, agent), dtype=np.float64), times.shape)
     step, who = jax.device_put(np.asarray(times, np.int32)), _on_device(agent)
-    with np.errstate(over="ignore"):
-        drawn = np.asarray(value(step, who)).astype(np.float32).astype(np.float64)
-    drawn = np.broadcast_to(drawn, times.shape)
+
+    def asked() -> np.ndarray:
+        with np.errstate(over="ignore"):
+            numbers = np.asarray(value(step, who)).astype(np.float32).astype(np.float64)
+        return np.broadcast_to(numbers, times.shape)
+
+    drawn = asked()
+    if not told_by_fields(value) and not all(np.array_equal(drawn, asked(), equal_nan=True) for _ in range(_AGAIN)):
+        raise ValueError(
+            f"noise by {type(value).__name__} differs each time it is asked for, so what is drawn is not what is "
+            "charged: make it a function of the step and the agent alone"
+        )
     if not np.isfinite(drawn).all() and np.isfinite(exact).all():
         at = int(times[np.argmin(np.isfinite(drawn))])
         raise ValueError(

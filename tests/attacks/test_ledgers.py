@@ -341,3 +341,14 @@ def test_the_same_records_under_other_names_are_refused():
     with pytest.raises(ValueError, match=r"kept for st-anna, st-josef.*of east, west.*same names as before.*another"):
         ledger.charge(spend("east", "west", run="b"))
     ledger.charge(spend("st-anna", "st-maria", run="b"))  # somebody left, somebody came
+
+
+def test_a_budget_for_several_fits_is_refused_where_nothing_adds_them_up():
+    """Three fits of epsilon 1 passed a budget of 1.2: each had a ledger of its own, in memory."""
+    x, y = np.linspace(-1, 1, 60).reshape(30, 2), np.arange(30) % 2
+    for model in (sv.PrivateLogisticRegression(1.0), sv.PrivateRidge(1.0), sv.TunedLogisticRegression(1.0)):
+        with pytest.raises(ValueError, match=r"without a ledger nothing adds them up: give ledger=sv\.Ledger\(path\)"):
+            model.set_params(budget=sv.Budget(1.2, 1e-5)).fit(x, y)
+    columns = sv.PrivateColumnsClassifier(1.0, budget=sv.Budget(1.2, 0.0))
+    with pytest.raises(ValueError, match=r"without a path nothing adds them up"):
+        columns.fit([x[:, :1], x[:, 1:]], y)

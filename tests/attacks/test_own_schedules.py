@@ -50,3 +50,26 @@ def test_a_schedule_that_is_changed_between_two_runs_draws_what_is_charged():
     epsilon, x = noisy(method)
     assert epsilon == noisy(sgd(1.0))[0]
     np.testing.assert_allclose(np.std(x), 1.0, rtol=0.2)
+
+
+class Fading(sv.schedules.Schedule):
+    """Much noise while an account asks, and little when a run does."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def __call__(self, t, agent=0):
+        self.asked += 1
+        return (1.0 if self.asked < 12 else 1e-3) + 1e-6 * self.asked + 0.0 * t
+
+    @property
+    def agents(self):
+        return None
+
+
+def test_noise_that_differs_each_time_it_is_asked_for_is_refused():
+    """Stated by the noise of one answer, drawn with another one: 0.7 of noise 1 against 20 852 of noise 0.001."""
+    problem = sv.Minimize(lambda x, r: jnp.sum(x * r), x0=jnp.zeros(2))
+    method = sv.methods.DpSgd(0.1, sv.Release(1.0, Fading()), sv.Full())
+    with pytest.raises(ValueError, match=r"noise by Fading differs each time.*function of the step and the agent"):
+        sv.run(problem, [np.ones((10, 2), np.float32)], method, steps=1)
