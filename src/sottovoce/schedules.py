@@ -17,7 +17,6 @@ import numpy as np
 
 PerAgent = float | tuple[float, ...]  # one value for all, or one for each agent
 RAISED = 2.0**-16  # noise is drawn larger by this relative amount, which covers the rounding of float32
-_AGAIN = 3  # times that a schedule of another module is asked again
 _SMALLEST = float(np.finfo(np.float32).tiny)  # smaller numbers are flushed to 0 on many machines
 
 
@@ -184,30 +183,70 @@ class Ratio(Schedule):
         return self.top.agents or self.bottom.agents
 
 
+@final
+@dataclass(frozen=True)
+class Listed(Schedule):
+    """Numbers that were written down: a row of one per step for each agent, or a single row for all.
+
+    >>> Listed(((0.3, 0.2, 0.1),))(1)
+    0.2
+    """
+
+    rows: tuple[tuple[float, ...], ...]
+
+    def __call__(self, t: Any, agent: Any = 0) -> Any:
+        """Return the value at step t."""
+        row = 0 if self.agents is None else agent
+        if isinstance(t, jax.Array) or isinstance(row, jax.Array):
+            return jnp.asarray(self.rows, jnp.float32)[row, t]
+        found = np.asarray(self.rows)[row, t]
+        return found if np.ndim(found) else float(found)
+
+    @property
+    def agents(self) -> int | None:
+        """The number of agents it lists values for."""
+        return None if len(self.rows) == 1 else len(self.rows)
+
+
+def settled(value: Schedule, steps: int, agents: int) -> Schedule:
+    """Return a schedule of another module as the numbers that it gives now; one of this module as it is.
+
+    A schedule that is asked by an account and once more by a run may give other numbers: what is drawn and what is
+    charged are read off one list instead.
+
+    >>> settled(Decay(1.0, 0.5), steps=3, agents=2)
+    Decay(value=1.0, power=0.5, offset=1.0)
+    """
+    if told_by_fields(value) or value.agents not in (None, agents):  # which the account refuses
+        return value
+
+    def numbers() -> np.ndarray:
+        times = np.arange(steps)
+        return np.stack([np.broadcast_to(np.asarray(value(times, k), np.float64), steps) for k in range(agents)])
+
+    table = numbers()
+    if not np.array_equal(table, numbers(), equal_nan=True):
+        raise ValueError(
+            f"noise by {type(value).__name__} differs each time it is asked for: make it a function of the step and "
+            "the agent alone"
+        )
+    return Listed(tuple(map(tuple, np.unique(table, axis=0).tolist() if (table == table[0]).all() else table.tolist())))
+
+
 def charged(value: Schedule, times: np.ndarray, agent: int) -> np.ndarray:
     """Return the scale of the noise at each step as it may be charged: exact, but never above what a run draws.
 
     A run computes the schedule in float32 and multiplies it by 1 + `RAISED`. Where that is below the exact value, it is
-    what is charged; where it underflows, the noise counts as none. Noise that overflows is an error, and so is a
-    schedule that does not give the same numbers when it is asked again.
+    what is charged; where it underflows, the noise counts as none. Noise that overflows is an error.
 
     >>> charged(Constant(0.5), np.arange(3), 0).tolist(), charged(Constant(1e-46), np.arange(2), 0).tolist()
     ([0.5, 0.5, 0.5], [0.0, 0.0])
     """
     exact = np.broadcast_to(np.asarray(value(times, agent), dtype=np.float64), times.shape)
     step, who = jax.device_put(np.asarray(times, np.int32)), _on_device(agent)
-
-    def asked() -> np.ndarray:
-        with np.errstate(over="ignore"):
-            numbers = np.asarray(value(step, who)).astype(np.float32).astype(np.float64)
-        return np.broadcast_to(numbers, times.shape)
-
-    drawn = asked()
-    if not told_by_fields(value) and not all(np.array_equal(drawn, asked(), equal_nan=True) for _ in range(_AGAIN)):
-        raise ValueError(
-            f"noise by {type(value).__name__} differs each time it is asked for, so what is drawn is not what is "
-            "charged: make it a function of the step and the agent alone"
-        )
+    with np.errstate(over="ignore"):
+        drawn = np.asarray(value(step, who)).astype(np.float32).astype(np.float64)
+    drawn = np.broadcast_to(drawn, times.shape)
     if not np.isfinite(drawn).all() and np.isfinite(exact).all():
         at = int(times[np.argmin(np.isfinite(drawn))])
         raise ValueError(
