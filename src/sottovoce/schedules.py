@@ -183,6 +183,56 @@ class Ratio(Schedule):
         return self.top.agents or self.bottom.agents
 
 
+@final
+@dataclass(frozen=True)
+class Listed(Schedule):
+    """Numbers that were written down: a row of one per step for each agent, or a single row for all.
+
+    >>> Listed(((0.3, 0.2, 0.1),))(1)
+    0.2
+    """
+
+    rows: tuple[tuple[float, ...], ...]
+
+    def __call__(self, t: Any, agent: Any = 0) -> Any:
+        """Return the value at step t."""
+        row = 0 if self.agents is None else agent
+        if isinstance(t, jax.Array) or isinstance(row, jax.Array):
+            return jnp.asarray(self.rows, jnp.float32)[row, t]
+        found = np.asarray(self.rows)[row, t]
+        return found if np.ndim(found) else float(found)
+
+    @property
+    def agents(self) -> int | None:
+        """The number of agents it lists values for."""
+        return None if len(self.rows) == 1 else len(self.rows)
+
+
+def settled(value: Schedule, steps: int, agents: int) -> Schedule:
+    """Return a schedule of another module as the numbers that it gives now; one of this module as it is.
+
+    A schedule that is asked by an account and once more by a run may give other numbers: what is drawn and what is
+    charged are read off one list instead.
+
+    >>> settled(Decay(1.0, 0.5), steps=3, agents=2)
+    Decay(value=1.0, power=0.5, offset=1.0)
+    """
+    if told_by_fields(value) or value.agents not in (None, agents):  # which the account refuses
+        return value
+
+    def numbers() -> np.ndarray:
+        times = np.arange(steps)
+        return np.stack([np.broadcast_to(np.asarray(value(times, k), np.float64), steps) for k in range(agents)])
+
+    table = numbers()
+    if not np.array_equal(table, numbers(), equal_nan=True):
+        raise ValueError(
+            f"noise by {type(value).__name__} differs each time it is asked for: make it a function of the step and "
+            "the agent alone"
+        )
+    return Listed(tuple(map(tuple, np.unique(table, axis=0).tolist() if (table == table[0]).all() else table.tolist())))
+
+
 def charged(value: Schedule, times: np.ndarray, agent: int) -> np.ndarray:
     """Return the scale of the noise at each step as it may be charged: exact, but never above what a run draws.
 

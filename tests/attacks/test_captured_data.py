@@ -1,11 +1,13 @@
 """Records that a problem or a method brings along beside the gate: refused, or listed as taken as public."""
 
+from array import array
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import sottovoce as sv
 
@@ -90,6 +92,27 @@ def test_a_loss_that_standardises_by_the_mean_of_the_data_is_refused():
     problem = sv.Minimize(lambda x, r: x * jnp.sign(r - mean + 1e-3), x0=jnp.zeros(()))
     with pytest.raises(ValueError, match="by-pass the privacy gate"):
         sv.run(problem, [records], sv.methods.DpSgd(**SETTINGS), steps=1)
+
+
+def held_as(kind):
+    """The data, as libraries hold them."""
+    if kind in ("frame", "series"):
+        frame = pytest.importorskip("pandas").DataFrame(DATA)
+        return frame if kind == "frame" else frame[0]
+    return {"sparse": sp.csr_array(DATA), "view": memoryview(DATA), "buffer": array("f", DATA[:, 0].tolist())}[kind]
+
+
+@pytest.mark.parametrize("kind", ["frame", "series", "sparse", "view", "buffer"])
+def test_a_table_of_another_library_is_an_array_too(kind):
+    """Each passed: its mean went into the model as a plain number that the loss had computed from all records."""
+    table = held_as(kind)
+
+    def loss(x, r):
+        mean = (table.toarray() if sp.issparse(table) else np.asarray(table)).mean()
+        return square(x, r) + jnp.sum(x) * float(mean)
+
+    with pytest.raises(ValueError, match=r"loss closes over an array of shape .* by-pass the privacy gate \(table\)"):
+        sv.run(sv.Minimize(loss, jnp.zeros(3)), [DATA], sv.methods.DpSgd(**SETTINGS), steps=1)
 
 
 def test_plain_numbers_and_figures_of_evaluate_are_listed():

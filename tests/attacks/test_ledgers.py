@@ -302,3 +302,53 @@ def test_levels_over_the_same_arrays_pay_for_both():
         assert sv.account(method, [Levels(upper, lower)], steps=3).epsilon >= least * (1 - 1e-9)
     overlapping = Levels({"a": x[:30], "b": y[:30]}, {"a": x[10:], "b": y[10:]})
     assert list(sv.account(method, [overlapping], steps=3).per_level) == ["both levels"]
+
+
+def test_a_fit_on_one_table_and_a_fit_by_parties_are_added_up():
+    """Without parties all rows are one table; the same rows by parties are the same rows."""
+    from sottovoce.data.synthetic import logistic
+
+    rows, ledger = logistic(400, 2), sv.Ledger()
+    model = sv.PrivateLogisticRegression(
+        1.0, random_state=0, ledger=ledger, budget=sv.Budget(1.2, 1e-5, "zero-out"), classes=[0, 1]
+    )
+    model.fit(rows["features"], rows["label"])
+    with pytest.raises(BudgetExceeded, match=r"agent north would reach epsilon 1\.4"):
+        model.fit(rows["features"], rows["label"], parties=["north", "south"] * 200)
+
+
+def spend(*names, run):
+    return Entry(run, 0, 10, (Group("records", names, ((Mechanism(laplace=(0.1,)), 10),)),))
+
+
+def test_what_is_spent_on_the_whole_table_is_spent_on_every_party():
+    ledger, budget = sv.Ledger(), sv.Budget(2.5, 0.0, "zero-out")
+    for names, run in ((("north", "south"), "a"), (("all",), "b")):
+        ledger.require(budget, run, spend(*names, run=run).groups)
+        ledger.charge(spend(*names, run=run))
+    assert {name: float(ledger.epsilon(name, 0.0, "zero-out")) for name in ("north", "south", "all")} == (
+        pytest.approx({"north": 2.0, "south": 2.0, "all": 2.0})
+    )
+    for names in (("all",), ("south",)):
+        with pytest.raises(BudgetExceeded, match="would reach epsilon 3"):
+            ledger.require(budget, "c", spend(*names, run="c").groups)
+
+
+def test_the_same_records_under_other_names_are_refused():
+    """First by hospital, then by region: a ledger by names would add up nothing."""
+    ledger = sv.Ledger()
+    ledger.charge(spend("st-anna", "st-josef", run="a"))
+    with pytest.raises(ValueError, match=r"kept for st-anna, st-josef.*of east, west.*same names as before.*another"):
+        ledger.charge(spend("east", "west", run="b"))
+    ledger.charge(spend("st-anna", "st-maria", run="b"))  # somebody left, somebody came
+
+
+def test_a_budget_for_several_fits_is_refused_where_nothing_adds_them_up():
+    """Three fits of epsilon 1 passed a budget of 1.2: each had a ledger of its own, in memory."""
+    x, y = np.linspace(-1, 1, 60).reshape(30, 2), np.arange(30) % 2
+    for model in (sv.PrivateLogisticRegression(1.0), sv.PrivateRidge(1.0), sv.TunedLogisticRegression(1.0)):
+        with pytest.raises(ValueError, match=r"without a ledger nothing adds them up: give ledger=sv\.Ledger\(path\)"):
+            model.set_params(budget=sv.Budget(1.2, 1e-5)).fit(x, y)
+    columns = sv.PrivateColumnsClassifier(1.0, budget=sv.Budget(1.2, 0.0))
+    with pytest.raises(ValueError, match=r"without a path nothing adds them up"):
+        columns.fit([x[:, :1], x[:, 1:]], y)

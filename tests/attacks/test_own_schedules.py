@@ -50,3 +50,47 @@ def test_a_schedule_that_is_changed_between_two_runs_draws_what_is_charged():
     epsilon, x = noisy(method)
     assert epsilon == noisy(sgd(1.0))[0]
     np.testing.assert_allclose(np.std(x), 1.0, rtol=0.2)
+
+
+class Fading(sv.schedules.Schedule):
+    """Gives much noise to those who ask first, and little from the k-th question on."""
+
+    def __init__(self, k):
+        self.k, self.asked = k, 0
+
+    def __call__(self, t, agent=0):
+        self.asked += 1
+        return (1.0 if self.asked < self.k else 1e-3) + 0.0 * t
+
+    @property
+    def agents(self):
+        return None
+
+
+def test_noise_that_fades_while_it_is_asked_for_is_drawn_as_it_is_charged():
+    """The account asked first, the run last: noise 1 was charged, and noise 0.001 was drawn."""
+    stated = sv.account(sgd(1.0), PARTS, steps=1).epsilon
+    for k in range(2, 24):
+        try:
+            epsilon, x = noisy(sgd(Fading(k)))
+        except ValueError as error:
+            assert "differs each time it is asked for: make it a function of the step" in str(error)  # noqa: PT017
+            continue
+        assert epsilon > 100 or (epsilon == pytest.approx(stated) and x.std() > 0.8)
+
+
+def test_noise_by_a_schedule_of_ones_own_may_differ_by_step_and_agent():
+    class Own(sv.schedules.Schedule):
+        def __call__(self, t, agent=0):
+            return 0.5 * (agent + 1) / (t + 1)
+
+        @property
+        def agents(self):
+            return None
+
+    plain = sv.schedules.Decay((0.5, 1.0), 1.0)
+    setting = {"steps": 3, "network": sv.networks.ring(2)}
+    given = [sv.account(sgd(noise), PARTS * 2, **setting) for noise in (Own(), plain)]
+    assert given[0].per_agent == pytest.approx(given[1].per_agent)
+    runs = [sv.run(PROBLEM, PARTS * 2, sgd(noise), seed=0, **setting).x.std() for noise in (Own(), plain)]
+    assert runs[0] == pytest.approx(runs[1], rel=0.2)

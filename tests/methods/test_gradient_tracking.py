@@ -97,25 +97,6 @@ def test_printed_account_has_the_worked_values(form: Any, wanted: float) -> None
     assert report.published == pytest.approx(4.40107422)
 
 
-def test_a_changed_step_does_not_inherit_a_proof() -> None:
-    """It tells the state twice as often as the class whose proof it would have stated."""
-
-    @dataclasses.dataclass(frozen=True)
-    class Chatty(DpGradientTracking):
-        def _printed(self, problem: Any, state: Any, agent: Any, *rates: Any) -> Any:
-            agent.tell(self.state, state.x)
-            return super()._printed(problem, state, agent, *rates)
-
-    del sv.methods.Method.registry["Chatty"]
-    laplace = sv.Release(0.5, 1.0, mechanism="laplace")
-    given = {"scheme": Rates(0.5, 0.5, 0.1), "gradient": laplace, "sampling": sv.FixedSize(10), "lipschitz": 0.0}
-    own, changed = (kind(**given, design="printed") for kind in (DpGradientTracking, Chatty))
-    place = {"data": sv.Population([100] * 2), "steps": 11, "network": sv.networks.directed(CYCLE, CYCLE)}
-    assert sv.account(own, **place).epsilon == pytest.approx(2.160332, rel=1e-6)
-    for method in (changed, sv.methods.Averaged(changed)):
-        assert sv.account(method, **place).epsilon == np.inf
-
-
 def test_printed_epsilon_is_each_agents_own() -> None:
     """It depends on the weights an agent gives; a root that hears nobody keeps its differences for ever."""
     release = sv.Release(1.0, 2.0, mechanism="laplace")

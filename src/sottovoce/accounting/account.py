@@ -19,7 +19,7 @@ from sottovoce.accounting.trace import Charge, Trace, stand_in, stand_in_records
 from sottovoce.data.overlap import REASONS
 from sottovoce.data.population import Population, named, parts_by_level, record_shapes
 from sottovoce.methods.agent import Known
-from sottovoce.methods.base import Method, Setting, proof
+from sottovoce.methods.base import Method, Setting
 from sottovoce.naming import check_count, how_often
 from sottovoce.networks import Network, single
 from sottovoce.privacy import accountant, attacker
@@ -244,7 +244,7 @@ class Account:
         """Return an agent's epsilon: the largest over its levels, or their composition where units are in both."""
         if self.tells:
             covered = self._drawn_as_stated(agent) and not self.population.facts.laplace
-            proved = proof(self.method, self.setting, agent) if covered else None
+            proved = self.method.message_bound(self.setting, agent) if covered else None
             known = proved if proved is not None and proved >= 0 else math.inf  # nan is no bound, and no maximum
             epsilon = Epsilon(known, delta=self.delta, adjacency=self.adjacency, accountant="the design's own bound")
             return epsilon, dict.fromkeys(self.population.sizes, epsilon)
@@ -285,6 +285,11 @@ class Account:
         caveats = []
         if self.tells:
             caveats.append("messages carry private state: standard composition does not cover them")
+            if changed := self.method.changed_since_proof:
+                caveats.append(
+                    f"{type(self.method).__name__} changes {', '.join(changed)} of a design, whose own bound is not "
+                    "about that: prove one, and return it by a `proved` of its own"
+                )
         if not math.isfinite(worst):
             caveats.append(
                 "epsilon is infinite: a release has no clip or (almost) no noise, or its messages have no proved bound"

@@ -70,12 +70,14 @@ class Charging:
                 "of its own cannot be added to other runs in a ledger: use a sound design, or leave the budget out"
             )
         # A repeated simulation replaces what it charged; a new attempt comes on top of all earlier ones.
-        replaced, planned = (self.run, range(self.account.steps)) if self.attempt == 0 else ("", self._rest(first))
+        first = 0 if self.attempt == 0 else first
+        planned = range(first, self.account.steps)
         if self.shared is not None:
-            self.shared.require(budget, replaced, self._planned(planned))
+            self.shared.require(budget, self.run, self._planned(planned), attempt=self.attempt, first=first)
         for agent, ledger in enumerate(self.own):
             name = f"agent {self.account.population.names[agent]}"
-            ledger.require(budget, replaced, self._planned(planned, agent), name)
+            groups = self._planned(planned, agent)
+            ledger.require(budget, self.run, groups, name, attempt=self.attempt, first=first)
 
     def require_own(self, agent: int, budget: Budget) -> None:
         """Refuse what would bring one agent over its budget: what its own ledger holds of other runs counts too."""
@@ -98,9 +100,6 @@ class Charging:
             held = {t for e in ledger.entries.values() if e.run == self.run for t in range(e.start, e.stop)}
             for t in sorted(set(range(stop)) - held):
                 self.charge_own(agent, t, t + 1)
-
-    def _rest(self, first: int) -> range:
-        return range(first, self.account.steps)
 
     def _write(self, ledger: Ledger, start: int, stop: int, agent: int | None) -> None:
         ledger.charge(self._entry(range(start, stop), agent))

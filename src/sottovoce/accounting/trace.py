@@ -7,7 +7,7 @@ state whether it depends on a record without noise. Nothing is declared by a met
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from numbers import Number
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Literal
@@ -172,7 +172,8 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
     shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in init.out_avals)
     stepped = jax.make_jaxpr(step)(number, number, *shapes)
     for name, closed in (("init", init), ("step", stepped)):
-        captures.refuse_callbacks(f"{type(method).__name__}.{name}", closed)
+        for inside in (closed, *_losses(closed.jaxpr)):
+            captures.refuse_callbacks(f"{type(method).__name__}.{name}", inside)
         _refuse_hidden(closed.jaxpr)
     private = _settled(init.jaxpr, stepped.jaxpr)
     charges = (*_charges(init.jaxpr, "init", known), *_charges(stepped.jaxpr, "step", known))
@@ -183,6 +184,26 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
 # A run takes about 250 mapped pieces of memory, and Linux ends a process that has 65 530, so a long sweep must forget.
 KEPT = 32
 remembered = lru_cache(maxsize=KEPT)(_traced)
+
+
+def _losses(jaxpr: Jaxpr) -> Iterator[ClosedJaxpr]:
+    """Yield the functions of one record that a step releases, and their gradients where a rule says how to derive."""
+    for equation in jaxpr.eqns:
+        if equation.primitive is equations.loop_p:
+            yield from _losses(equation.params["body"])
+        if equation.primitive not in (equations.release_p, equations.mean_p):
+            continue
+        asked = equation.params["asked"]
+        for function in asked.functions:
+            yield ClosedJaxpr(function.jaxpr, ())
+            if captures.has_rules(function.jaxpr):
+                shapes = [equations.shape_of(var) for var in function.jaxpr.invars]
+                point = tuple(range(function.consts, function.consts + asked.count))
+                yield jax.make_jaxpr(jax.grad(partial(_value, function.jaxpr), argnums=point))(*shapes)
+
+
+def _value(jaxpr: Jaxpr, *values: jax.Array) -> jax.Array:
+    return jax.core.eval_jaxpr(jaxpr, (), *values)[0]
 
 
 def _settled(init: Jaxpr, step: Jaxpr) -> tuple[bool, ...]:

@@ -4,7 +4,9 @@
 [3, 4]
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -33,6 +35,33 @@ class Facts:
     delta: float = 0.0
     purchase: str = ""
     simulated: bool = False
+
+    @classmethod
+    def together(cls, each: Iterable["Facts"]) -> "Facts":
+        """Return what is known of the records of several parties, each of which may have a table of its own.
+
+        Every party is charged as if it had bought the dearest of all: the counts of each one in falling order, and of
+        these the largest. Where a ledger holds only some of the purchases, none counts as paid.
+
+        >>> Facts.together([Facts(laplace=(0.1,)), Facts(laplace=(0.2, 0.05)), Facts()]).laplace
+        (0.2, 0.05)
+        """
+        known = list(dict.fromkeys(each))
+        if len(known) == 1:
+            return known[0]
+        units = sorted({facts.unit for facts in known if facts.unit is not None})
+        if len(units) > 1:
+            raise ValueError(f"parties protect different units ({' and '.join(units)}): name one unit in all tables")
+        norms, bought = [facts.norm for facts in known], [sorted(facts.laplace, reverse=True) for facts in known]
+        bounds = [norm for norm in norms if norm is not None]
+        return cls(
+            norm=max(bounds) if len(bounds) == len(norms) else None,
+            unit=units[0] if units else None,
+            words=tuple(dict.fromkeys(line for facts in known for line in facts.words)),
+            laplace=tuple(map(max, zip_longest(*bought, fillvalue=0.0))),
+            delta=max(facts.delta for facts in known),
+            simulated=any(facts.simulated for facts in known),
+        )
 
 
 NO_FACTS = Facts()

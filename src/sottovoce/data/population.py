@@ -92,13 +92,14 @@ class Population:
             raise TypeError(f"{data!r} are numbers, not records: give sv.Population(sizes) to account without records")
         by_level = parts_by_level(data)
         first = next(iter(by_level.values()))[0]
+        facts = Facts.together(part.facts for group in by_level.values() for part in group)
         return cls(
             {level: [part.units for part in group] for level, group in by_level.items()},
-            unit="record" if first.unit is None else first.facts.unit or "unit",
+            unit="record" if first.unit is None else facts.unit or "unit",
             names=_names(by_level),
             shared=_shared(by_level),
             apart=_apart(by_level, data),
-            facts=first.facts,
+            facts=facts,
         )
 
     @property

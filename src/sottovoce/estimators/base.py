@@ -58,6 +58,7 @@ class PrivateLinear(BaseEstimator):
         if rows < FEWEST:
             raise ValueError(f"n_samples = {rows}: at least {FEWEST} rows are needed to hide one among them")
         _check_budget(self.epsilon, self.delta, rows)
+        check_kept(self.budget, "ledger", self.ledger, "sv.Ledger(path)")
         _check_positive("norm", self.norm, "the largest L2 norm of a row")
         dense = X.toarray() if sp.issparse(X) else X
         _warn_of_long_rows(dense, self.norm)
@@ -178,6 +179,21 @@ def _check_budget(epsilon: Any, delta: Any, rows: int) -> None:
         raise ValueError(
             f"delta is {delta}: it must be positive and at most 1/n = {1 / rows:.2g}, because a mechanism that "
             "publishes one row at random would satisfy a larger one"
+        )
+
+
+def check_kept(budget: Budget | None, name: str, kept: Any, example: str) -> None:
+    """Refuse a budget for several fits where nothing adds them up.
+
+    >>> check_kept(Budget(1.0, 1e-5), "ledger", None, "sv.Ledger(path)")
+    Traceback (most recent call last):
+    ...
+    ValueError: a budget bounds all fits together, and without a ledger nothing adds them up: give ledger=...
+    """
+    if budget is not None and kept is None:
+        raise ValueError(
+            f"a budget bounds all fits together, and without a {name} nothing adds them up: give {name}={example} too, "
+            "or leave the budget out, because epsilon bounds one fit"
         )
 
 

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone, is_classifier
+from sklearn.utils import check_X_y
 
 from sottovoce.estimators.base import PrivateLinear
 from sottovoce.privacy.gdp import gdp_epsilon
+from sottovoce.privacy.ledger import Ledger
 
 
 def trials(
@@ -46,7 +48,8 @@ def trials(
     """
     if not 0 < validation < 1:
         raise ValueError(f"validation is {validation}: give the share of rows for scores, between 0 and 1")
-    X, y = np.asarray(X), np.asarray(y)
+    # Before the split: a value that is not finite would stop a fit, but turn all scores into nan, which no noise hides.
+    X, y = check_X_y(X, y, y_numeric=not any(map(is_classifier, models.values())))
     rng = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
     order = rng.permutation(len(y))
     count = max(1, round(validation * len(y)))
@@ -54,7 +57,10 @@ def trials(
 
     def candidate(name: str) -> Callable[[float], Any]:
         def fit(mu: float) -> Any:
-            model = clone(models[name]).set_params(epsilon=gdp_epsilon(mu, delta), delta=delta, budget=None)
+            # The number of trials is secret, and a ledger that all of them write to would tell it (or a warning that
+            # these rows were fitted on before): `sv.select` charges for all.
+            own = {"ledger": Ledger(), "budget": None}
+            model = clone(models[name]).set_params(epsilon=gdp_epsilon(mu, delta), delta=delta, **own)
             if model.random_state is not None:
                 model.set_params(random_state=int(rng.integers(2**31)))
             model.fit(X[train], y[train])

@@ -16,7 +16,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from sottovoce.data.columns import Columns
-from sottovoce.estimators.base import numbered
+from sottovoce.estimators.base import check_kept, numbered
 from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Labels, Memoised
 from sottovoce.privacy.ledger import Budget
@@ -54,7 +54,8 @@ class PrivateColumnsClassifier(ClassifierMixin, BaseEstimator):
         active: the number of the organisation that sits with the server, if one does.
         random_state: None draws labels with coins of the operating system. With a given state the fit is a simulation.
         path: a file for the draws, to be kept with the labels.
-        budget: the most that may be released about a label: an `sv.Budget` with replace-one adjacency.
+        budget: the most that all fits with this `path` may release about a label: an `sv.Budget` with replace-one
+            adjacency.
 
     >>> import numpy as np, sottovoce as sv
     >>> rng = np.random.default_rng(0)
@@ -86,6 +87,7 @@ class PrivateColumnsClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Sequence[Any], y: Any) -> "PrivateColumnsClassifier":
         """Train on blocks of columns, one per organisation, whose rows are the same people in the same order."""
+        check_kept(self.budget, "path", self.path, "'labels.store'")
         columns = _columns(X)
         self.classes_, numbers, read = numbered(column_or_1d(y), self.classes)
         label = np.maximum(numbers, 0)  # randomised response needs a class: others count as the first

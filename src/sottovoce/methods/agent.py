@@ -6,7 +6,7 @@ exists only while a step is traced: each call writes one equation (`sottovoce.me
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Required, TypedDict, Unpack
 
@@ -23,6 +23,7 @@ from sottovoce.networks import Network
 from sottovoce.privacy.gate import RecordFunction
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
+from sottovoce.schedules import settled
 from sottovoce.trees import Tree
 
 
@@ -124,7 +125,7 @@ class Agent(Handle):
     def tell(self, release: Release, value: Tree) -> Tree:
         """Return a private value with the release's noise: the message of a printed design."""
         leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, value))
-        told = self._bind(equations.tell_p, f"the message {release.name!r}", *leaves, release=release)
+        told = self._bind(equations.tell_p, f"the message {release.name!r}", *leaves, release=self._settled(release))
         return jax.tree.unflatten(structure, told)
 
     # Talking to neighbours.
@@ -179,12 +180,17 @@ class Agent(Handle):
             functions.append(RecordFunction(level, jaxpr, len(closed_over)))
             operands += closed_over
         asked = Asked(tuple(functions), structure, len(leaves))
-        given = self._bind(equation, what, batch.drawn, *leaves, *operands, release=release, asked=asked)
+        given = self._bind(equation, what, batch.drawn, *leaves, *operands, release=self._settled(release), asked=asked)
         value = jax.tree.unflatten(structure, given)
         if public is None:
             return value
         slope = jax.grad(lambda where: jnp.asarray(public(where), jnp.float32))(at)
         return jax.tree.map(jnp.add, value, slope)
+
+    def _settled(self, release: Release) -> Release:
+        """Return the release with its noise as it is from now on, for the account and the run alike."""
+        noise = settled(release.scale, self.steps, self.parties)
+        return release if noise is release.noise else replace(release, noise=noise)
 
     def _by_level(
         self, what: str, records: RecordLoss | None, upper: RecordLoss | None, lower: RecordLoss | None

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.methods.agent import Agent
-from sottovoce.methods.base import Method, Setting, State, proof
+from sottovoce.methods.base import Method, Setting, State
 from sottovoce.methods.dp_sgd import DpSgd
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
@@ -99,7 +99,7 @@ class Averaged(Method):
 
     def proved(self, setting: Setting, agent: int) -> float | None:
         """Return what is proved for the messages of the method inside."""
-        return proof(self.of, setting, agent)
+        return self.of.message_bound(setting, agent)
 
     def caveats(self, setting: Setting) -> Sequence[str]:
         """Return the caveats of the method inside."""

@@ -5,8 +5,9 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import UnionType
-from typing import Any, ClassVar, Self, Union, get_args, get_origin
+from functools import cached_property
+from types import FunctionType, UnionType
+from typing import Any, ClassVar, Self, Union, final, get_args, get_origin
 
 from sottovoce.networks import Network
 from sottovoce.optimisers import is_plain
@@ -17,6 +18,8 @@ from sottovoce.schedules import Schedule, schedule
 
 # Where a calibrated method remembers its target: no field, because it changes nothing of what is computed.
 TARGET = "_calibrated_for"
+# What a subclass may write anew without changing what a proof is about.
+_BESIDE_THE_PROOF = frozenset({"examples", "paper", "published", "caveats", "design_name"})
 State = Any  # a pytree with the fields the problem's variables are named after: x, and y where there is one
 
 
@@ -95,9 +98,26 @@ class Method(ABC):
     def proved(self, setting: Setting, agent: int) -> float | None:
         """A proved epsilon for messages of private state (printed designs); None if there is no proof.
 
-        A proof is of one class's step, so a subclass does not inherit it (`proof`): it states its own, or has none.
+        A proof is about the code of its class. A subclass that writes some of the code anew writes `proved` anew too.
         """
         return None
+
+    @final
+    def message_bound(self, setting: Setting, agent: int) -> float | None:
+        """`proved`, where it is about this method's own code."""
+        return None if self.changed_since_proof else self.proved(setting, agent)
+
+    @final
+    @property
+    def changed_since_proof(self) -> tuple[str, ...]:
+        """The functions that a subclass wrote anew, while it inherits the `proved` of other code."""
+        found: list[str] = []
+        for kind in type(self).__mro__:
+            if "proved" in vars(kind):
+                break
+            made = (name for name, held in vars(kind).items() if isinstance(held, _CODE) and not name.startswith("__"))
+            found += [name for name in made if name not in _BESIDE_THE_PROOF]
+        return tuple(found)
 
     def caveats(self, setting: Setting) -> Sequence[str]:
         """What a reader of the report should know besides."""
@@ -128,15 +148,8 @@ class Method(ABC):
         return _map_releases(self, fn)
 
 
+_CODE = (FunctionType, classmethod, staticmethod, property, cached_property)
 _KINDS = {Release: "a release, such as sv.Release(clip=1.0, noise=0.1)", Sampling: "a sampling, such as sv.Poisson(50)"}
-
-
-def proof(method: Method, setting: Setting, agent: int) -> float | None:
-    """Return what `proved` of the method's own class states; None where it is inherited.
-
-    A subclass may change the step, or anything that the step calls, and the proof would not be of what it sends.
-    """
-    return method.proved(setting, agent) if "proved" in vars(type(method)) else None
 
 
 def alternatives(annotation: Any) -> tuple[Any, ...]:

@@ -16,13 +16,15 @@ import json
 import math
 import random
 import secrets
+import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import wraps
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -37,7 +39,23 @@ VERSION = 2  # of a store's file and of its head
 _KIND = "the head of a label store"
 _FINE = 2**16  # grid steps per label in the noise of a count
 _SMALLEST = 2.0**-30  # epsilon of a noisy count
+_ALONE = threading.RLock()
 _STORES: "weakref.WeakSet[Labels]" = weakref.WeakSet()  # of this process, to find a second one of the same labels
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _alone(function: Callable[P, R]) -> Callable[P, R]:
+    """Let one thread at a time look up, draw and pay: else two would draw the same labels, and one would pay."""
+
+    @wraps(function)
+    def one_at_a_time(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _ALONE:
+            return function(*args, **kwargs)
+
+    return one_at_a_time
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +144,7 @@ class Labels:
     def __len__(self) -> int:
         return len(self._label)
 
+    @_alone
     def memo(self, epsilon: float, rows: Any = None, prior: np.ndarray | None = None) -> Memo:
         """Return the labels drawn at this epsilon; draw and charge those of `rows` (default: all) that are missing.
 
@@ -166,6 +185,7 @@ class Labels:
         self._keep(costs, {**self._memos, epsilon: made}, self._runs)  # at once: a kill leaves both or none
         return made
 
+    @_alone
     def redraw(self, epsilon: float, rows: Any = None) -> Memo:
         """Draw labels again that were drawn before; the cost is added to what was spent."""
         epsilon, chosen = check_epsilon(epsilon), self._chosen(rows)
@@ -180,6 +200,7 @@ class Labels:
             self._memos[epsilon] = old
             raise
 
+    @_alone
     def charge(self, uses: Mapping[Mechanism, Any], run: str | None = None) -> None:
         """Record that each mechanism will be applied to row i ``uses[mechanism][i]`` times, before any of them is.
 
@@ -221,6 +242,7 @@ class Labels:
             self._costs, self._memos, self._runs = before
             raise
 
+    @_alone
     def epsilon(self, delta: float = 0.0) -> Epsilon:
         """Return epsilon of everything ever released about the label that was used most.
 

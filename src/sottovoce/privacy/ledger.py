@@ -9,7 +9,9 @@ cost no privacy, so nothing is charged twice.
 
 Who is who. A shared ledger goes by the names of the parties, because numbers change when a list is sorted another way:
 "north" is the same holder of the same records in every run. Parties without names can share a ledger within one run
-only, unless every run has a single party.
+only, unless every run has a single party. "all" is the whole table (`EVERYBODY`): its records are those of the other
+parties, so what was spent on it is counted for each of them, and the reverse. A run whose parties were never charged
+before has nothing to add up with this ledger; more likely the same records go by other names, so it is refused.
 
 Adjacency. Entries hold mechanisms, which do not depend on the adjacency, and the adjacency that their run stated. All
 entries are composed under one adjacency: the one that is asked for, or that of the budget. Replace-one, the default of
@@ -27,6 +29,7 @@ and careless edits. Whoever rewrites both files can forge them, so the files are
 
 import functools
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -50,6 +53,7 @@ from sottovoce.privacy.mechanisms import (
 Cost = tuple[Spent, float]  # mechanisms, and the chance that some padded batch did not fit
 CostByLevel = dict[str, Cost]  # what one run spent on records of each level
 OWNER = ""  # stands for the party itself in the ledger that it keeps for itself, whatever its name is in a run
+EVERYBODY = "all"  # the party that holds the whole table: whoever has records is in it
 _COMBINATIONS = 64  # combinations of levels over runs that are tried one by one
 
 
@@ -93,7 +97,8 @@ class Ledger:
         self.entries: dict[tuple[str, int, int, int], Entry] = {}
         self._last = digest(b"")
         self._size = 0  # of the complete lines in the file, as this ledger knows it
-        self._promised: Callable[[], None] = lambda: None  # checks the budget again
+        self._promised: dict[str, _Promise] = {}  # by run: checks the budget again
+        self._alone = threading.RLock()  # two runs of one process may share a ledger
         if self.path is not None:
             with locked(self.path):
                 self._read(self.path)
@@ -111,19 +116,28 @@ class Ledger:
     def charge(self, entry: Entry) -> None:
         """Write an entry and sync it to disk, after which the release may follow; do nothing if it is there already.
 
-        If another run wrote to the file meanwhile, its entries are read first, and a budget is checked again.
+        If another run wrote meanwhile, in this process or in another, its entries are read first, and the budget of
+        this run is checked again.
         """
-        if self.path is None:
-            if self._is_new(entry):
-                self.entries[entry.key] = entry
+        with self._alone:
+            if self.path is None:
+                return self._add(entry)
+            with locked(self.path, writing=True):
+                if self._others_wrote(self.path):
+                    self._read(self.path)
+                self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        if not self._is_new(entry):
             return
-        with locked(self.path, writing=True):
-            if self._others_wrote(self.path):
-                self._read(self.path)
-                self._promised()
-            if self._is_new(entry):
-                self._append(self.path, entry)
-                self.entries[entry.key] = entry
+        promise = self._promised.get(entry.run)
+        if promise is not None and promise.entries != len(self.entries):
+            promise.check()
+        if self.path is not None:
+            self._append(self.path, entry)
+        self.entries[entry.key] = entry
+        if promise is not None:
+            promise.entries = len(self.entries)
 
     def _is_new(self, entry: Entry) -> bool:
         if entry.key in self.entries:
@@ -137,16 +151,16 @@ class Ledger:
 
     def check(self, entry: Entry) -> None:
         """Refuse an entry that does not compose with those of other runs, with the remedy."""
-        where = self.path or "the ledger"
-        first = next(iter(self.entries.values()), None)
-        if first is None:
+        where, kept_so_far = self.path or "the ledger", tuple(self.entries.values())
+        if not kept_so_far:
             return
+        first = kept_so_far[0]
         if first.unit != entry.unit:
             raise ValueError(f"{where} counts by {first.unit}, this run by {entry.unit}: give it another ledger")
         if first.owned != entry.owned:
             kind, remedy = ("all agents", "by itself") if entry.owned else ("its owner alone", "in a list")
             raise ValueError(f"{where} was kept for {kind}: give it {remedy}, or give another ledger")
-        others = [kept for kept in self.entries.values() if kept.run != entry.run]
+        others = [kept for kept in kept_so_far if kept.run != entry.run]
         if entry.owned:
             strangers = {name for kept in others for name in kept.names if _is_name(name)} - entry.names
             if strangers and all(map(_is_name, entry.names)):
@@ -161,6 +175,12 @@ class Ledger:
                 f"{where} holds another run, and some parties have no names: by number alone it is not known who spent "
                 "what. Name them, for example sv.data.Part(records, rows, name='north') or split(..., names=...), or "
                 "give another ledger"
+            )
+        before = frozenset().union(*(kept.names for kept in others))
+        if before and not before & entry.names and EVERYBODY not in before | entry.names and len(parties) > 1:
+            raise ValueError(
+                f"{where} was kept for {_listed(before)}, and this run is of {_listed(entry.names)}: if these hold the "
+                "same records, give them the same names as before; if not, give another ledger"
             )
 
     def _others_wrote(self, path: Path) -> bool:
@@ -207,15 +227,17 @@ class Ledger:
         self.entries = entries
         self._last, self._size = digests[-1], len(data) - len(torn)
 
-    def spent(self, agent: str, leaving_out: str | None = None) -> list[CostByLevel]:
-        """Return what each run but `leaving_out` spent on a party's records, by level.
+    def spent(self, agent: str, leaving_out: Callable[[Entry], bool] = lambda _: False) -> list[CostByLevel]:
+        """Return what each run spent on a party's records, by level, but for the entries that are left out.
 
-        In an owner's ledger every party is the owner.
+        In an owner's ledger every party is the owner. What was spent on everybody is counted for each party.
         """
         runs: dict[str, dict[str, tuple[Counter[Mechanism], float]]] = {}
         for entry in self.entries.values():
+            if leaving_out(entry):
+                continue
             for group in entry.groups:
-                if entry.run != leaving_out and (entry.owned or str(agent) in group.agents):
+                if entry.owned or str(agent) in group.agents or EVERYBODY in group.agents:
                     levels = runs.setdefault(entry.run, {})
                     counts, overflow = levels.get(group.level, (Counter(), 0.0))
                     counts.update(_counted(group.spent))
@@ -230,7 +252,7 @@ class Ledger:
         charged: dict[str, list[int]] = {str(agent): [] for agent in agents}
         groups = [(group, entry.owned) for entry in self.entries.values() for group in entry.groups]
         for number, (group, owned) in enumerate(groups):
-            for agent in charged if owned else charged.keys() & group.agents:
+            for agent in charged if owned or EVERYBODY in group.agents else charged.keys() & group.agents:
                 charged[agent].append(number)
         together: dict[tuple[int, ...], list[str]] = {}
         for agent, numbers in charged.items():
@@ -243,26 +265,42 @@ class Ledger:
         A party that no entry names is an error, because a misspelt name would look as if nothing had been spent. In an
         empty ledger nobody has spent anything.
         """
-        known = {name for entry in self.entries.values() for name in entry.names}
-        owned = any(entry.owned for entry in self.entries.values())
-        if known and not owned and str(agent) not in known:
-            where = "this ledger" if self.path is None else str(self.path)
-            raise ValueError(f"{where}: {unknown('party', str(agent), known)}")
-        return _composed(self.spent(agent), delta, adjacency)
+        with self._alone:
+            known = {name for entry in self.entries.values() for name in entry.names}
+            owned = any(entry.owned for entry in self.entries.values())
+            if known and not owned and str(agent) not in known | {EVERYBODY}:
+                where = "this ledger" if self.path is None else str(self.path)
+                raise ValueError(f"{where}: {unknown('party', str(agent), known)}")
+            return max((_composed(self.spent(one), delta, adjacency) for one in self._in(str(agent))), key=float)
 
-    def require(self, budget: Budget, run: str, planned: Iterable[Group], owner: str = "the owner") -> None:
+    def _in(self, agent: str) -> list[str]:
+        """Return the parties whose records a party's records may be: for everybody, those of any party."""
+        held = {name for entry in self.entries.values() for name in entry.names if not entry.owned}
+        return [members[0] for members in self.alike(sorted({agent, *held}))] if agent == EVERYBODY else [agent]
+
+    def require(
+        self, budget: Budget, run: str, planned: Iterable[Group], owner: str = "the owner", *, attempt: int = 0,
+        first: int = 0,
+    ) -> None:  # fmt: skip
         """Refuse a run that would bring any party over its budget, before anything is released.
 
-        It is checked again if another run writes to the file meanwhile.
+        `planned` is all of the run from an attempt and a step on, whether the ledger holds some of it or not. It is
+        checked again if another run writes to the ledger meanwhile.
         """
-        planned = tuple(planned)
-        self._require(budget, run, planned, owner)
-        self._promised = lambda: self._require(budget, run, planned, owner)
+        plan = tuple(planned)
 
-    def _require(self, budget: Budget, run: str, planned: Sequence[Group], owner: str) -> None:
+        def in_plan(entry: Entry) -> bool:
+            return entry.run == run and entry.attempt >= attempt and entry.start >= first
+
+        with self._alone:
+            promise = _Promise(lambda: self._require(budget, in_plan, plan, owner), len(self.entries))
+            promise.check()
+            self._promised[run] = promise
+
+    def _require(self, budget: Budget, in_plan: Callable[[Entry], bool], planned: Sequence[Group], owner: str) -> None:
         plans: dict[str, CostByLevel] = {}
         for group in planned:
-            for agent in group.agents:
+            for agent in (one for name in group.agents for one in self._in(name)):
                 plans.setdefault(agent, {})[group.level] = group.spent, group.overflow
         first: dict[tuple[Any, ...], str] = {}  # one party of those with the same past and the same plan
         for members in self.alike(plans):
@@ -270,7 +308,7 @@ class Ledger:
                 first.setdefault((members[0], *plans[agent].items()), agent)
         owned = any(entry.owned for entry in self.entries.values())
         for agent in first.values():
-            past = self.spent(agent, leaving_out=run)
+            past = self.spent(agent, in_plan)
             total = _composed([*past, plans[agent]], budget.delta, budget.adjacency)
             if total > budget.epsilon:
                 before = _composed(past, budget.delta, budget.adjacency)
@@ -280,6 +318,14 @@ class Ledger:
                     f"(delta {budget.delta:g}, {budget.adjacency}; {float(before):.4g} is spent already). Use fewer "
                     f"steps, more noise (sv.calibrate finds how much), or a larger budget. Nothing was released."
                 )
+
+
+@dataclass
+class _Promise:
+    """A budget that a run was allowed to spend within, as long as nobody else has written since."""
+
+    check: Callable[[], None]
+    entries: int  # that the ledger held when it was checked, or this run wrote last
 
 
 def _composed(runs: Sequence[CostByLevel], delta: float, adjacency: Adjacency) -> Epsilon:
@@ -312,6 +358,11 @@ def _counted(spent: Spent) -> Counter[Mechanism]:
     for mechanism, count in spent:
         counts[mechanism] += count
     return counts
+
+
+def _listed(names: Iterable[str]) -> str:
+    some = sorted(names)
+    return ", ".join(some[:5]) + (f" and {len(some) - 5} more" if len(some) > 5 else "")
 
 
 def _is_name(agent: str) -> bool:

@@ -3,14 +3,15 @@
 A loss sees one record at a time, through the gate. An array that it closes over is not a record: it would reach the
 result without clip or noise. Example: ``lambda x, r: jnp.sum((x - r) ** 2) * DATA.mean()`` reads all of `DATA` in every
 record's gradient. So arrays of any shape are refused wherever they hide: in closures, default arguments, attributes of
-objects and classes, globals, modules, custom derivative rules. (Python numbers and NumPy scalars cannot be told from
-settings: every statement says that they are taken as public.)
+objects and classes, globals, modules, custom derivative rules. Data frames, sparse matrices and buffers are arrays too.
+(Python numbers and NumPy scalars cannot be told from settings: every statement says that they are taken as public.)
 """
 
 import dis
 import functools
 import sys
 import types
+from array import array as numbers_in_a_row
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +22,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 _CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "callback", "python_callback")
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "optax", "functools", "builtins", "math", "operator")
+
+# How libraries hand out what they hold: NumPy's own way, data frames, Arrow, DLPack, sparse matrices.
+_AS_ARRAY = ("__array__", "__array_interface__", "__dataframe__", "__arrow_c_array__", "__arrow_c_stream__",
+             "__dlpack__", "toarray")  # fmt: skip
 
 Found = deque[tuple[str, Any]]  # what is to be looked at, and under which name it was found
 
@@ -75,6 +80,15 @@ def refuse_callbacks(name: str, traced: ClosedJaxpr) -> None:
         )
 
 
+def has_rules(jaxpr: Jaxpr) -> bool:
+    """Say whether a traced function, or one that it calls, comes with a rule of its own for its derivative.
+
+    >>> has_rules(jax.make_jaxpr(jax.nn.relu)(1.0).jaxpr), has_rules(jax.make_jaxpr(jax.numpy.sin)(1.0).jaxpr)
+    (True, False)
+    """
+    return any(kind.startswith("custom_") for kind in _primitives(jaxpr))
+
+
 def arrays_in(function: Any) -> Iterator[tuple[str, Any]]:
     """Yield the arrays that a callable brings along, each with the name under which it was found.
 
@@ -97,7 +111,7 @@ def arrays_in(function: Any) -> Iterator[tuple[str, Any]]:
             seen[id(value)] = value
             if isinstance(value, (str, bytes, int, float, complex)):
                 continue
-            if isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, jax.core.Tracer):
+            if _holds_data(value):
                 yield where, value
                 continue
             waiting += _inside(value, where)
@@ -108,6 +122,15 @@ def arrays_in(function: Any) -> Iterator[tuple[str, Any]]:
                 classes |= {id(kind): kind for kind in kinds if not _from_library(kind)}
         named = [(f"{c.__name__}.{name}", vars(c)[name]) for c in classes.values() for name in names & vars(c).keys()]
         waiting += [(where, inner) for where, inner in named if id(inner) not in seen]
+
+
+def _holds_data(value: Any) -> bool:
+    """Say whether a value is an array or a table: whatever arrays can be made of, in any library, or a buffer."""
+    if isinstance(value, (jax.core.Tracer, np.generic, type)):
+        return False
+    if isinstance(value, (np.ndarray, jax.Array, memoryview, bytearray, numbers_in_a_row)):
+        return True
+    return any(hasattr(type(value), name) for name in _AS_ARRAY)
 
 
 def _inside(value: Any, where: str) -> list[tuple[str, Any]]:

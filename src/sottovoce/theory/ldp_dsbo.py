@@ -103,8 +103,8 @@ def follows(values: np.ndarray, law: PowerLaw, agent: int, first: int = 1) -> bo
     """Tell whether the values of one agent are value / t^power exactly, for t = first, first + 1, ...
 
     >>> slower = Decay(1.0, 0.5, offset=3)
-    >>> follows(np.array([1.0, 2**-0.5]), power_law(slower), agent=0), follows(slower(np.arange(2)), power_law(slower), 0)
-    (True, False)
+    >>> [follows(np.asarray(given), power_law(slower), agent=0) for given in ([1.0, 2**-0.5], slower(np.arange(2)))]
+    [True, False]
     """
     value, power = law.of(agent)
     return np.allclose(values, value / np.arange(first, first + len(values)) ** power, rtol=1e-9, atol=0)

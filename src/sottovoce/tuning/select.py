@@ -35,15 +35,17 @@ class Selected:
     epsilon: float
     delta: float
     candidates: int
+    seeded: bool = False  # whether the draws can be repeated
 
     @property
     def statement(self) -> str:
         """Write one sentence to attach to the result."""
-        return (
+        said = (
             f"best of a random, secret number of trials among {self.candidates} candidates: training, scores and the "
             f"choice together have epsilon {self.epsilon:.4g} at delta {self.delta:g}, zero-out adjacency "
             "(Papernot and Steinke 2022)"
         )
+        return f"{said}; simulated: who knows the seed knows the number of trials" if self.seeded else said
 
 
 def select(
@@ -110,13 +112,13 @@ def select(
         name = names[int(rng.integers(len(names)))]
         output = candidates[name](share)
         found = float(score(output, share))
-        found = -math.inf if math.isnan(found) else found  # the proof needs an order, and NaN has no place in it
+        found = -math.inf if math.isnan(found) else found  # the bound needs scores that can be put in one order
         if best is None or found > best[2]:
             best = (name, output, found)
     if best is None:  # the Poisson law drew 0: an outcome that depends on nothing
         best = (names[0], None, -math.inf)
     name, output, found = best
-    return Selected(name, output, found, mu, epsilon_of(mu, law, delta), delta, len(names))
+    return Selected(name, output, found, mu, epsilon_of(mu, law, delta), delta, len(names), seed is not None)
 
 
 def _charge(
