@@ -27,9 +27,18 @@ def test_two_runs_that_share_a_ledger_stay_within_the_budget_together(tmp_path, 
     ledger.require(budget, "b", (group(10),))
     for t in range(10):
         ledger.charge(Entry("a", t, t + 1, (group(1),)))
-    with pytest.raises(BudgetExceeded, match=r"epsilon 2 of a budget of 1\.2"):
+    with pytest.raises(BudgetExceeded, match=r"epsilon 2 of a budget of 1\.2.*Nothing was released"):
         ledger.charge(Entry("b", 0, 1, (group(1),)))
     assert float(ledger.epsilon("north", 0.0, "zero-out")) == pytest.approx(1.0)
+
+
+def test_a_run_that_is_stopped_midway_says_so():
+    ledger, budget = sv.Ledger(), sv.Budget(1.2, 0.0, "zero-out")
+    ledger.require(budget, "a", (group(10),))
+    ledger.charge(Entry("a", 0, 1, (group(1),)))
+    ledger.charge(Entry("b", 0, 5, (group(5),)))
+    with pytest.raises(BudgetExceeded, match="Nothing more was released"):
+        ledger.charge(Entry("a", 1, 2, (group(1),)))
 
 
 def test_a_run_is_held_to_its_own_budget_if_another_one_is_allowed_more(tmp_path):

@@ -313,10 +313,12 @@ class Ledger:
             if total > budget.epsilon:
                 before = _composed(past, budget.delta, budget.adjacency)
                 who = owner if agent == OWNER or owned else f"agent {agent}"
+                begun = any(map(in_plan, self.entries.values()))  # another run spent meanwhile what this one counted on
                 raise BudgetExceeded(
                     f"{who} would reach epsilon {float(total):.4g} of a budget of {budget.epsilon:g} "
                     f"(delta {budget.delta:g}, {budget.adjacency}; {float(before):.4g} is spent already). Use fewer "
-                    f"steps, more noise (sv.calibrate finds how much), or a larger budget. Nothing was released."
+                    "steps, more noise (sv.calibrate finds how much), or a larger budget. "
+                    f"Nothing {'more ' if begun else ''}was released."
                 )
 
 
