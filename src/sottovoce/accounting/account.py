@@ -1,4 +1,4 @@
-"""`account`: the epsilon of a configured method, before a record is read.
+"""Compute the epsilon of a configured method, before a record is read: `account`.
 
 One value, `Account`, holds all that is known: the traced step, the population, the network. The report, calibration,
 the ledger's charges and the run share it. Example: ``Account.report.epsilon`` is the number in the statement, and
@@ -126,7 +126,7 @@ def check_network(network: Network | None, parties: int) -> Network:
 
 @dataclass(frozen=True, eq=False)
 class Account:
-    """What a configured method spends, and on whom."""
+    """Compute what a configured method spends, and which agents pay it."""
 
     method: Method
     trace: Trace
@@ -136,27 +136,27 @@ class Account:
 
     @property
     def population(self) -> Population:
-        """Who takes part."""
+        """Return who takes part."""
         return self.trace.known.population
 
     @property
     def network(self) -> Network:
-        """Who talks to whom."""
+        """Return who talks to whom."""
         return self.trace.known.network
 
     @property
     def steps(self) -> int:
-        """How many steps the run has."""
+        """Return how many steps the run has."""
         return self.trace.known.steps
 
     @cached_property
     def setting(self) -> Setting:
-        """What a method's own bounds may depend on."""
+        """Return what a method's own bounds may depend on."""
         return Setting(self.population.sizes, self.steps, self.network, self.delta)
 
     @cached_property
     def tells(self) -> bool:
-        """Whether messages carry private state, which standard composition does not cover."""
+        """Say whether messages carry private state, which standard composition does not cover."""
         return any(charge.sampling is None for charge in self.charges)
 
     def louder(self, factor: float) -> "Account":
@@ -166,7 +166,7 @@ class Account:
 
     @cached_property
     def kinds(self) -> np.ndarray:
-        """A number per agent: agents with equal numbers are charged alike, so that 10 000 equal agents cost one."""
+        """Return one number per agent: agents with equal numbers pay the same, so each kind is computed only once."""
         population, agents = self.population, self.population.parties
         differ = any(not same_for_all(charge.release.scale) for charge in self.charges)
         both = np.array([population.in_both_levels(agent) for agent in range(agents)])
@@ -180,7 +180,7 @@ class Account:
 
     @cached_property
     def report(self) -> PrivacyReport:
-        """The privacy statement."""
+        """Return the privacy statement."""
         agents = self.population.parties
         kinds = np.arange(agents) if self.tells else self.kinds  # a proof about messages may use an agent's weights
         first = [int(np.argmax(kinds == kind)) for kind in range(kinds.max() + 1)]
@@ -213,7 +213,10 @@ class Account:
 
     @cached_property
     def statement(self) -> PrivacyReport:
-        """The report with what the worst party releases and an attacker can gain, which no search for noise needs."""
+        """Return the report, with what the worst party releases and what an attacker can gain.
+
+        A search for noise does not need these two, so `report` leaves them out.
+        """
         if self.tells or not self.report.private:
             return self.report
         agent = int(np.argmax(self.report.per_agent))

@@ -1,4 +1,4 @@
-"""Charging: what each agent spends in a stretch of steps, written down before anything of it is released.
+"""Write down what each agent spends in a stretch of steps, before anything of it is released.
 
 Example: a run of 100 steps that is measured every 10 writes ten entries; the entry "steps 0 to 9" is in the ledger, on
 disk, before step 0 draws its batch.
@@ -19,7 +19,7 @@ from sottovoce.privacy.sampling import OnePass
 
 
 class Charging:
-    """The charges of one run, in a ledger that all agents share, or in one per agent.
+    """Write the charges of one run into a ledger that all agents share, or into one ledger per agent.
 
     A simulation is one process that holds everybody's records, so one file is enough. It goes by the names in the
     `Population`. Deployed agents keep their own: it outlives the run, and only its owner writes it.
@@ -39,7 +39,7 @@ class Charging:
 
     @property
     def ledgers(self) -> tuple[Ledger, ...]:
-        """The shared ledger, or everybody's own."""
+        """Return the shared ledger, or every agent's own one."""
         return (self.shared,) if self.shared is not None else self.own
 
     def next_attempt(self) -> None:

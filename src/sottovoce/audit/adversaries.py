@@ -36,7 +36,7 @@ from sottovoce.trees import Tree
 
 @dataclass(frozen=True)
 class Target:
-    """The attacked record: the agent that holds it, its record set, and its row there."""
+    """Name the attacked record: the agent that holds it, its record set, and its row there."""
 
     agent: int = 0
     level: str = "records"
@@ -45,7 +45,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Instance:
-    """A problem, the data sets D and D', and the record in which they differ."""
+    """Hold a problem, the data sets D and D', and the record in which they differ."""
 
     problem: Any
     layout: Layout

@@ -42,7 +42,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class FirstMessages:
-    """What the neighbours of some agents see in the first round: one pair (g*, h*) per agent, stacked."""
+    """Hold what the neighbours of some agents see in the first round: one pair (g*, h*) per agent, stacked."""
 
     g: Tree
     h: jax.Array
@@ -169,7 +169,7 @@ def _turn(start: jax.Array, labels: jax.Array, targets: Tree, clip: float, steps
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """The result of attacking one setting of the noise: figures over all pictures, and the pictures themselves."""
+    """Hold the result of attacking one setting of the noise: figures over all pictures, and the pictures."""
 
     name: str
     epsilon: float
