@@ -43,7 +43,9 @@ codecs.register_error(_WESTERN, _as_western)
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A table with named columns: `kind` says what type each has, and `frame[name]` returns its values as an array.
+    """Give access to a table with named columns, read from a file, a DataFrame or a mapping.
+
+    `kind(name)` returns the type of a column, and `frame[name]` its values as an array.
 
     `source` names it in messages. `notes` are for the holder of the rows only. `decimal` is how texts write numbers: a
     file that is separated by semicolons may write 3,5 for 3.5. A kind is "number", "bool", "date",
@@ -59,7 +61,7 @@ class Frame:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names."""
+        """Return the columns' names."""
         return tuple(self.kinds)
 
     def __len__(self) -> int:

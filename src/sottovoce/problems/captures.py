@@ -1,4 +1,4 @@
-"""What a function brings along besides its arguments: arrays, and calls back to Python.
+"""Find what a function brings along besides its arguments: arrays, and calls back to Python.
 
 A loss sees one record at a time, through the gate. An array that it closes over is not a record: it would reach the
 result without clip or noise. Example: ``lambda x, r: jnp.sum((x - r) ** 2) * DATA.mean()`` reads all of `DATA` in every
@@ -194,7 +194,7 @@ def _inner(jaxpr: Any) -> Iterator[tuple[Jaxpr, Sequence[Any]]]:
 
 
 class _Names(NamedTuple):
-    """The names that code uses, also in functions defined inside it."""
+    """List the names that code uses, also in functions defined inside it."""
 
     globals: frozenset[str]
     attributes: frozenset[str]  # of objects, classes and modules

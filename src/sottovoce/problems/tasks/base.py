@@ -26,7 +26,7 @@ registry: dict[str, Builder] = {}
 
 @dataclass(frozen=True)
 class Shape:
-    """What a task may know of the data: nothing in it is learned from a record.
+    """State what a task may know of the data: nothing in it is learned from a record.
 
     `features` is the shape of one record's features, `classes` the number of declared classes (1: the label is a
     number), `agents` the number of parties, and `prior` the share of class 1, declared or bought.
@@ -42,7 +42,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Task:
-    """A problem and how its solution is judged.
+    """Join a problem with the metrics that judge its solution.
 
     ``metrics(test)`` takes a test record set and returns the function that `run` evaluates: ``fn(x)``, or ``fn(x, y)``
     for problems with two variables, which returns named numbers. ``prepare(parts)`` adds what the losses need to the
