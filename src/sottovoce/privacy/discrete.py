@@ -1,4 +1,4 @@
-"""Noise that is safe on real machines: whole numbers, exact distributions, the operating system's entropy.
+"""Draw noise that is safe on real machines: whole numbers, exact distributions, the operating system's entropy.
 
 Floating-point noise is no differentially private mechanism bit for bit: some outputs are possible under one data set
 and impossible under its neighbour (the exhibits "last-bit" and "runtime" attack exactly this). Here every number that
@@ -61,7 +61,7 @@ _SLACK = 1 + Fraction(1, 2**40)  # a schedule's last digits may differ between a
 
 @dataclass(frozen=True)
 class GridRelease:
-    """One release in whole numbers: `clip` and `scale` count grid steps, `step` is a power of two.
+    """Describe one release in whole numbers: `clip` and `scale` count grid steps, `step` is a power of two.
 
     Guarantee: the result is a function of S + Z, where one record moves the whole-number vector S by at most `clip`
     (L1 for Laplace, L2 for Gaussian noise) and Z has independent coordinates, discrete Laplace with P[z] proportional
@@ -94,7 +94,7 @@ class GridRelease:
 
     @property
     def inverse_multiplier(self) -> float:
-        """1/z of an ideal release that is at least as revealing (zero-out, one set of records): what it is charged."""
+        """Return 1/z of an ideal release that reveals at least as much (zero-out, one record set): what is charged."""
         if self._l1:
             return self.clip / self.scale + 2 * math.log(math.cosh(0.5 / self.scale))
         return self.clip / math.sqrt(self.scale**2 - _BLUR**2) if self.scale > _BLUR else math.inf
@@ -169,7 +169,7 @@ def _squares(rows: np.ndarray) -> np.ndarray:
 
 
 def on_grid(release: Release, denominator: int, t: int = 0, agent: int = 0, bits: int = 16) -> GridRelease:
-    """A release at step t in whole numbers: a record's clip is at least 2**bits steps, and noise is rounded up.
+    """Return a release at step t in whole numbers: the clip is at least 2**bits steps, and noise is rounded up.
 
     Guarantee: it is charged at most what the stated release is, so the stated account covers it.
 

@@ -95,7 +95,7 @@ class Open(LabelGate):
 
     @property
     def mixture(self) -> bool:
-        """The loss is a sum."""
+        """Return False: the loss is a sum."""
         return False
 
     def vectors(self, labels: Labels, rows: np.ndarray | None = None) -> np.ndarray:
@@ -142,7 +142,7 @@ class Memoised(LabelGate):
 
     @property
     def mixture(self) -> bool:
-        """Forward correction is a mixture over the true label."""
+        """Say whether the forward correction is used: its loss is a mixture over the true label."""
         return self.correction == "forward"
 
     def vectors(self, labels: Labels, rows: np.ndarray | None = None) -> np.ndarray:
@@ -181,7 +181,7 @@ class LaplaceGate(LabelGate):
     @final
     @property
     def mixture(self) -> bool:
-        """The loss is a sum."""
+        """Return False: the loss is a sum."""
         return False
 
     @final

@@ -1,4 +1,4 @@
-"""Which records enter a step: drawn in the compiled run and charged by the accountant from one frozen value.
+"""Choose which records enter a step: a run draws them, and the accountant charges them, from one frozen value.
 
 This is a closed list on purpose: a free callback could sample in a way that no accountant covers. Row numbers are
 local to an agent (0 to n-1); `n` is the agent's size, which is public. Example: ``Poisson(64)`` with 20 000 records
@@ -39,7 +39,7 @@ Law = list[tuple[tuple[Multiplicities, ...], Fraction]]  # the batches of all st
 
 
 class Sampling(ABC):
-    """How a batch is drawn. `amplifies` says whether the draw hides who took part.
+    """Say how a batch is drawn. `amplifies` says whether the draw hides who took part.
 
     Every number of a sampling is a whole number of at least 1, or it is refused.
 
@@ -95,7 +95,7 @@ class Sampling(ABC):
 @final
 @dataclass(frozen=True)
 class Full(Sampling):
-    """Every record at every step.
+    """Take every record at every step.
 
     >>> Full().capacity(50), Full().denominator(50, t=0)
     (50, 50)
@@ -134,7 +134,7 @@ class Full(Sampling):
 @final
 @dataclass(frozen=True)
 class Poisson(Sampling):
-    """Each record on its own with probability ``batch / n``, anew each step; the sum is divided by `batch`.
+    """Draw each record on its own with probability ``batch / n``, anew each step; divide the sum by `batch`.
 
     The rate is rounded down to a multiple of 2**-32, and that is the rate charged. With `cut`, a party that has fewer
     than `batch` records takes all of them and divides by their number.
@@ -203,7 +203,7 @@ class Poisson(Sampling):
 @final
 @dataclass(frozen=True)
 class FixedSize(Sampling):
-    """Exactly `batch` records, without replacement, anew each step.
+    """Draw exactly `batch` records, without replacement, anew each step.
 
     >>> FixedSize(20).event(1000)
     SubsetAmplification(size=1000, batch=20)
@@ -248,7 +248,7 @@ class FixedSize(Sampling):
 @final
 @dataclass(frozen=True)
 class WithReplacement(Sampling):
-    """`batch` independent draws of one record, anew each step: a record may come up several times.
+    """Draw one record `batch` times independently, anew each step: a record may come up several times.
 
     >>> WithReplacement(20).event(1000)
     RedrawAmplification(size=1000, batch=20)
@@ -296,7 +296,7 @@ class WithReplacement(Sampling):
 @final
 @dataclass(frozen=True)
 class OnePass(Sampling):
-    """Records in stored order, `batch` per step, each in one step only: a record pays for one step, not for all.
+    """Take records in stored order, `batch` per step: each record is in one step only, and pays only for that step.
 
     >>> OnePass(10).steps_possible(95)
     9
@@ -347,7 +347,7 @@ class OnePass(Sampling):
 @final
 @dataclass(frozen=True)
 class Stream(Sampling):
-    """All records that have arrived: ``arrivals * (t+1)`` of them at step t, and their running average.
+    """Take all records that have arrived, ``arrivals * (t+1)`` of them at step t, and average them.
 
     A record takes part from its arrival on, in ever larger averages; the first one pays most and is charged.
 

@@ -25,7 +25,7 @@ ORDERS = (1 + np.geomspace(0.05, 2000, 120)).tolist()  # of Renyi divergences, w
 
 @dataclass(frozen=True)
 class PoissonTrials:
-    """A number of trials by the Poisson law: `mean` on average, and none at all with chance e^-mean.
+    """Draw the number of trials from a Poisson law: `mean` on average, and none at all with chance e^-mean.
 
     >>> round(PoissonTrials(2.0).generating(0.5), 4)
     0.3679
@@ -59,7 +59,7 @@ class PoissonTrials:
 
 @dataclass(frozen=True)
 class GeometricTrials:
-    """A number of trials by the geometric law: at least one, `mean` on average.
+    """Draw the number of trials from a geometric law: at least one, `mean` on average.
 
     >>> round(GeometricTrials(2.0).generating(0.5), 4)
     0.3333
