@@ -1,4 +1,4 @@
-"""The handle through which a method acts as one agent: sample, release, mix, loop.
+"""Define the handle through which a method acts as one agent: sample, release, mix, loop.
 
 Example: ``batch = agent.sample(Poisson(50))`` draws a batch, ``agent.release(r, loss, at=x, batch=batch)`` returns the
 noisy gradient at x, ``agent.mix(x)`` tells x to the neighbours and returns the weighted sum of what they say. A handle
@@ -28,7 +28,7 @@ from sottovoce.trees import Tree
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What every agent knows of a run: all of it is public."""
+    """Hold what every agent knows of a run: all of it is public."""
 
     population: Population
     network: Network
@@ -50,7 +50,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Batch:
-    """A drawn batch. Releases from one batch are charged as one mechanism. Its rows cannot be read."""
+    """Stand for a drawn batch: releases from one batch are charged as one mechanism. Its rows cannot be read."""
 
     drawn: jax.Array
     sampling: Sampling
@@ -58,7 +58,7 @@ class Batch:
 
 
 class Where(TypedDict, total=False):
-    """Where and over what to take a gradient: `upper` and `lower` as `records`; `public` reads no record."""
+    """Say where and over what to take a gradient: `upper` and `lower` are as `records`; `public` reads no record."""
 
     at: Required[Tree]
     batch: Required[Batch]
@@ -68,7 +68,7 @@ class Where(TypedDict, total=False):
 
 
 class Agent(Handle):
-    """One agent at one step: `index` is its number, `t` the step; both are traced."""
+    """Act as one agent at one step: `index` is its number, `t` the step; both are traced."""
 
     def __init__(self, known: Known, index: jax.Array, t: jax.Array, loops: tuple[int, ...] = ()) -> None:
         super().__init__(t, loops)
@@ -78,12 +78,12 @@ class Agent(Handle):
 
     @property
     def steps(self) -> int:
-        """How many steps the run has."""
+        """Return how many steps the run has."""
         return self._known.steps
 
     @property
     def parties(self) -> int:
-        """How many agents take part."""
+        """Return how many agents take part."""
         return self._known.network.size
 
     def size(self, level: str = SINGLE) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The two designs of a method: "sound", which is private as it stands, and "printed", which is the paper's text.
+"""Define the two designs of a method: "sound", which is private as it stands, and "printed", the paper's text.
 
 They differ in two places: how an agent reads its records, and what it sends. Example: in LDP-DSBO a sound agent
 releases a clipped and noised gradient, and may then send its state as it is. A printed agent computes an un-noised

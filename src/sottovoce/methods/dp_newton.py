@@ -1,4 +1,4 @@
-"""Private Newton descent for models that are linear in a row of numbers.
+"""Run private Newton descent for models that are linear in a row of numbers.
 
 The second moments of the rows are released once. They give coordinates in which the loss curves alike in all
 directions, however loose the declared ranges of the columns are; in these coordinates a few noisy gradients suffice.
@@ -30,7 +30,10 @@ _NARROWEST = 1e-5  # a direction's eigenvalue over the largest one, below which 
 
 
 class NewtonState(NamedTuple):
-    """Public by induction: all are functions of releases. `x` is the average of the last iterates, `now` the last."""
+    """Hold the state: public by induction, because it is a function of releases.
+
+    `x` is the average of the last iterates, `now` the last one.
+    """
 
     x: Tree
     now: Tree
@@ -42,7 +45,7 @@ class NewtonState(NamedTuple):
 
 @dataclass(frozen=True)
 class DpNewton(Method):
-    """Private Newton descent: noisy second moments once, then noisy gradients in the coordinates that they whiten.
+    """Run private Newton descent: noisy second moments once, then noisy gradients in the coordinates they whiten.
 
     All agents average every release, each in proportion to its number of records, so that they follow the pooled
     objective. For problems without `LinearModel` the rows are the gradients at x0, one column.

@@ -1,4 +1,4 @@
-"""The equations that a traced step is made of, beside JAX's own.
+"""Define the equations that a traced step is made of, beside JAX's own.
 
 A method's `step` is traced once, to a jaxpr. Whatever it asks of its agent stands in that jaxpr as an equation with one
 of the names below. Example: the step of DP-SGD over a graph reads ``sample, release, (arithmetic), mix``. Three readers
@@ -44,7 +44,7 @@ OURS = frozenset({sample_p, release_p, mean_p, tell_p, mix_p, loop_p, key_p, fea
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What a `release` or `mean` reads: its functions, one per level."""
+    """Say what a `release` or `mean` reads: its functions, one per level."""
 
     functions: tuple[RecordFunction, ...]
     structure: Any  # of the point

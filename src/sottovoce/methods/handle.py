@@ -1,4 +1,4 @@
-"""What the handles of a traced step share: numbered equations, loops, keys.
+"""Provide what the handles of a traced step share: numbered equations, loops, keys.
 
 Example: an `Agent` (a peer with records of its own) and a `Party` (a holder of columns) both have `loop` and `key`. A
 handle exists only while a step is traced: each call writes one equation (`sottovoce.methods.equations`).
@@ -18,7 +18,7 @@ from sottovoce.trees import Tree
 
 
 class Handle(ABC):
-    """A participant at one step, `t`, while the step is traced."""
+    """Stand for a participant at one step, `t`, while the step is traced."""
 
     def __init__(self, t: jax.Array, loops: tuple[int, ...] = ()) -> None:
         self.t = t

@@ -1,4 +1,4 @@
-"""Decentralised SGD whose noisy states are quantised before they are sent.
+"""Run decentralised SGD whose noisy states are quantised before they are sent.
 
 Chen, Wang and Zhang, "Differentially private distributed stochastic nonconvex optimization with quantized
 communication", arXiv 2403.18254, 2024. Written from its abstract and from what later papers of the authors say of it,
@@ -26,14 +26,14 @@ from sottovoce.trees import Tree, descend
 
 
 class QuantizedState(NamedTuple):
-    """The state: public in the sound design, private in the printed one."""
+    """Hold the state: public in the sound design, private in the printed one."""
 
     x: Tree
 
 
 @dataclass(frozen=True)
 class QuantizedSgd(Method):
-    """SGD over a graph with quantised messages q: ``x' = x + weight * sum_j w_ij (q_j - x) - rate * gradient``.
+    """Run SGD with quantised messages q: ``x' = x + weight * sum_j w_ij (q_j - x) - rate * gradient``.
 
     Args:
         rate: step size along the gradient, the slower one in the paper.
