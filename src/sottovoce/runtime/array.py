@@ -1,4 +1,4 @@
-"""All agents on one machine as one array: `vmap` over agents, `scan` over steps, one compiled program.
+"""Run all agents on one machine as one array: `vmap` over agents, `scan` over steps, one compiled program.
 
 `sottovoce.runtime.mesh` spreads the same program over devices.
 """
@@ -35,7 +35,7 @@ SealedRecords = Mapping[str, Sealed]
 
 @dataclass(frozen=True)
 class Spec:
-    """What a compiled run depends on besides arrays. Equal specs share one compiled program, whatever the seed."""
+    """State what a compiled run depends on besides arrays. Equal specs share one compiled program, for every seed."""
 
     trace: Trace  # compared by identity; `trace` returns the same one for equal arguments
     chunk: int
@@ -44,7 +44,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class ArrayAnswers:
-    """Answers inside the compiled program: an agent is one row of the array."""
+    """Answer equations inside the compiled program: an agent is one row of the array."""
 
     spec: Spec
     moment: Moment
@@ -196,7 +196,7 @@ _advance = jax.jit(advance, static_argnums=(0, 1), static_argnames="every")
 
 
 class ArrayPlace(WholePlace):
-    """One compiled program for all agents."""
+    """Run all agents as one compiled program."""
 
     def __init__(
         self, trace: Trace, problem: Any, layout: Layout, root: Array, chunk: int, share: bool = False

@@ -1,4 +1,4 @@
-"""What is looked at before a run starts: whether things belong together, and what to change if they do not."""
+"""Check before a run starts whether things belong together, and say what to change if they do not."""
 
 import warnings
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Parties with columns and their server, in one place: all walk through their steps together, from question to answer.
+"""Run parties with columns and their server in one place: all take their steps together, from question to answer.
 
 Example: in a step of BAMBI every party stops at `ask` with its head outputs; the server adds them up, computes the
 gradient of its loss through the label gate, and all parties go on with it. The whole run is one compiled program; with
@@ -43,7 +43,7 @@ _ROWS_AT_ONCE = 4_000_000  # rows of batches that are listed at a time
 
 
 class Message(NamedTuple):
-    """Something that crossed a party's boundary; `party` is the one that is not the server."""
+    """Record something that crossed a party's boundary; `party` is the side that is not the server."""
 
     step: int
     turn: int | None
@@ -57,7 +57,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What the compiled run depends on besides arrays."""
+    """State what the compiled run depends on besides arrays."""
 
     trace: TableTrace
     problem: Vertical
@@ -66,7 +66,7 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One step (or one turn of a loop) of all parties and their server."""
+    """Compute one step (or one turn of a loop) of all parties and their server."""
 
     t: Any
     parties: Sequence[PartyMoment]
@@ -187,7 +187,7 @@ def _advance(
 
 @dataclass(eq=False)
 class ColumnsPlace(Place):
-    """All parties and the server as one compiled program."""
+    """Run all parties and the server as one compiled program."""
 
     account: TableAccount
     table: Table
@@ -209,12 +209,15 @@ class ColumnsPlace(Place):
 
     @property
     def names(self) -> list[str]:
-        """The names of the leaves that are looked at for divergence: all, because none depends on a label unnoised."""
+        """Return the names of the leaves that are looked at for divergence: all of them.
+
+        None depends on a label without noise.
+        """
         return self.account.trace.names
 
     @property
     def shapes(self) -> list[jax.ShapeDtypeStruct]:
-        """The shapes of all parties' leaves, one party after the other."""
+        """Return the shapes of all parties' leaves, one party after the other."""
         return [shape for party in self.account.trace.parties for shape in party.shapes]
 
     def begin(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""JAX's coordination service: the only file that uses names of JAX that are not public.
+"""Use JAX's coordination service: the only file that uses names of JAX that are not public.
 
 JAX's processes find each other through a service. The public way, `jax.distributed.initialize`, runs it inside of
 process 0 and aborts the others when that process ends; then no survivor could store its state. Here the keeper runs the

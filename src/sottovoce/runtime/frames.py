@@ -1,4 +1,4 @@
-"""Messages as bytes: one versioned binary format for every driver, checked whole before anything is made of it.
+"""Write messages as bytes: one versioned binary format for every driver, checked whole before anything is made of it.
 
 A frame begins with a head of fixed length: magic, version, standing, number of arrays, sender, round, and the lengths
 of what follows, in network order. Then come the run's name, the tag, one description per array, the arrays' bytes,
@@ -40,7 +40,7 @@ NO_MESSAGE = "these bytes are no message"
 
 @dataclass(frozen=True)
 class MessageId:
-    """Which message: the run, the round (step), who says it, and at which question of the step (`tag`)."""
+    """Identify a message: the run, the round (step), the sender, and the exchange within the step (`tag`)."""
 
     run: str
     round: int
@@ -53,7 +53,7 @@ class MessageId:
 
 @dataclass(frozen=True)
 class Message:
-    """Arrays under an id, with the reason why they may leave.
+    """Hold arrays under an id, with the reason why they may leave.
 
     >>> said = Message(MessageId("r", 3, 0, "mix 1"), (np.arange(3, dtype=np.float32),), "release")
     >>> back = Message.from_bytes(said.to_bytes())

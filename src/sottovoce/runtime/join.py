@@ -99,7 +99,7 @@ def _follow(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", a
 
 
 class _Maker:
-    """Makes both ends of the protocol, each with a blinding key of its own that follows from a secret."""
+    """Make both ends of the protocol, each with a blinding key of its own that follows from a secret."""
 
     def __init__(self, psi: Any, secret: bytes, longest: int) -> None:
         self.psi, self._secret, self.longest = psi, secret, longest
@@ -120,7 +120,7 @@ class _Maker:
 
 
 class _Asking:
-    """Who asks which of its tokens the other has: the client of the protocol."""
+    """Ask which of one's own tokens the other party has, as the client of the protocol."""
 
     def __init__(self, made: _Maker, purpose: str, held: np.ndarray) -> None:
         self._made, self._psi = made, made.psi
@@ -144,7 +144,7 @@ class _Asking:
 
 
 class _Answering:
-    """Who answers which of another's tokens are among its own: the server of the protocol."""
+    """Answer which of another's tokens are among one's own, as the server of the protocol."""
 
     def __init__(self, made: _Maker, purpose: str, held: np.ndarray) -> None:
         self._made, psi = made, made.psi
@@ -161,7 +161,7 @@ class _Answering:
 
 
 class _Line:
-    """Messages of one join: all are disclosures."""
+    """Send and receive the messages of one join: all are disclosures."""
 
     def __init__(self, transport: Transport, me: int, run: str) -> None:
         self.transport, self.me, self.run = transport, me, run

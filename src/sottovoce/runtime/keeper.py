@@ -1,8 +1,8 @@
-"""The keeper starts processes of a run, compares what they bring, and tells the others when one of them is gone.
+"""Start the processes of a run, compare what they bring, and tell the others when one of them is gone.
 
-It does not compute anything. It runs JAX's coordination service, so that this service outlives any process of the run.
-Example: ``sottovoce run mine.toml --processes 4`` is one keeper and four processes. On several machines there is a
-keeper on each; the one with rank 0 listens at ``--coordinator``.
+This is the keeper. It does not compute anything. It runs JAX's coordination service, so that this service outlives any
+process of the run. Example: ``sottovoce run mine.toml --processes 4`` is one keeper and four processes. On several
+machines there is a keeper on each; the one with rank 0 listens at ``--coordinator``.
 """
 
 import os
@@ -27,7 +27,7 @@ _GRACE = 60.0  # seconds for the others to store their state after one is gone
 
 @dataclass
 class Guest:
-    """A process that said hello."""
+    """Describe a process that said hello."""
 
     rank: int
     host: str
@@ -38,7 +38,7 @@ class Guest:
 
 @dataclass
 class Meeting:
-    """Where the processes of a run meet."""
+    """Bring the processes of a run together at one address, and watch them."""
 
     listener: socket.socket
     processes: int
@@ -62,7 +62,7 @@ class Meeting:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Return the address at which it listens."""
         host, port = self.listener.getsockname()
         return f"{host}:{port}"
 

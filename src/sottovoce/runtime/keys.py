@@ -1,4 +1,4 @@
-"""Keys of a simulated run: same run and same seed, same bytes; anything else, other noise.
+"""Make the keys of a simulated run: same run and same seed, same bytes; anything else, other noise.
 
 Example: two runs with seed 0 that differ in the noise's scale must not draw the same noise, because who sees both could
 subtract it. So the seed is folded together with all that the releases depend on: the traced program (method, noise,

@@ -1,4 +1,4 @@
-"""One agent by itself: its program, its own records, and a transport to the others.
+"""Run one agent by itself: its program, its own records, and a transport to the others.
 
 What an agent computes between two exchanges is one compiled program, with the sum of what it heard and its random
 keys inside. Example: the step of DP-SGD is one program up to the exchange and one after it. With ``noise="discrete"``
@@ -48,7 +48,7 @@ STOPS = {
 
 
 class Programs:
-    """The compiled programs of a trace, shared by all agents and steps."""
+    """Hold the compiled programs of a trace, shared by all agents and steps."""
 
     def __init__(self, trace: Trace, chunk: int) -> None:
         self.spec, self.shown = Spec(trace, chunk), public(trace)
@@ -105,7 +105,7 @@ def moment(spec: Spec, root: Any, index: Any, phase: str, t: Any, turns: Turns, 
 
 @dataclass(frozen=True)
 class LoneAnswers:
-    """Answers of one agent that holds its own records and talks to the others, at one step."""
+    """Answer the equations of one agent, at one step: it holds its own records and talks to the others."""
 
     me: int
     phase: str
@@ -122,7 +122,7 @@ class LoneAnswers:
 
     @property
     def moment(self) -> Moment:
-        """The agent's moment, for observers."""
+        """Return the agent's moment, for observers."""
         here = (self.root, jnp.int32(self.me), self.phase, jnp.int32(self.t), self.turns)
         return moment(self.programs.spec, *here, self.records)
 
@@ -240,7 +240,7 @@ class LoneAnswers:
 
 @dataclass(frozen=True)
 class LoneAgent:
-    """One agent: its program, its own records and its key.
+    """Run one agent by its program, its own records and its key.
 
     `pay(agent, t)` is called before `init` (with step 0) and before each step, so that a deployed agent charges its own
     ledger before it releases anything; to pay twice for a step is to pay once. `observe` may wrap the agent's answers,

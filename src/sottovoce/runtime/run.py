@@ -1,4 +1,4 @@
-"""`run`: a problem, the parties' data, a method, a network; out comes a model with its privacy statement.
+"""Run a method on the parties' data: `run` returns a model with its privacy statement.
 
 There is one loop, `drive`, for every place to run. Example: a simulation of a thousand agents, a run on threads with
 exact noise, and a table split by columns are resumed, measured, stopped and checked for divergence by the same lines.
@@ -65,7 +65,7 @@ _SAVE_SECONDS = 2.0  # between checkpoints, so that small runs do not spend thei
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """All that the loop needs: a place, what to charge before a stretch, and what makes this run the same run."""
+    """Hold all that the loop needs: a place, what to charge before a stretch, and what makes this run the same run."""
 
     place: Place
     report: PrivacyReport

@@ -1,4 +1,4 @@
-"""Messages between processes: the second driver of the transport seam, by TCP sockets.
+"""Carry messages between processes by TCP sockets: the second driver of the transport seam.
 
 Each agent has one `SocketTransport`. It listens at its own address, and makes one connection per agent that it sends
 to, when it first sends. Example: agent 2 says to agent 3 "here is agent 2 of run r", agent 3 says yes, and then each
@@ -37,11 +37,11 @@ _log = logging.getLogger(__name__)
 
 
 class Refused(ConnectionError):
-    """The other side did not take a greeting or a message."""
+    """Say that the other side did not take a greeting or a message."""
 
 
 class SocketTransport(Transport):
-    """TCP connections of one agent, to and from the others.
+    """Send and receive messages of one agent over TCP connections.
 
     Args:
         me: the agent's number.

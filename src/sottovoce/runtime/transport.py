@@ -1,4 +1,4 @@
-"""How agents' messages travel: send and receive per edge, with deadlines and retries.
+"""Carry agents' messages: send and receive per edge, with deadlines and retries.
 
 A transport knows nothing of methods or records. What it carries is what `mix` says, which an agent may let go of: see
 `Standing`. Example: agent 2 sends `Message(MessageId("run", 7, 2, "mix 4"), ...)` to agent 3; agent 3 asks for exactly
@@ -35,24 +35,24 @@ _log = logging.getLogger(__name__)
 
 
 class Stopped(Exception):
-    """The run was interrupted: an agent ends without a result."""
+    """Say that the run was interrupted: an agent ends without a result."""
 
 
 class PeerGone(Stopped):
-    """A peer left the run, so nothing more will come from it."""
+    """Say that a peer left the run, so nothing more will come from it."""
 
 
 class Silence(TimeoutError):
-    """A peer said nothing, or could not be reached, within the deadline."""
+    """Say that a peer sent nothing, or could not be reached, within the deadline."""
 
 
 class Absent(Exception):
-    """All parties agreed that the sender is away in this round: the others go on without it."""
+    """Say that all parties agreed that the sender is away in this round: the others go on without it."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a message is waited for (None: as long as its sender is there), and how often sending is tried again.
+    """Say how long to wait for a message (None: as long as its sender is there), and how often to try sending again.
 
     >>> Patience(seconds=5.0).retries
     3
@@ -76,7 +76,7 @@ def never(agent: int, round: int, silent: bool) -> bool:
 
 
 class Transport(ABC):
-    """Messages along edges. One agent is one sender and one hearer; each calls from its own thread only.
+    """Carry messages along edges. One agent is one sender and one receiver; each calls from its own thread only.
 
     `away(agent, round, silent)` says whether all agreed to go on without an agent in a round; `silent` that its
     deadline is over for us. Whoever asks about the same agent and round must get the same answer.
@@ -171,7 +171,7 @@ class Transport(ABC):
 
 
 class QueueTransport(Transport):
-    """Queues between threads of one process.
+    """Carry messages by queues between threads of one process.
 
     >>> import numpy as np
     >>> between = QueueTransport()
