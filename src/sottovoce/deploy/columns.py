@@ -1,4 +1,4 @@
-"""A party with columns: it joins its rows with the others', and computes its own part; one of them has the labels.
+"""Run a party with columns: it joins its rows with the others', and computes its own part; one of them has the labels.
 
 The order is fixed: the run file is compared before ids are joined; the join is counted before it begins; all public
 facts are compared before labels are drawn; labels are charged before anything that follows from them is said.
@@ -218,7 +218,7 @@ def _about(seat: Seat, party: LoneParty) -> About:
 
 @dataclass(frozen=True, eq=False)
 class _Judge:
-    """Held-out rows: the others' head outputs reach the label holder, which compares their sum with its labels."""
+    """Hold held-out rows: the label holder adds up all parties' head outputs on them, and compares with its labels."""
 
     own: OwnRows
     rows: np.ndarray
@@ -229,7 +229,7 @@ class _Judge:
 
 
 class LoneTable(Place):
-    """One party with columns, which talks to the label holder."""
+    """Run one party with columns, which talks to the label holder."""
 
     def __init__(self, party: LoneParty, transport: FlareTransport, folder: Path, judge: _Judge) -> None:
         self.party, self.transport, self.folder, self.judge = party, transport, folder, judge
@@ -238,12 +238,12 @@ class LoneTable(Place):
 
     @property
     def names(self) -> list[str]:
-        """The names of all leaves: none depends on a label that was not randomised."""
+        """Return the names of all leaves: none depends on a label that was not randomised."""
         return self.party.account.trace.names
 
     @property
     def shapes(self) -> list[jax.ShapeDtypeStruct]:
-        """The shapes of this party's leaves."""
+        """Return the shapes of this party's leaves."""
         return list(self.party.account.trace.parties[0].shapes)
 
     def begin(self) -> list[Any]:

@@ -119,7 +119,7 @@ def end(process: "subprocess.Popen[bytes]", seconds: float = 5.0) -> None:
 
 
 class Federation:
-    """The server and the sites, as processes of this machine."""
+    """Run the server and the sites as processes of this machine."""
 
     def __init__(self, kits: Path, sites: Sequence[str]) -> None:
         self.kits, self.sites = kits, list(sites)
@@ -155,7 +155,7 @@ class Federation:
 
 
 class Administrator:
-    """A session with the server, opened again where it was lost; `meanwhile` is called before each new attempt.
+    """Hold a session with the server, opened again if it is lost; call `meanwhile` before each new attempt.
 
     Whoever keeps the server running gives `Federation.revive`: a server that dies while it is asked is started again.
     """

@@ -1,4 +1,4 @@
-"""The third driver of the transport seam: messages that are asked for, by calls through FLARE's server.
+"""Carry messages by calls through FLARE's server: receivers ask for them. The third driver of the transport seam.
 
 Sending means to keep (`sottovoce.deploy.outbox`); who wants to hear asks. Example: agent 3 asks agent 2 "what did you
 say to me after message 0 of round 6?", and waits at agent 2 until there is something. So nothing comes that was not
@@ -36,7 +36,7 @@ _Inbox = queue.SimpleQueue[tuple[Message, bool] | None]  # a message, and whethe
 
 
 class FlareTransport(Transport):
-    """One party's messages.
+    """Send and receive one party's messages.
 
     Args:
         me: the party's number.

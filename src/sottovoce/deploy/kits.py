@@ -40,7 +40,7 @@ _RIGHTS = {  # of administrators at a site: to run jobs and to see how they are,
 
 
 class _Quiet:
-    """What the provisioner reports goes to the log."""
+    """Send what the provisioner reports to the log."""
 
     debug = info = staticmethod(logging.getLogger(__name__).debug)
     warning = error = staticmethod(logging.getLogger(__name__).warning)

@@ -1,4 +1,4 @@
-"""What a site is asked to do (`Order`), and its place in that run (`Seat`): checked before a record is read."""
+"""Say what a site is asked to do (`Order`), and its place in that run (`Seat`): checked before a record is read."""
 
 import hashlib
 import importlib.metadata
@@ -26,7 +26,7 @@ _PINNED, _KIND = "order.json", "what a run was begun with"
 
 @dataclass(frozen=True)
 class Order:
-    """What a site is asked to do: all that travels. `text` is a run file, `run` the run's name."""
+    """State what a site is asked to do: nothing else travels. `text` is a run file, `run` the run's name."""
 
     text: str
     run: str
@@ -65,7 +65,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Seat:
-    """One site's place in a run. `home` is the site's folder: kit, policy, ledger and runs."""
+    """Describe one site's place in a run. `home` is the site's folder: kit, policy, ledger and runs."""
 
     home: Path
     name: str
@@ -83,32 +83,32 @@ class Seat:
 
     @property
     def title(self) -> str:
-        """The run file's title."""
+        """Return the run file's title."""
         return self._read[0]
 
     @property
     def case(self) -> Case:
-        """What is to be run."""
+        """Return what is to be run."""
         return self._read[1]
 
     @property
     def deploy(self) -> DeployTable:
-        """The table [deploy]."""
+        """Return the table [deploy]."""
         return self._read[2]
 
     @property
     def me(self) -> int:
-        """The site's number."""
+        """Return the site's number."""
         return self.deploy.sites.index(self.name)
 
     @property
     def folder(self) -> Path:
-        """The folder of this run."""
+        """Return the folder of this run."""
         return self.home / "runs" / self.order.run
 
     @cached_property
     def policy(self) -> Policy:
-        """What the site agrees to, as it is when the run starts."""
+        """Return what the site agrees to, as it is when the run starts."""
         return Policy.load(self.home / NAME)
 
     def require(self) -> None:

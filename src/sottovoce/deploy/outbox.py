@@ -1,4 +1,4 @@
-"""What a party has said and drawn, on disk before anybody hears of it.
+"""Keep on disk what a party has sent and drawn, before anybody can receive it.
 
 Example: in round 7 a party draws a batch and noise, and says the result to two neighbours. Before the first of them can
 hear it, the folder holds the draws (`drawn/`) and the message's bytes (`said/<hearer>/`). If the process is killed now,
@@ -26,7 +26,7 @@ _NAME = re.compile(r"(\d{9})-(\d{6})")
 
 
 class Outbox:
-    """Messages by hearer, in the order in which they were said, and the draws behind them.
+    """Keep messages per receiver, in the order in which they were sent, and the draws behind them.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -126,7 +126,7 @@ class Outbox:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will be said."""
+        """Say whether nothing more will be sent."""
         return self._ended
 
     def forget(self, before: Callable[[int], int], drawn_before: int) -> None:

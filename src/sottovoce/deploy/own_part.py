@@ -1,4 +1,4 @@
-"""A site's own part of the data, and stand-ins for everybody else's, of which only sizes are known.
+"""Read a site's own part of the data, and make stand-ins for the others' parts, of which only sizes are known.
 
 Example: site "south" holds 300 records and was told that "north" has 400. The list of parts that an account and a trace
 take then has zeros of the right shapes in place of the 400 records: nothing of them is ever read.

@@ -1,4 +1,4 @@
-"""One party's run: from the text of a run file to its own result, with its own policy, ledger and checkpoints.
+"""Run one party: from the text of a run file to its own result, with its own policy, ledger and checkpoints.
 
 The policy is asked before a record is read. Then a party with rows (`sottovoce.deploy.rows`), or one with columns
 (`sottovoce.deploy.columns`), takes part.
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Party:
-    """A site's part in one run. `home` is the site's folder: kit, policy, ledger and runs."""
+    """Play a site's part in one run. `home` is the site's folder: kit, policy, ledger and runs."""
 
     home: Path
     name: str

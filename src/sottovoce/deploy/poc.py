@@ -1,4 +1,4 @@
-"""A whole federation on this machine, in one go: kits, processes, run, results, stop."""
+"""Run a whole federation on this machine: kits, processes, run, results, stop."""
 
 import csv
 import io

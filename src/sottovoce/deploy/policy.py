@@ -1,4 +1,4 @@
-"""What a site agrees to, in a file of its own: everything else is refused before a record is read.
+"""Read what a site agrees to, from a file of its own: everything else is refused before a record is read.
 
 methods = ["DpSgd", "LdpDsbo"]  # which methods may run here
 tasks = ["logistic"]            # leave it out to allow all
@@ -82,7 +82,7 @@ class _Closed(BaseModel):
 
 
 class OwnData(_Closed):
-    """This site's data, and what of them may be used."""
+    """State which data this site has, and what of them may be used."""
 
     file: str | None = None
     name: str | None = None
@@ -91,7 +91,7 @@ class OwnData(_Closed):
 
 
 class OwnColumns(_Closed):
-    """What a site agrees to in runs over columns."""
+    """State what a site agrees to in runs over columns."""
 
     id: str
     key: str
@@ -109,7 +109,7 @@ class OwnColumns(_Closed):
 
 
 class Policy(_Closed):
-    """What a site agrees to."""
+    """State what a site agrees to."""
 
     methods: Annotated[list[str], Field(min_length=1)]
     epsilon: Annotated[float, Field(gt=0)]

@@ -1,4 +1,4 @@
-"""Who is there in which round: the relay decides once, and everybody who asks gets the same answer.
+"""Decide who is there in which round: the relay decides once, and everybody who asks gets the same answer.
 
 Example: "south" falls silent. A neighbour whose deadline is over asks about round 7; the relay does not reach south
 either, so south is away from round 7 on. Later south is back. It asks about itself, hears that it is away, and computes
@@ -26,7 +26,9 @@ class _Span:
 
 
 class Presence:
-    """The relay's decisions. `round_of(name)` is the round in which a party was last seen, None if it is not reached.
+    """Decide who is away, for the relay.
+
+    `round_of(name)` is the round in which a party was last seen, None if it is not reached.
 
     >>> seen = {"south": None}
     >>> presence = Presence(seen.get)
@@ -68,7 +70,7 @@ class Presence:
 
 
 class Absences:
-    """One party's record of who was away in which round: kept on disk, because what is computed again must agree.
+    """Record on disk who was away in which round, for one party: what is computed again must agree with it.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

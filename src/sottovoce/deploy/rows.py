@@ -1,4 +1,4 @@
-"""A party with rows: it tells sizes, checks that all mean the same run, and computes its own part.
+"""Run a party with rows: it tells sizes, checks that all mean the same run, and computes its own part.
 
 The order is fixed: sizes are told and public facts compared before anything is drawn; the ledger is charged before each
 step; what is said is kept before it is sent.
@@ -34,7 +34,7 @@ TOLD = "the number of records of each party was told to all parties, without noi
 
 
 class LonePlace(WholePlace):
-    """One agent, which talks to the others."""
+    """Run one agent, which talks to the others."""
 
     def __init__(self, agent: LoneAgent, problem: Any, transport: FlareTransport, folder: Path) -> None:
         super().__init__(agent.programs.spec.trace, problem, deployed=agent.noise == "discrete")
@@ -42,7 +42,7 @@ class LonePlace(WholePlace):
 
     @property
     def holds(self) -> range:
-        """This agent alone."""
+        """Return this agent alone."""
         return range(self.agent.me, self.agent.me + 1)
 
     def begin(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What runs inside FLARE: `Site`, in the job's process at each site, and `Relay`, at the server.
+"""Run inside FLARE: `Site`, in the job's process at each site, and `Relay`, at the server.
 
 Both are named by a job's configuration, and built by FLARE. A site starts its party on a thread; calls of other sites
 are handed to the party's transport as opaque bytes. The relay hands calls over, asks everybody how far they are, and
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Site:
-    """One party's end of the federation."""
+    """Run one party inside FLARE."""
 
     def __init__(self, run: str) -> None:
         self._run, self._failure, self._paused, self._ended = run, "", False, False
@@ -137,7 +137,7 @@ def _has_parent() -> bool:
 
 
 class Relay:
-    """The server's end: it watches."""
+    """Watch the sites from the server."""
 
     def __init__(self, run: str, sites: list[str]) -> None:
         self._run, self._names = run, sites

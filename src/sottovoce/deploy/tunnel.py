@@ -1,4 +1,4 @@
-"""Mutual TLS from party to party, carried inside the calls of a relay that is not trusted.
+"""Carry mutual TLS from party to party, inside the calls of a relay that is not trusted.
 
 The relay (FLARE's server) hands over opaque bytes. Inside them two parties speak TLS 1.3 with the certificates of their
 start-up kits, so the relay sees lengths and times, and can neither read, change, repeat nor reorder a message. Example:
@@ -28,12 +28,12 @@ _log = logging.getLogger(__name__)
 
 
 class Refused(ConnectionError):
-    """The other side is not who it should be, or did not answer as agreed."""
+    """Say that the other side is not who it should be, or did not answer as agreed."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A party's certificate and key, the authority that signed them, and whom the party talks to.
+    """Hold a party's certificate and key, the authority that signed them, and the peers that it talks to.
 
     `peers` maps a party's name to the SHA-256 fingerprint of its certificate: nobody else is talked to, whoever signed
     their certificate.
@@ -75,7 +75,7 @@ def fingerprint(certificate: Path) -> str:
 
 
 class _End:
-    """One end of a TLS session whose bytes travel in calls."""
+    """Hold one end of a TLS session whose bytes travel in calls."""
 
     def __init__(self, context: ssl.SSLContext, server: bool) -> None:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -123,7 +123,7 @@ class _End:
 
 
 class Line:
-    """The asking end: one question at a time to one peer. `call(data, seconds)` hands bytes over, and brings others."""
+    """Ask one peer, one question at a time. `call(data, seconds)` sends bytes, and returns those of the answer."""
 
     def __init__(
         self, identity: Identity, peer: str, call: Callable[[bytes, float], bytes], limit: int, seconds: float
@@ -169,7 +169,7 @@ class Line:
 
 
 class Reception:
-    """The answering end, for all peers. `respond(peer, question)` gives the answer, and may take its time."""
+    """Answer the questions of all peers. `respond(peer, question)` gives the answer, and may take its time."""
 
     def __init__(self, identity: Identity, respond: Callable[[str, bytes], bytes], limit: int = 1 << 16) -> None:
         self._identity, self._context = identity, identity.context(server=True)

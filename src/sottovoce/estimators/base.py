@@ -1,4 +1,4 @@
-"""What the private estimators share: reading X and y, parties, weights, and one private run.
+"""Provide what the private estimators share: reading X and y, parties, weights, and one private run.
 
 Nothing here is learned from rows except by `sv.run`. What is read off them otherwise (a class list, the range of a
 label) is listed in the statement as public.

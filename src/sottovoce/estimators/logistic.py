@@ -25,7 +25,7 @@ _OBJECTIVES = ("mean", "worst-party", "worst-class", "auc")
 
 
 class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
-    """Logistic regression (softmax for several classes) with differential privacy for each row.
+    """Fit logistic regression (softmax for several classes) with differential privacy for each row.
 
     Guarantee: `coef_`, `intercept_` and everything computed from them are (epsilon, delta)-differentially private for
     one row of X and y under zero-out adjacency, given that the following are public: the number of rows of each party,

@@ -28,7 +28,7 @@ _MOMENTUM = 0.8
 
 
 class TunedLogisticRegression(PrivateLogisticRegression):
-    """Logistic regression (softmax for several classes) with a privately tuned penalty for each feature or group.
+    """Fit logistic regression (softmax for several classes) with a privately tuned penalty for each feature or group.
 
     Guarantee as for `PrivateLogisticRegression`, on one table, and of `penalties_` too; noise is drawn in floating
     point, from a secret key of 64 bits. Worth its price where many features are useless. A random share `validation` of

@@ -196,7 +196,7 @@ def _constant(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Member:
-    """One of the runs: its setup, and which agents of the array are its own."""
+    """Describe one of the runs: its setup, and which agents of the array are its own."""
 
     setup: RowsSetup
     agents: slice
@@ -244,7 +244,7 @@ def _merged(members: Sequence[_Member]) -> Method:
 
 @dataclass(frozen=True, eq=False)
 class _StartingAt(Method):
-    """A method whose agents start where their own run starts; the starts are public, as all of them are."""
+    """Start each agent of a method where its own run starts; starts are public."""
 
     of: Method
     starts: Any  # (x0, y0) of each agent, stacked

@@ -25,7 +25,7 @@ _DASHES = {"-": "", "--": ' stroke-dasharray="7 4"', ":": ' stroke-dasharray="2 
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A named line. `key` joins what belongs together on a page; `low` and `high` bound its band, if it has one."""
+    """Describe a named line. `key` joins what belongs together on a page; `low` and `high` bound its band, if any."""
 
     name: str
     key: str
@@ -41,7 +41,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows, from where to where.
+    """Say what an axis shows, from where to where.
 
     >>> Axis("epsilon", 0.5, 8.0, log=True).place(2.0)
     0.5
@@ -60,7 +60,7 @@ class Axis:
 
     @property
     def marks(self) -> tuple[float, ...]:
-        """The values that are written beside the axis."""
+        """Return the values that are written beside the axis."""
         return self.ticks or (_decades(self.low, self.high) if self.log else nice(self.low, self.high))
 
 

@@ -1,4 +1,4 @@
-"""`auto`: choose method, clip, sampling, steps, rates and the split of the noise from public facts only.
+"""Choose method, clip, sampling, steps, rates and the split of the noise from public facts only: `auto`.
 
 Example: ``plan = sv.auto(problem, parts, epsilon=1.0, network=network)``, and then ``sv.run(problem, parts,
 **plan.settings)``. Facts are sizes, dimensions, epsilon, delta, the network and the declared bound on a row: no record
@@ -150,7 +150,7 @@ def auto(
 
 @dataclass(frozen=True)
 class Facts:
-    """What is public about a run."""
+    """Hold what is public about a run."""
 
     sizes: np.ndarray
     norm: float  # of a record's features

@@ -1,4 +1,4 @@
-"""Settings for parties with columns, from public facts: what method = "auto" and the estimator take.
+"""Set what parties with columns need, from public facts: method = "auto" and the estimator take these settings.
 
 >>> import numpy as np
 >>> usual(Columns([np.ones((40, 2)), np.ones((40, 3))]))["batch"]

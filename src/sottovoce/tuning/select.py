@@ -1,4 +1,4 @@
-"""`select`: choose among candidates by a private score, with a random number of trials, and pay for all of it.
+"""Choose among candidates by a private score, with a random number of trials, and pay for all of it: `select`.
 
 Example: three estimators with different penalties. A grid search that fits each one and compares scores on private rows
 spends the budget three times, and the comparison is not covered by any statement. `select` draws candidates at random,
