@@ -33,6 +33,8 @@ from sottovoce.runtime.lone_agent import LoneAnswers, NoiseSource
 from sottovoce.runtime.threads import ThreadPlace
 from sottovoce.trees import Tree
 
+_CHUNK = 1024  # records that are treated at once
+
 
 @dataclass(frozen=True)
 class Target:
@@ -148,14 +150,14 @@ def worst_case(method: Method, sizes: Mapping[str, np.ndarray], target: Target, 
 
 
 def scores(
-    instance: Instance, method: Method, network: Network, steps: int, chunk: int = 1024, each: int = 0
+    instance: Instance, method: Method, network: Network, steps: int, each: int = 0
 ) -> Callable[[jax.Array, SealedRecords], jax.Array]:
     """Return `score(seeds, data)`: for each seed, run the method on `data` and return the observer's two scores.
 
     The run with seed s is the one that ``sv.run(seed=s)`` makes on that data. With `each`, two scores per canary.
     """
     target = instance.target
-    spec = Spec(trace(method, instance.problem, instance.known(network, steps)), chunk)
+    spec = Spec(trace(method, instance.problem, instance.known(network, steps)), _CHUNK)
     indices = jnp.arange(instance.layout.population.parties, dtype=jnp.int32)
     first, step = spec.trace.init, spec.trace.step
 
@@ -191,8 +193,7 @@ def scores(
 
 
 def thread_scores(
-    instance: Instance, method: Method, network: Network, steps: int, noise: NoiseSource, chunk: int = 1024,
-    each: int = 0,
+    instance: Instance, method: Method, network: Network, steps: int, noise: NoiseSource, each: int = 0
 ) -> Callable[[jax.Array, SealedRecords], np.ndarray]:  # fmt: skip
     """Return the scores of runs in which every agent lives on a thread: one after the other, slowly.
 
@@ -217,7 +218,7 @@ def thread_scores(
 
         agents = range(instance.layout.population.parties)
         records, roots = [own(data, me) for me in agents], [root_key(seed) for _ in agents]
-        place = ThreadPlace(traced, instance.problem, records, roots, chunk, noise, observe=observe)
+        place = ThreadPlace(traced, instance.problem, records, roots, _CHUNK, noise, observe=observe)
         place.advance(place.begin(), 0, steps)
         return np.sum([np.asarray(observer.settled()) for observer in watching], axis=0)
 

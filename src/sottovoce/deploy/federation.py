@@ -27,7 +27,7 @@ from sottovoce.deploy.site import STATUS, STOP
 DONE = "FINISHED:COMPLETED"
 _TOLD = 3.0  # seconds in which whoever watches a job asks at least once
 _OPENING = 60.0  # seconds to log in: FLARE never returns if it gives up while the server is about to answer
-
+_ENDING = 5.0  # seconds in which a process may end by itself, before it is killed
 
 RUNS, WAITS = "runs", "waits to start"  # what a job does that is not over
 _WORDS = {  # FLARE's words, in plain ones
@@ -102,7 +102,7 @@ def start(kit: Path, server: bool = False) -> "subprocess.Popen[bytes]":
         )  # fmt: skip
 
 
-def end(process: "subprocess.Popen[bytes]", seconds: float = 5.0) -> None:
+def end(process: "subprocess.Popen[bytes]") -> None:
     """End a process and all that it started."""
     try:
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
@@ -111,7 +111,7 @@ def end(process: "subprocess.Popen[bytes]", seconds: float = 5.0) -> None:
     for one in family:
         with suppress(psutil.NoSuchProcess):
             one.terminate()
-    _, left = psutil.wait_procs(family, timeout=seconds)
+    _, left = psutil.wait_procs(family, timeout=_ENDING)
     for one in left:
         with suppress(psutil.NoSuchProcess):
             one.kill()

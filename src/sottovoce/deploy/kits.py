@@ -46,7 +46,7 @@ class _Quiet:
     warning = error = staticmethod(logging.getLogger(__name__).warning)
 
 
-def provision(sites: Sequence[str], host: str, port: int, out: Path, project: str = "sottovoce") -> Path:
+def provision(sites: Sequence[str], host: str, port: int, out: Path) -> Path:
     """Make all kits under `out`: one folder per site, one called server, one for the administrator.
 
     Whoever does this holds everybody's keys for a moment: hand the kits over safely, and remove your copies.
@@ -59,7 +59,7 @@ def provision(sites: Sequence[str], host: str, port: int, out: Path, project: st
         {"name": ADMIN, "type": "admin", "org": _ORG, "role": "project_admin"},
     ]
     described = {
-        "api_version": 3, "name": project, "description": "", "participants": participants, "builders": _BUILDERS,
+        "api_version": 3, "name": "sottovoce", "description": "", "participants": participants, "builders": _BUILDERS,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as aside:
         made = Provisioner(aside, prepare_builders(described)).provision(prepare_project(described), logger=_Quiet())

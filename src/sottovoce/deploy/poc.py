@@ -165,7 +165,7 @@ def _own_columns(case: Case, site: str) -> dict[str, object]:
 
 def submitted(
     order: Order, admin: Administrator, folder: Path, say: Callable[[str], None],
-    revive: Callable[[], list[str]] = list, attempts: int = _ATTEMPTS,
+    revive: Callable[[], list[str]] = list,
 ) -> None:  # fmt: skip
     """Submit a run and watch it to its end; where a process or the server was lost, submit it again.
 
@@ -173,7 +173,7 @@ def submitted(
     """
     sites = order.case()[2].sites
     job.write(folder, order.text, order.run, sites)
-    for attempt in range(attempts):
+    for attempt in range(_ATTEMPTS):
         await_sites(admin, sites, revive, say)
         since = admin.server_since()
         number = admin.submit(folder)
@@ -184,7 +184,7 @@ def submitted(
         if why:
             raise ValueError(f"{order.run} ended: {'; '.join(dict.fromkeys(why))}")
         say(f"the job ended ({status}); the sites keep what they have stored")
-    raise ValueError(f"the run did not end in {attempts} attempts: see the sites' logs")
+    raise ValueError(f"the run did not end in {_ATTEMPTS} attempts: see the sites' logs")
 
 
 def await_sites(

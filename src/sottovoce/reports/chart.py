@@ -64,15 +64,15 @@ class Axis:
         return self.ticks or (_decades(self.low, self.high) if self.log else nice(self.low, self.high))
 
 
-def nice(low: float, high: float, count: int = 5) -> tuple[float, ...]:
-    """Return about `count` round numbers from low to high.
+def nice(low: float, high: float) -> tuple[float, ...]:
+    """Return about five round numbers from low to high.
 
     >>> nice(0.0, 1.0)
     (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     """
     if not high > low:
         return (low,)
-    rough = (high - low) / count
+    rough = (high - low) / 5
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
