@@ -191,8 +191,9 @@ def on_grid(release: Release, denominator: int, t: int = 0, agent: int = 0, bits
 def draw(sampling: Sampling, n: int, t: int, source: random.Random | None = None) -> np.ndarray:
     """Return the rows of a batch out of n records, by the operating system's coins where the sampling has any.
 
-    Guarantee: the law is exactly `Sampling.law`. The time does not depend on the size of a Poisson batch, unless it is
-    larger than `Sampling.capacity`: as many rows as that are drawn, and the first ones are taken.
+    Guarantee: the law is exactly the one that `Sampling.event` charges. The time does not depend on the size of a
+    Poisson batch, unless it is larger than `Sampling.capacity`: as many rows as that are drawn, and the first ones are
+    taken.
 
     >>> sorted(draw(Poisson(10), n=10, t=0).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]

@@ -13,17 +13,13 @@ takes each with probability 64/20 000; a draw costs the batch (about 150 places)
 - *A Poisson batch* is a binomial number of distinct rows, every set of that size equally likely. That is the law of
   independent coins: a given set of k rows has probability P[K = k] / C(n, k) = q^k (1-q)^(n-k).
 
-`Sampling.law` states each law as exact fractions for small n, and tests compare it with what is drawn.
+For small n, tests compare what is drawn with the charged law, stated as exact fractions (`tests/privacy/laws.py`).
 """
 
 import bisect
-import itertools
-import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from fractions import Fraction
 from typing import Any, ClassVar, final
 
 import jax
@@ -33,9 +29,6 @@ import numpy as np
 from sottovoce.privacy import accountant, threefry
 from sottovoce.privacy.binomial import RATE_BITS, TABLE_BITS, TABLE_WORDS, binomial
 from sottovoce.privacy.drawn_rows import Rows, binomial_rows, distinct_rows, mask, of_agent, uniform_below
-
-Multiplicities = tuple[int, ...]  # how often each of the n records is in a batch
-Law = list[tuple[tuple[Multiplicities, ...], Fraction]]  # the batches of all steps, and the probability of just these
 
 
 class Sampling(ABC):
@@ -83,14 +76,6 @@ class Sampling(ABC):
         total variation can be coupled to be equal but for that probability.
         """
 
-    @abstractmethod
-    def law(self, n: int, steps: int) -> Law:
-        """Return every possible sequence of batches of `steps` steps, and its exact probability, for small n.
-
-        >>> FixedSize(1).law(2, steps=1)
-        [(((1, 0),), Fraction(1, 2)), (((0, 1),), Fraction(1, 2))]
-        """
-
 
 @final
 @dataclass(frozen=True)
@@ -125,10 +110,6 @@ class Full(Sampling):
     def overflow(self, n: int) -> float:
         """Return 0: nothing is random."""
         return 0.0
-
-    def law(self, n: int, steps: int) -> Law:
-        """Return the one sequence of batches."""
-        return [(((1,) * n,) * steps, Fraction(1))]
 
 
 @final
@@ -193,36 +174,43 @@ class Poisson(Sampling):
         table = binomial(n, self._threshold(n))
         return 0.0 if table.highest == n else table.error
 
-    def law(self, n: int, steps: int) -> Law:
-        """Return independent coins."""
-        rate = Fraction(self._threshold(n), 2**RATE_BITS)
-        subsets = itertools.product((0, 1), repeat=n)
-        return _independent(((batch, rate ** sum(batch) * (1 - rate) ** (n - sum(batch))) for batch in subsets), steps)
+
+@dataclass(frozen=True)
+class _OfOneSize(Sampling):
+    """Define what samplings share whose batches always have `batch` rows; all of them are drawn exactly."""
+
+    batch: int
+
+    @final
+    def capacity(self, n: int) -> int:
+        """Return the batch."""
+        return self.batch
+
+    @final
+    def denominator(self, n: Any, t: Any) -> Any:
+        """Return the batch."""
+        return self.batch
+
+    @final
+    def overflow(self, n: int) -> float:
+        """Return 0: the draw is exact."""
+        return 0.0
 
 
 @final
 @dataclass(frozen=True)
-class FixedSize(Sampling):
+class FixedSize(_OfOneSize):
     """Draw exactly `batch` records, without replacement, anew each step.
 
     >>> FixedSize(20).event(1000)
     SubsetAmplification(size=1000, batch=20)
     """
 
-    batch: int
     amplifies: ClassVar[bool] = True
 
     def check(self, n: int, steps: int) -> None:
         """Refuse a batch that is larger than the data."""
         _check_batch(self.batch, n)
-
-    def capacity(self, n: int) -> int:
-        """Return the batch."""
-        return self.batch
-
-    def denominator(self, n: Any, t: Any) -> Any:
-        """Return the batch."""
-        return self.batch
 
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Return distinct rows, every set equally likely."""
@@ -234,40 +222,21 @@ class FixedSize(Sampling):
         """Return that it is without replacement."""
         return accountant.SubsetAmplification(n, self.batch)
 
-    def overflow(self, n: int) -> float:
-        """Return 0: the draw is exact."""
-        return 0.0
-
-    def law(self, n: int, steps: int) -> Law:
-        """Return all sets of that size, equally likely."""
-        chance = Fraction(1, math.comb(n, self.batch))
-        subsets = itertools.combinations(range(n), self.batch)
-        return _independent(((_multiplicities(rows, n), chance) for rows in subsets), steps)
-
 
 @final
 @dataclass(frozen=True)
-class WithReplacement(Sampling):
+class WithReplacement(_OfOneSize):
     """Draw one record `batch` times independently, anew each step: a record may come up several times.
 
     >>> WithReplacement(20).event(1000)
     RedrawAmplification(size=1000, batch=20)
     """
 
-    batch: int
     amplifies: ClassVar[bool] = True
 
     def check(self, n: int, steps: int) -> None:
         """Refuse a batch that is larger than the data."""
         _check_batch(self.batch, n)
-
-    def capacity(self, n: int) -> int:
-        """Return the batch."""
-        return self.batch
-
-    def denominator(self, n: Any, t: Any) -> Any:
-        """Return the batch."""
-        return self.batch
 
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Return uniform row numbers."""
@@ -278,31 +247,16 @@ class WithReplacement(Sampling):
         """Return that it is with replacement."""
         return accountant.RedrawAmplification(n, self.batch)
 
-    def overflow(self, n: int) -> float:
-        """Return 0: the draw is exact."""
-        return 0.0
-
-    def law(self, n: int, steps: int) -> Law:
-        """Return multinomial multiplicities."""
-        drawn = itertools.combinations_with_replacement(range(n), self.batch)
-        ways = math.factorial(self.batch)
-        batches = (_multiplicities(rows, n) for rows in drawn)
-        return _independent(
-            ((batch, Fraction(ways // math.prod(map(math.factorial, batch)), n**self.batch)) for batch in batches),
-            steps,
-        )
-
 
 @final
 @dataclass(frozen=True)
-class OnePass(Sampling):
+class OnePass(_OfOneSize):
     """Take records in stored order, `batch` per step: each record is in one step only, and pays only for that step.
 
     >>> OnePass(10).steps_possible(95)
     9
     """
 
-    batch: int
     amplifies: ClassVar[bool] = False
 
     def steps_possible(self, n: int) -> int:
@@ -318,14 +272,6 @@ class OnePass(Sampling):
                 f"not {steps}: lower the steps or the batch"
             )
 
-    def capacity(self, n: int) -> int:
-        """Return the batch."""
-        return self.batch
-
-    def denominator(self, n: Any, t: Any) -> Any:
-        """Return the batch."""
-        return self.batch
-
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Return the next `batch` rows."""
         return t * self.batch + jnp.arange(self.batch), jnp.ones(self.batch)
@@ -333,15 +279,6 @@ class OnePass(Sampling):
     def event(self, n: int) -> accountant.Amplification:
         """Return that nothing is hidden."""
         return accountant.NoAmplification()
-
-    def overflow(self, n: int) -> float:
-        """Return 0: nothing is random."""
-        return 0.0
-
-    def law(self, n: int, steps: int) -> Law:
-        """Return the one sequence of batches."""
-        turns = [range(t * self.batch, (t + 1) * self.batch) for t in range(steps)]
-        return [(tuple(_multiplicities(rows, n) for rows in turns), Fraction(1))]
 
 
 @final
@@ -381,14 +318,6 @@ class Stream(Sampling):
         """Return 0: nothing is random."""
         return 0.0
 
-    def law(self, n: int, steps: int) -> Law:
-        """Return the one sequence of batches."""
-        arrived = [range(self.denominator(n, t)) for t in range(steps)]
-        return [(tuple(_multiplicities(rows, n) for rows in arrived), Fraction(1))]
-
-
-# Laws and checks.
-
 
 def _checked(kind: str, field: Any, value: Any) -> Any:
     """Return a sampling's number as a Python int, or refuse it: what is charged must be what is drawn."""
@@ -411,19 +340,6 @@ def _check_batch(batch: int, n: int) -> None:
         raise ValueError(
             f"a batch of {batch} from a party that has {n}: lower the batch to at most {n}, or leave that party out"
         )
-
-
-def _multiplicities(rows: Iterable[int], n: int) -> Multiplicities:
-    return tuple(np.bincount(np.fromiter(rows, int), minlength=n).tolist())
-
-
-def _independent(batches: Iterable[tuple[Multiplicities, Fraction]], steps: int) -> Law:
-    """Return the law of `steps` batches that are drawn independently of each other."""
-    possible = [(batch, chance) for batch, chance in batches if chance]
-    return [
-        (tuple(batch for batch, _ in run), math.prod((chance for _, chance in run), start=Fraction(1)))
-        for run in itertools.product(possible, repeat=steps)
-    ]
 
 
 def usual_rows(sampling: Sampling, sizes: np.ndarray) -> int:
