@@ -14,7 +14,7 @@ from sottovoce.privacy.labels import Labels, Memoised
 from sottovoce.problems.vertical import cross_entropy
 from sottovoce.reports import comparison, write_report
 from sottovoce.runtime import checkpoint
-from sottovoce.runtime.run import drive
+from sottovoce.runtime.loop import drive
 from sottovoce.runtime.run_state import keep_for_one_run
 
 RNG = np.random.default_rng(0)

@@ -18,7 +18,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.data import Part
 from sottovoce.privacy.labels import Fresh
-from sottovoce.runtime.run import drive
+from sottovoce.runtime.loop import drive
 
 ZEROS = np.zeros((50, 3), np.float32)
 DATA = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)

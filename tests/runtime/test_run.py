@@ -19,11 +19,10 @@ from sottovoce.accounting.account import account_of
 from sottovoce.data.parts import Levels, Part
 from sottovoce.methods.dp_bilevel import Descent
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
-from sottovoce.runtime import checkpoint
+from sottovoce.runtime import checkpoint, loop
 from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.progress import Progress
 
-RUN = sys.modules["sottovoce.runtime.run"]  # the package has a function of that name
 DATA = np.random.default_rng(0).normal(size=(4, 30, 2)).astype(np.float32)
 PARTS = list(DATA)
 NAMED = [Part(records, np.arange(30), name=name) for records, name in zip(DATA, ("north", "east", "south", "west"))]
@@ -402,7 +401,7 @@ def _killed_while_saving(folder):
         honest(*given)
 
     checkpoint.save = save
-    RUN._SAVE_SECONDS = 0.0
+    loop._SAVE_SECONDS = 0.0
     sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=12, every=2, out=folder)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.privacy.labels import Labels, Memoised
-from sottovoce.runtime.run import drive
+from sottovoce.runtime.loop import drive
 
 from .campaign import cases
 

@@ -18,7 +18,7 @@ import numpy as np
 import sottovoce as sv
 from sottovoce import files
 from sottovoce.privacy.labels import Fresh, Labels
-from sottovoce.runtime.run import drive
+from sottovoce.runtime.loop import drive
 
 STEPS = 24
 WRITES = {"rows": 38, "columns": 16, "discrete": 140}  # about, in a whole run

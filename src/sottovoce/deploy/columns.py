@@ -32,9 +32,9 @@ from sottovoce.runtime import generations, peers
 from sottovoce.runtime.about import FEDERATION, About
 from sottovoce.runtime.join import join_rows
 from sottovoce.runtime.lone_party import LoneParty
+from sottovoce.runtime.loop import Job, drive
 from sottovoce.runtime.place import Metrics, Place
 from sottovoce.runtime.result import Result
-from sottovoce.runtime.run import Job, drive
 from sottovoce.runtime.run_state import RunFolder
 from sottovoce.runtime.staged_labels import rows_of_stages
 from sottovoce.runtime.table_answers import in_order

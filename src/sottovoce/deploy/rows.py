@@ -13,6 +13,7 @@ import numpy as np
 
 from sottovoce.accounting.account import Account, account_of
 from sottovoce.accounting.charging import Charging
+from sottovoce.accounting.table import SIMULATED
 from sottovoce.deploy import own_part
 from sottovoce.deploy.flare import FlareTransport, fact, neighbours
 from sottovoce.deploy.order import MEETING, Seat
@@ -22,12 +23,14 @@ from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import generations, peers
 from sottovoce.runtime.about import FEDERATION, About, about_rows
+from sottovoce.runtime.jobs import as_drawn, check_exact, program_of
 from sottovoce.runtime.keys import agent_keys
 from sottovoce.runtime.layout import alone, lay_out, own_digests
 from sottovoce.runtime.lone_agent import LoneAgent, programs_of
+from sottovoce.runtime.loop import Job, drive
 from sottovoce.runtime.place import WholePlace
 from sottovoce.runtime.result import Result
-from sottovoce.runtime.run import EVALUATED, SIMULATED, Job, as_drawn, check_exact, drive, program_of
+from sottovoce.runtime.run import EVALUATED
 from sottovoce.runtime.run_state import RunFolder
 
 TOLD = "the number of records of each party was told to all parties, without noise"

@@ -34,10 +34,10 @@ from sottovoce.reports import comparison
 from sottovoce.reports.comparison import Comparison
 from sottovoce.runtime.about import about_rows
 from sottovoce.runtime.array import ArrayPlace
+from sottovoce.runtime.jobs import as_simulated
 from sottovoce.runtime.keys import agent_keys
 from sottovoce.runtime.layout import lay_out, own_digests
 from sottovoce.runtime.result import Result, measure
-from sottovoce.runtime.run import as_simulated
 from sottovoce.schedules import Constant, Scaled, Schedule
 
 _AGENTS = 600  # in one array, at most: each run has a copy of its records there

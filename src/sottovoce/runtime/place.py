@@ -1,4 +1,4 @@
-"""Define where a run happens, and what every place owes to the one loop (`sottovoce.runtime.run`).
+"""Define where a run happens, and what every place owes to the one loop (`sottovoce.runtime.loop`).
 
 Example: `ArrayPlace` holds all agents as one array, `ThreadPlace` runs each on a thread of its own, `ColumnsPlace` has
 parties with columns and a server. The loop does not know which one it drives.
