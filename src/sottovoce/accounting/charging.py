@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.accounting.account import Account, bought, composed
+from sottovoce.accounting.account import Account
+from sottovoce.accounting.composition import bought, composed
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.ledger_line import Entry, Group
