@@ -36,3 +36,14 @@ def channels(agent: Agent, design: Design) -> tuple[Reader, Average]:
     if design == "sound":
         return agent.release, lambda release, value: agent.mix(value)
     return agent.mean, lambda release, value: agent.mix(agent.tell(release, value), own=value)
+
+
+def unproved(design: Design) -> tuple[str, ...]:
+    """Return the caveat of a printed design without a proof; nothing for a sound one.
+
+    >>> unproved("sound")
+    ()
+    """
+    if design == "sound":
+        return ()
+    return ("gradients are taken at private states, which drift apart: no epsilon is proved for the messages",)

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method, Setting
-from sottovoce.methods.design import Design, channels, check_design
+from sottovoce.methods.design import Design, channels, check_design, unproved
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling, Stream
 from sottovoce.problems import Minimize
@@ -71,9 +71,7 @@ class LdpOnline(Method):
 
     def caveats(self, setting: Setting) -> Sequence[str]:
         """List what the printed design leaves open."""
-        if self.design == "sound":
-            return ()
-        return ("gradients are taken at private states, which drift apart: no epsilon is proved for the messages",)
+        return unproved(self.design)
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:

@@ -16,7 +16,7 @@ import jax
 
 from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method, Setting
-from sottovoce.methods.design import Design, check_design
+from sottovoce.methods.design import Design, check_design, unproved
 from sottovoce.privacy.binomial_noise import rounded
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
@@ -88,9 +88,7 @@ class QuantizedSgd(Method):
 
     def caveats(self, setting: Setting) -> Sequence[str]:
         """List what the printed design leaves open."""
-        if self.design == "sound":
-            return ()
-        return ("gradients are taken at private states, which drift apart: no epsilon is proved for the messages",)
+        return unproved(self.design)
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:
