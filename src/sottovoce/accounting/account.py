@@ -119,7 +119,9 @@ def check_network(network: Network | None, parties: int) -> Network:
     if not isinstance(network, Network):
         raise TypeError(f"network is a {type(network).__name__}: make one, for example sv.networks.from_matrix(W)")
     if network.size != parties:
-        raise ValueError(f"the network has {network.size} agents, but there are {parties} parties")
+        raise ValueError(
+            f"the network has {network.size} agents, but there are {parties} parties: make one of {parties}"
+        )
     return network
 
 
@@ -336,7 +338,10 @@ def _check_per_agent(charges: Sequence[Charge], agents: int) -> None:
     for charge in charges:
         listed = charge.release.scale.agents
         if listed is not None and listed != agents:
-            raise ValueError(f"release {charge.release.name!r} lists noise for {listed} agents, but there are {agents}")
+            raise ValueError(
+                f"release {charge.release.name!r} lists noise for {listed} agents, but there are {agents}: give one "
+                "number, or one per agent"
+            )
 
 
 def _describe(charge: Charge, steps: int) -> str:

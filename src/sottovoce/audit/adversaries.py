@@ -114,9 +114,12 @@ def neighbours(
     """
     records, counts = dict(layout.sealed), layout.population.counts
     if target.level not in records:
-        raise ValueError(f"there is no record set {target.level!r}; there are {', '.join(records)}")
+        raise ValueError(f"there is no record set {target.level!r}: choose one of {', '.join(records)}")
     if not 0 <= target.agent < len(counts[target.level]) or not 0 <= target.row < counts[target.level][target.agent]:
-        raise ValueError(f"there is no record {target.row} of agent {target.agent} ({target.level})")
+        raise ValueError(
+            f"there is no record {target.row} of agent {target.agent} ({target.level}): give an agent and a row "
+            "that exist"
+        )
     sealed = records[target.level]
     entry = sealed.order[int(sealed.starts[target.agent]) + target.row]
     if adjacency == "replace-one" and replacement is None:

@@ -89,7 +89,7 @@ def _audit_file(file: Path, sets: list[str] | None, scale: "Scale", how: dict[st
     if json:
         print_json(found)
     if failed:
-        raise ValueError(f"measured above its claim: {', '.join(failed)}")
+        raise ValueError(f"measured above the claimed epsilon, so the claim is false: {', '.join(failed)}")
 
 
 def _exhibit(name: str, quick: bool, json: bool) -> None:

@@ -155,7 +155,8 @@ def _setup(seat: Seat, own: OwnRows, train: np.ndarray, joined: Joined) -> tuple
     held = Held(whole, np.zeros(count, np.int32), classes, test, case.columns.holders)
     made = setup(case, held)
     if made.account.epsilon > seat.policy.epsilon:
-        raise PermissionError(f"the policy of {seat.name} does not agree to epsilon {made.account.epsilon:g}")
+        most = f"at most {seat.policy.epsilon:g}"
+        raise PermissionError(f"the policy of {seat.name} does not agree to epsilon {made.account.epsilon:g}: {most}")
     return made, replace(whole, blocks=[block])
 
 

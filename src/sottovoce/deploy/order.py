@@ -73,9 +73,12 @@ class Seat:
 
     def __post_init__(self) -> None:
         if self.name not in self.deploy.sites:
-            raise ValueError(f"{self.name} is not in deploy.sites ({', '.join(self.deploy.sites)})")
+            raise ValueError(
+                f"{self.name} is not in deploy.sites ({', '.join(self.deploy.sites)}): add it, or use the kit "
+                "of a listed site"
+            )
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.order.run):  # it becomes a folder here
-            raise ValueError(f"the run's name {self.order.run!r} is none: letters, digits, '.', '_' and '-'")
+            raise ValueError(f"the run's name is {self.order.run!r}: use letters, digits, '.', '_' and '-'")
 
     @cached_property
     def _read(self) -> tuple[str, Case, DeployTable]:

@@ -169,7 +169,9 @@ class Policy(_Closed):
 
     def _require_data(self, case: Case, me: str) -> None:
         if (case.data.file is None) != (self.data.file is None):
-            raise PermissionError(f"the policy of {me} is for {self.data.file or self.data.name}, the run file is not")
+            raise PermissionError(
+                f"the policy of {me} is for {self.data.file or self.data.name}, the run file is not: change one of them"
+            )
         if case.data.file is None:
             self._one(me, "data", case.data.name or "", [self.data.name or ""])
         require_own_tables(case)

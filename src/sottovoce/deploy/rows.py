@@ -87,7 +87,10 @@ def _agreed(seat: Seat, transport: FlareTransport) -> tuple[RowsSetup, Account]:
         made.method, made.parts, made.steps, made.network, privacy.delta, privacy.adjacency, made.problem
     )
     if account.report.epsilon > seat.policy.epsilon:
-        raise PermissionError(f"the policy of {seat.name} does not agree to epsilon {account.report.epsilon:g}")
+        raise PermissionError(
+            f"the policy of {seat.name} does not agree to epsilon {account.report.epsilon:g}: at most "
+            f"{seat.policy.epsilon:g}"
+        )
     if seat.deploy.noise == "exact":
         check_exact(account)
     epsilon = [account.report.epsilon, account.delta, account.adjacency, account.steps, account.population.unit]
@@ -98,7 +101,9 @@ def _agreed(seat: Seat, transport: FlareTransport) -> tuple[RowsSetup, Account]:
 def _numbers(seat: Seat, transport: FlareTransport, peer: int) -> list[int]:
     values = transport.learn(peer, "sizes", MEETING).values
     if len(values) != 1 or values[0].ndim != 1 or values[0].dtype != np.int64 or values[0].size > 3:
-        raise ValueError(f"{seat.deploy.sites[peer]} tells sizes that are none")
+        raise ValueError(
+            f"{seat.deploy.sites[peer]} sent sizes that cannot be read: does it run this version of sottovoce?"
+        )
     return [int(number) for number in values[0]]
 
 

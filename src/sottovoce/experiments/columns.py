@@ -219,7 +219,8 @@ def setup(case: Case, held: Held | None = None) -> ColumnsSetup:
         build.check_metric(wanted, made.metrics())
     if case.privacy.budget is not None and made.account.epsilon > case.privacy.budget:
         raise ValueError(
-            f"the run would spend epsilon {made.account.epsilon:g}, more than privacy.budget {case.privacy.budget:g}"
+            f"the run would spend epsilon {made.account.epsilon:g}, more than privacy.budget {case.privacy.budget:g}: "
+            "raise the budget, or lower privacy.epsilon"
         )
     return made
 

@@ -57,7 +57,7 @@ def execute(
     for row in (row for rows in plans for row in rows):
         rows_together = row.kind == "together" and isinstance(row.setup, RowsSetup)
         if not rows_together or not isinstance(row.setup.problem, MinMax):
-            raise ValueError(f"{row.name}: side by side go min-max tasks of parties with rows, without [compare]")
+            raise ValueError(f"{row.name}: side by side is for min-max tasks of parties with rows, without [compare]")
         search.check(row)
     chosen = _searched(plans, say)
     places: list[tuple[Path, Planned, int]] = []

@@ -163,7 +163,7 @@ class Agent(Handle):
         public: Callable[[Tree], Any] | None = None,
     ) -> Tree:
         if self._loops[: len(batch.loops)] != batch.loops:
-            raise ValueError(f"{what} uses a batch drawn inside a loop that is over")
+            raise ValueError(f"{what} uses a batch that was drawn inside a loop, after the loop: draw another one here")
         at = jax.tree.map(jnp.asarray, at)
         leaves, structure = jax.tree.flatten(at)
         functions, operands = [], []

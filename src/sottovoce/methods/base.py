@@ -59,7 +59,8 @@ class Method(ABC):
         for field in dataclasses.fields(self):
             if callable(getattr(Method, field.name, None)):
                 raise TypeError(
-                    f"{type(self).__name__} has a field {field.name!r}, which hides a method of every method"
+                    f"{type(self).__name__} has a field {field.name!r}, a name that all methods use for "
+                    "something else: rename it"
                 )
             value = getattr(self, field.name)
             _check_kind(field.name, value, field.type)

@@ -110,12 +110,12 @@ def like(leaves: list[Any], got: Any, shapes: list[Any], structure: Any, what: s
     2.0
     """
     if got != structure:
-        raise ValueError(f"{what} must return what it is given, with other numbers: {structure} became {got}")
+        raise ValueError(f"{what} must return the structure that it is given: {structure} became {got}")
     kept = []
     for leaf, shape in zip(map(strong, leaves), shapes, strict=True):
         if leaf.shape != shape.shape or leaf.dtype != shape.dtype:
             raise ValueError(
-                f"{what} must return what it is given, with other numbers: "
+                f"{what} must return the shapes and types that it is given: "
                 f"{shape.dtype}{list(shape.shape)} became {leaf.dtype}{list(leaf.shape)}"
             )
         kept.append(leaf)

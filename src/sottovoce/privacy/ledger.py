@@ -129,7 +129,8 @@ class Ledger:
         if entry.key in self.entries:
             if self.entries[entry.key] != entry:
                 raise ValueError(
-                    f"run {entry.run}, steps {entry.start} to {entry.stop}, was charged differently before"
+                    f"run {entry.run}, steps {entry.start} to {entry.stop}, was charged differently before: go on with "
+                    "the settings that it began with, or start a new run"
                 )
             return False
         self.check(entry)

@@ -117,8 +117,8 @@ def mu_for(epsilon: float, trials: Trials, delta: float) -> float:
     least = epsilon_of(0.0, trials, delta)
     if epsilon <= least:
         raise ValueError(
-            f"epsilon is {epsilon:g}: a choice among so many trials costs {least:.3g} by itself in this bound. Use "
-            "fewer trials, or a larger epsilon"
+            f"epsilon is {epsilon:g}: a choice among {trials.mean:g} trials costs {least:.3g} by itself in this bound. "
+            "Use fewer trials, or a larger epsilon"
         )
     top = 1.0
     while epsilon_of(top, trials, delta) < epsilon:

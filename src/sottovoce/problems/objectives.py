@@ -258,7 +258,7 @@ def _check_public(problem: Problem) -> None:
         if name.startswith("public") and jnp.shape(value) != ():
             raise ValueError(f"{name} returned shape {jnp.shape(value)}: it must return one number (sum it)")
         if name.startswith("project_") and jax.tree.map(jnp.shape, value) != jax.tree.map(jnp.shape, given[0]):
-            raise ValueError(f"{name} must return what it is given, with other numbers: its shapes changed")
+            raise ValueError(f"{name} must return the shapes that it is given, but they changed")
 
 
 def _fill_defaults(problem: Problem) -> None:

@@ -262,7 +262,9 @@ def load(*folders: str | Path) -> Comparison:
     parts = {Path(folder): _load_folder(Path(folder)) for folder in folders}
     names = {folder: folder.resolve().name for folder in parts}
     if len(set(names.values())) < len(folders):
-        raise ValueError(f"{', '.join(map(str, folders))}: two folders have the same name, or one is given twice")
+        raise ValueError(
+            f"{', '.join(map(str, folders))}: two folders have the same name, or one is given twice: rename one"
+        )
     rows = (replace(row, name=f"{names[folder]}: {row.name}") for folder, part in parts.items() for row in part.rows)
     text = "\n".join(f"# {names[folder]}\n{part.text}" for folder, part in parts.items() if part.text)
     chosen = "; ".join(f"{names[folder]}: {part.chosen}" for folder, part in parts.items() if part.chosen)

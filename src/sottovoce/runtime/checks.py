@@ -25,17 +25,23 @@ def fitting(problem: Any, method: Method, network: Network, population: Populati
     kinds = " or ".join(kind.__name__ for kind in method.solves)
     if type(problem) not in method.solves:
         columns = " (a table split by columns: give data=sv.Table(columns, labels))" if kinds == "Vertical" else ""
-        raise TypeError(f"{type(method).__name__} solves {kinds}{columns}; the problem is a {type(problem).__name__}")
+        raise TypeError(
+            f"{type(method).__name__} solves {kinds}{columns}; the problem is a {type(problem).__name__}: change "
+            "one of them"
+        )
     if kinds == "Vertical":
         raise TypeError(f"{type(method).__name__} is for a table split by columns: give sv.Table(columns, labels)")
     for over in method.over:
         network.matrix(over)  # says what to use instead if the network has none
     for name, rate in method.schedules().items():
         if rate.agents not in (None, population.parties):
-            raise ValueError(f"{name} lists values for {rate.agents} agents, but there are {population.parties}")
+            raise ValueError(
+                f"{name} lists values for {rate.agents} agents, but there are {population.parties}: give one value, or "
+                "one per agent"
+            )
     if "records" not in population.sizes and set(problem.losses) != set(population.sizes):
         raise ValueError(
-            f"Levels(upper, lower) are for bilevel problems; {type(problem).__name__} takes one record set"
+            f"Levels(upper, lower) are for bilevel problems; {type(problem).__name__} takes one record set per agent"
         )
     objectives.check(problem, records)
 

@@ -31,7 +31,7 @@ def check_seed(seed: Any) -> None:
     ValueError: seed is True: it must be a whole number
     """
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral)):
-        raise ValueError(f"seed is {seed!r}: it must be a whole number")
+        raise ValueError(f"seed is {seed!r}: it must be a whole number, or None")
 
 
 def root_key(seed: int) -> jax.Array:

@@ -192,7 +192,9 @@ def load(path: str | Path) -> OpenedModel:
     try:
         return _opened(facts, leaves, path)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} lacks something a model has ({type(error).__name__}: {error})") from error
+        raise ValueError(
+            f"{path} lacks something a model has ({type(error).__name__}: {error}): save it again"
+        ) from error
 
 
 def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> OpenedModel:

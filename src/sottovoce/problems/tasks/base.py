@@ -65,7 +65,7 @@ def task(name: str) -> Callable[[Builder], Builder]:
     def register(builder: Builder) -> Builder:
         known = registry.get(name, builder)
         if (inspect.getfile(known), known.__qualname__) != (inspect.getfile(builder), builder.__qualname__):
-            raise ValueError(f"two tasks are called {name!r}: {known.__module__} and {builder.__module__}")
+            raise ValueError(f"two tasks are called {name!r} ({known.__module__}, {builder.__module__}): rename one")
         registry[name] = builder  # the same one again, where a module is imported twice
         return builder
 
