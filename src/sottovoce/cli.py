@@ -101,7 +101,7 @@ def demo(
     json: Json = False,
 ) -> None:
     """Let ten clinics tune a model together in private; prints a table and writes a report. Takes under a minute."""
-    say("Ten clinics tune a model together; no record leaves its clinic. Loading JAX ...")  # a word before the wait
+    say("Ten clinics tune a model together; no record leaves its clinic. Loading JAX ...")  # loading is slow
     from sottovoce.experiments.demo import demo as run_demo
 
     with stoppable("sottovoce demo starts again from the beginning."):
@@ -327,7 +327,7 @@ def main() -> None:
     """Run the command line: an error is one clear line and exit code 2; SOTTOVOCE_DEBUG=1 shows where it came from."""
     try:
         app()
-    except BrokenPipeError:  # `sottovoce list | head`: nobody reads on, and there is nothing to say
+    except BrokenPipeError:  # as in `sottovoce list | head`: nobody reads the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
@@ -338,7 +338,7 @@ def main() -> None:
 
 
 def _in_words(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:  # not a sentence of ours
+    if isinstance(error, OSError) and error.filename is not None:  # an error of the operating system
         return f"{error.filename} cannot be used ({error.strerror}): choose another path, or ask for access to it"
     if isinstance(error, ValueError | TypeError | FloatingPointError | OSError):
         return str(error)

@@ -131,7 +131,7 @@ class Account:
 
     method: Method
     trace: Trace
-    charges: tuple[Charge, ...]  # of the trace; with louder noise while a calibration searches
+    charges: tuple[Charge, ...]  # those of the trace; while a calibration searches, with other noise
     delta: float
     adjacency: Adjacency
 

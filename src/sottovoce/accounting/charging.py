@@ -32,7 +32,7 @@ class Charging:
 
     def __init__(self, ledger: Ledger | Sequence[Ledger], run: str, account: Account) -> None:
         self.account, self.run, self.attempt = account, run, 0
-        self.first = 0  # where this attempt starts: what is paid for once per run is paid for again there
+        self.first = 0  # the step where this attempt starts: what is paid for once per run is paid for there again
         self.shared = ledger if isinstance(ledger, Ledger) else None
         self.own = () if isinstance(ledger, Ledger) else _one_each(ledger, account.population.parties)
         for agent, kept in enumerate(self.ledgers):  # before any work
@@ -148,7 +148,7 @@ class Charging:
         account = self.account
         if account.tells:
             return ((Mechanism(pure=math.inf), 1),) if 0 in stretch else ()
-        # A record is in one batch of a single pass. Which one is not told: it pays for the dearest, once per run.
+        # A record is in one batch of a single pass, and nobody knows which: it pays for the costliest, once per run.
         once = [charge for charge in account.charges if isinstance(charge.sampling, OnePass)]
         others = [charge for charge in account.charges if not isinstance(charge.sampling, OnePass)]
         whole = range(account.steps) if 0 in stretch or self.first in stretch else range(0)

@@ -70,11 +70,11 @@ class TableTrace:
     altered.
     """
 
-    numbers: tuple[int, ...]  # of the parties
+    numbers: tuple[int, ...]  # the numbers of the parties
     parties: tuple[PartyTrace, ...]
     crossings: tuple[Crossing, ...]
-    losses: tuple[ClosedJaxpr, ...]  # the server's, per question
-    alterations: tuple[ClosedJaxpr, ...]  # of features, per party
+    losses: tuple[ClosedJaxpr, ...]  # the server's losses, one per question
+    alterations: tuple[ClosedJaxpr, ...]  # how features are altered, one program per party
 
     @property
     def programs(self) -> list[ClosedJaxpr]:

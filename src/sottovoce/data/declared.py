@@ -23,7 +23,7 @@ from sottovoce.data.split import By, split
 from sottovoce.data.values import Reading, as_text, holder_notes, is_missing, tell_holder, texts_of
 
 _IDS = re.compile(r"(^|[_. -])(id|ids|uuid|ssn|rownames|index|name|email|phone)($|[_. -])|Id$|ID$", re.ASCII)
-FEWEST = 10  # rows: below this a guarantee for one of them leaves nothing to learn
+FEWEST = 10  # rows: with fewer, a guarantee for one of them leaves nothing to learn
 REST = "other"  # the party of rows whose party is missing or not declared
 
 
@@ -198,7 +198,7 @@ def table(
             "that can occur, at least two"
         )
     read = settled.read(frame)
-    answer = read.pop(label)  # told last
+    answer = read.pop(label)  # its notes come last
     records: Records = {"features": inputs.encode_read(read), "label": _labels(target, answer)}
     if weight is not None:
         weighed = declared.only([weight]).read(frame)[weight]

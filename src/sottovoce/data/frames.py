@@ -84,7 +84,7 @@ class Frame:
     def require(self, name: str) -> str:
         """Return the name; if there is no such column, the ValueError names the file and the nearest column."""
         if name not in self.kinds:
-            if _like_values(self.names):  # and must not be shown
+            if _like_values(self.names):  # then they may be private values, and must not be shown
                 raise ValueError(f"{self.source}: there is no column {str(name)!r}: {_NO_NAMES}")
             alone = len(self.kinds) == 1 and "unread" in self.kinds.values()
             raise ValueError(f"{self.source}: {unknown('column', str(name), self.names)}{_UNSEPARATED * alone}")

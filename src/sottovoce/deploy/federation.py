@@ -25,12 +25,12 @@ from sottovoce.deploy.kits import ADMIN, SERVER
 from sottovoce.deploy.site import STATUS, STOP
 
 DONE = "FINISHED:COMPLETED"
-_TOLD = 3.0  # seconds in which whoever watches a job asks at least once
+_TOLD = 3.0  # seconds: a program that watches a job asks at least once in this time
 _OPENING = 60.0  # seconds to log in: FLARE never returns if it gives up while the server is about to answer
 _ENDING = 5.0  # seconds in which a process may end by itself, before it is killed
 
-RUNS, WAITS = "runs", "waits to start"  # what a job does that is not over
-_WORDS = {  # FLARE's words, in plain ones
+RUNS, WAITS = "runs", "waits to start"  # what a job that is not over does
+_WORDS = {  # FLARE's words, and plain ones for them
     "SUBMITTED": WAITS,
     "FINISHED:COMPLETED": "done",
     "FINISHED:ABORTED": "stopped",

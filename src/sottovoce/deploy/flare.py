@@ -23,14 +23,14 @@ from sottovoce.deploy.tunnel import Identity, Line, Reception
 from sottovoce.runtime.frames import Message, MessageId, finite
 from sottovoce.runtime.transport import Patience, PeerGone, Stopped, Transport, never
 
-Call = Callable[[str, bytes, float], bytes]  # a party's name, what to hand over, and for how many seconds to wait
+Call = Callable[[str, bytes, float], bytes]  # a party's name, the bytes to send, and for how many seconds to wait
 LIMIT = 1 << 28  # bytes per message: 64 million numbers
 _MESSAGE, _NOTHING, _ENDED, _REFUSED = b"M", b"N", b"E", b"-"
-_MISSED = b"A"  # a message to one without whom the sender went on: it learns so that it was away
+_MISSED = b"A"  # marks a message to a party that the sender went on without: so it learns that it was away
 _PLACE = struct.Struct("!qI")
-_HOLD = 15.0  # seconds that a question waits at the one who is asked
-_HANDOVER = 15.0  # seconds for a call, besides
-_AHEAD = 2  # messages of a neighbour that are here before they are needed
+_HOLD = 15.0  # seconds that a party may hold a question before it answers
+_HANDOVER = 15.0  # seconds for the call itself, in addition
+_AHEAD = 2  # messages that are fetched from a neighbour before they are needed
 _log = logging.getLogger(__name__)
 _Inbox = queue.SimpleQueue[tuple[Message, bool] | None]  # a message, and whether its sender went on without us
 
@@ -63,15 +63,15 @@ class FlareTransport(Transport):
             set()
         )  # who was away when we last asked; we ourselves, if a neighbour went on without us
         self.me, self.names, self.run, self.outbox = me, list(names), run, outbox
-        self.round = 0  # that we were last in
+        self.round = 0  # the last round that we were in
         self.steps: int | None = None  # how many rounds there will be
         self.first = 0  # the round that we start with: what is older is not asked for
         self.stored = 0  # the round up to which our state is on disk: others may forget what is older
-        self.waits_for: tuple[int, float] | None = None  # whom we wait for, and since when
+        self.waits_for: tuple[int, float] | None = None  # the party that we wait for, and since when
         self._identity, self._call, self._hold, self._limit = identity, call, hold, limit
         self._reception = Reception(identity, self._respond)
         self._facts: dict[str, bytes] = {}
-        self._behind: dict[int, int] = {}  # per hearer: the round up to which it has stored its state
+        self._behind: dict[int, int] = {}  # per receiver: the round up to which it has stored its state
         self._inboxes: dict[int, _Inbox] = {}
         self._room: dict[int, threading.Semaphore] = {}
         self._stopping, self._closed = False, threading.Event()
@@ -159,7 +159,7 @@ class FlareTransport(Transport):
         finally:
             self.waits_for = None
         if found is None:
-            inbox.put(None)  # who asks again is told again
+            inbox.put(None)  # a second call gets the same answer
             self.check()
             raise PeerGone(f"agent {sender} is gone")
         self._room[sender].release()

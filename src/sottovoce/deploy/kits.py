@@ -32,8 +32,8 @@ _PREPARE = """Read policy.toml and edit it. Put the table where file in its tabl
 This folder has a private key: nobody else may get it.
 """
 _START = "To start: sottovoce deploy site FOLDER, where FOLDER is this one. Ctrl-C ends it.\n"
-_TRIED_AGAIN = 10.0  # seconds after which a job is started again that a site missed: FLARE's own are up to 600
-_RIGHTS = {  # of administrators at a site: to run jobs and to see how they are, not to look around
+_TRIED_AGAIN = 10.0  # seconds after which a job that a site missed is started again: FLARE waits up to 600
+_RIGHTS = {  # rights of administrators at a site: to run jobs and to see their state, nothing else
     "submit_job": "any", "clone_job": "none", "manage_job": "any", "download_job": "none", "view": "any",
     "operate": "any", "shell_commands": "none", "byoc": "none",
 }  # fmt: skip
@@ -69,7 +69,7 @@ def provision(sites: Sequence[str], host: str, port: int, out: Path) -> Path:
         out.mkdir(parents=True, exist_ok=True)
         for name, kit in [(SERVER, host), *((site, site) for site in sites), ("admin", ADMIN)]:
             shutil.move(str(folder / kit), out / name)
-    (out / SERVER / "readme.txt").write_text(_START)  # FLARE's own tell another way to start
+    (out / SERVER / "readme.txt").write_text(_START)  # FLARE's own readme describes another way to start
     _narrow_server(out / SERVER)
     for site in sites:
         (out / site / "readme.txt").write_text(_PREPARE + _START)

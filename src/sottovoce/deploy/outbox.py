@@ -20,7 +20,7 @@ import numpy as np
 from sottovoce.files import append, write_atomically
 from sottovoce.runtime.frames import Message, MessageId
 
-Place = tuple[int, int]  # a round, and which message of this round to this hearer
+Place = tuple[int, int]  # a round, and the number of the message in this round to this receiver
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"(\d{9})-(\d{6})")
 
@@ -39,12 +39,12 @@ class Outbox:
 
     def __init__(self, folder: Path) -> None:
         self._said, self._drawn, self._behind = folder / "said", folder / "drawn", folder / "behind"
-        self._fresh: dict[str, Sequence[np.ndarray]] = {}  # drawn, and not on disk yet
-        self._known: dict[str, Sequence[np.ndarray]] = {}  # on disk, from before the last kill
+        self._fresh: dict[str, Sequence[np.ndarray]] = {}  # draws that are not on disk yet
+        self._known: dict[str, Sequence[np.ndarray]] = {}  # draws on disk, from before the last kill
         self._places: dict[int, list[Place]] = {}
-        self._turn: dict[int, Place] = {}  # the last place that was said in this process, by hearer
+        self._turn: dict[int, Place] = {}  # by receiver: the place of the last message of this process
         self._last: tuple[Message, Path] | None = None
-        self._removed = int(self._behind.read_text()) if self._behind.exists() else 0  # what is older is not kept
+        self._removed = int(self._behind.read_text()) if self._behind.exists() else 0  # older messages are not kept
         self._changed = threading.Condition()
         self._ended = self._closed = False
         for path in sorted(self._drawn.glob("*")) if self._drawn.is_dir() else ():
@@ -92,7 +92,7 @@ class Outbox:
         path = self._path(hearer, place)
         if self._last is not None and self._last[0] is message and self._last[1].exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.link(self._last[1], path)  # the same bytes; if a power cut takes the link away, they are said again
+            os.link(self._last[1], path)  # the same bytes; if a power cut removes the link, they are sent again
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             append(path, message.to_bytes(), at=0)  # one sync: a part of a message is no message, and was not sent
@@ -136,7 +136,7 @@ class Outbox:
             said = [(hearer, place) for hearer in limits for place in self._places[hearer] if place[0] < limits[hearer]]
             named = [(_NAME.fullmatch(path.name), path) for path in self._drawn.glob("*")]
             drawn = [path for name, path in named if name and int(name[1]) < drawn_before]
-            if said or drawn:  # first it is written down: no kill leaves a gap that nobody knows of
+            if said or drawn:  # written down first, so that a kill leaves no unknown gap
                 self._removed = max(self._removed, *(limits[hearer] for hearer, _ in said), drawn_before * bool(drawn))
                 write_atomically(self._behind, str(self._removed).encode(), private=True)
             for hearer, place in said:

@@ -76,9 +76,9 @@ class Party:
             Patience(deploy.deadline), self.agreed if deploy.absent == "go on" else None,
             Absences(seat.folder / "absent.json"),
         )  # fmt: skip
-        if self.stopped:  # before there was a line
+        if self.stopped:  # `stop` was called before the line was open
             self.transport.stop()
-        if self.finished:  # the others may still need what was said
+        if self.finished:  # the others may still need earlier messages
             self.transport.outbox.end()
 
     def run(self) -> None:
@@ -89,7 +89,7 @@ class Party:
             wing = rows if seat.case.columns is None else columns
             wing.take_part(seat, self.transport)
         self.transport.outbox.forget_draws()
-        if self.finished and (seat.folder / "report.html").exists():  # a kill may have come in between
+        if self.finished and (seat.folder / "report.html").exists():  # a kill may have left no report
             return
         row = {"name": self.name, "kind": "together", "metric": seat.case.run.metric, "runs": ["run"]}
         comparison.save_plan(seat.folder, f"{seat.title}, {self.name}", self.order.text, (), [row])

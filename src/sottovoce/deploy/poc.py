@@ -19,18 +19,18 @@ from sottovoce.experiments.schema import Case
 from sottovoce.experiments.toml import dump, read
 from sottovoce.files import write_atomically
 
-TABLE = "table.csv"  # a site's own, in a trial
+TABLE = "table.csv"  # a site's own table, in a trial
 ROW = "row"  # the column of ids that a trial makes, if the table has none
 KEY = "join.key"  # the file of the secret that ids are keyed with
-_UNSEEN = 5.0  # seconds without a word of a job, after which it is looked whether the server was restarted
+_UNSEEN = 5.0  # seconds without news of a job, after which we look whether the server was restarted
 _SAY = 5.0  # seconds between two lines about how far the sites are
-_ATTEMPTS = 100  # of one run, each of which goes on from the sites' checkpoints
+_ATTEMPTS = 100  # attempts at one run; each goes on from the sites' checkpoints
 
 
 def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: None) -> Path:
     """Run a file's one case on a federation of this machine; return the folder with one folder per site."""
     made, known = out / "kits", out / "run.txt"
-    Order(runfile.text, "").case(trial=True)  # refuse what is no federation before anything is made
+    Order(runfile.text, "").case(trial=True)  # refuse a file that is not for a federation, before anything is made
     text, tables = distributed(runfile)
     order = Order(text, known.read_text() if known.exists() else new_name(runfile.title))
     sites = order.case()[2].sites

@@ -21,7 +21,7 @@ from sottovoce.files import write_atomically
 @dataclass
 class _Span:
     first: int
-    told: int  # the last round for which somebody was told that it is away
+    told: int  # the last round for which a party got the answer that it is away
     end: int | None = None  # the first round in which it is there again
 
 
@@ -59,7 +59,7 @@ class Presence:
                     spans.append(_Span(round, round))
                     return True
                 return False
-            if round < now.first:  # who is behind finds it silent too
+            if round < now.first:  # a party that is behind finds it silent too
                 now.first = round if silent else now.first
                 return silent
             if round > now.told and seen is not None and seen >= round:

@@ -82,7 +82,7 @@ class Site:
             raise
         try:
             self._party = Party(home, name, Order(text, self._run), self._call, self._agreed)
-            if self._ended:  # before the party was there
+            if self._ended:  # `end` was called before the party was made
                 self._party.stop()
             self._party.live()
         except (Stopped, TimeoutError) as pause:  # nothing is wrong here: the run may be resumed
@@ -92,7 +92,7 @@ class Site:
             self._failure = f"the budget of {name} does not allow this run: its owner can raise budget in policy.toml"
             _log.warning("%s", refusal)
         except PermissionError as refusal:
-            self._failure = str(refusal).partition(":")[0]  # what the policy allows instead stays here
+            self._failure = str(refusal).partition(":")[0]  # what the policy allows is not shown to others
             _log.warning("%s", refusal)
         except BaseException as failure:
             self._failure = f"{type(failure).__name__} at {name}: its owner finds why in console.log of its kit"

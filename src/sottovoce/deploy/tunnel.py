@@ -22,7 +22,7 @@ from typing import Any
 
 _HEAD = struct.Struct("!16sI")  # session, number of the call
 _LENGTH = struct.Struct("!Q")
-_SESSIONS = 4  # that are kept per caller
+_SESSIONS = 4  # sessions that are kept per caller
 _PIECE = 1 << 20
 _log = logging.getLogger(__name__)
 

@@ -89,7 +89,7 @@ class PrivateLinear(BaseEstimator):
         if network is None and len(parts) > 1:
             network = complete(len(parts))
         plan = auto(task.problem, parts, epsilon=self.epsilon, delta=self.delta, network=network, **by_hand)
-        for line in plan.expected:  # the run itself gives the others
+        for line in plan.expected:  # the run itself gives the other warnings
             warnings.warn(line, stacklevel=4)
         return self._carry_out(task, parts, plan)
 

@@ -93,7 +93,7 @@ class TunedLogisticRegression(PrivateLogisticRegression):
         label, read = self._labels(y)
         records = self._class_records(X, label, None)
         seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
-        rows_seed = secrets.randbits(63) if seed is None else seed  # which rows judge: kept to ourselves
+        rows_seed = secrets.randbits(63) if seed is None else seed  # which rows judge is kept secret
         part = levels(self._parts(records, None)[0], self.validation, rows_seed)
         task = self._tuned(self._shape(records, len(self.classes_), 1))
         result = run(

@@ -165,7 +165,7 @@ def stated(trial: PrivacyReport, case: Case, judges: Judges) -> PrivacyReport:
     check_trial(trial)
     allowed = (
         case.privacy.epsilon
-    )  # of a trial (`of_a_trial`): scores spend all of it, a calibrated training hardly less
+    )  # the mu of a trial (`of_a_trial`): a score spends all of it, a calibrated training almost all
     assert allowed is not None
     epsilon = epsilon_of(gdp_mu(max(allowed, trial.epsilon), trial.delta), _law(case), trial.delta)
     words = (

@@ -40,8 +40,8 @@ from sottovoce.runtime.layout import lay_out, own_digests
 from sottovoce.runtime.result import Result, measure
 from sottovoce.schedules import Constant, Scaled, Schedule
 
-_AGENTS = 600  # in one array, at most: each run has a copy of its records there
-_BYTES = 2**31  # of records in one array, at most
+_AGENTS = 600  # agents in one array, at most: each run has a copy of its records there
+_BYTES = 2**31  # bytes of records in one array, at most
 
 
 def execute(

@@ -144,7 +144,7 @@ class Agent(Handle):
         weight = self._mine(self._known.network.matrix(over).diagonal().astype(np.float32))
         return jax.tree.map(lambda other, mine: other + weight * mine, others, own)
 
-    # Within.
+    # Helpers.
 
     def _inside(self, loops: tuple[int, ...]) -> "Agent":
         return Agent(self._known, self.index, self.t, loops)

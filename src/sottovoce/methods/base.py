@@ -101,7 +101,7 @@ class Method(ABC):
         """List what else a reader of the report should know."""
         return ()
 
-    # Derived.
+    # What follows from the fields.
 
     def releases(self) -> list[Release]:
         """Return all releases it is configured with."""

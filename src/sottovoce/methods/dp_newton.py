@@ -25,8 +25,8 @@ from sottovoce.problems import Minimize, MinMax
 from sottovoce.problems.linear_model import TARGET, LinearModel
 from sottovoce.trees import Tree
 
-_GRADIENT, _LOSS = 0.15, 0.1  # noise of a party's gradient, and of its loss, at which it is half heard
-_NARROWEST = 1e-5  # a direction's eigenvalue over the largest one, below which float32 does not resolve it
+_GRADIENT, _LOSS = 0.15, 0.1  # with this noise of its gradient, or of its loss, a party has half of its weight
+_NARROWEST = 1e-5  # eigenvalue of a direction over the largest: below it float32 cannot resolve the direction
 
 
 class NewtonState(NamedTuple):
@@ -181,8 +181,8 @@ class DpNewton(Method):
 
     def _judged(self, problem: MinMax, state: NewtonState, agent: Agent, batch: Any) -> tuple[Tree, Tree]:
         """Release the party's mean loss, and return the best weights for all parties' recent losses."""
-        assert self.losses is not None  # `solves` says so
-        if problem.weighted is None:  # of a problem of which nothing is known: y goes up
+        assert self.losses is not None  # else it solves no min-max problem (`__post_init__`)
+        if problem.weighted is None:  # nothing is known of the problem: y takes an ascent step
             up = agent.release(
                 self.losses, lambda y, r: problem.loss(state.now, y, r), at=state.y, batch=batch,
                 public=lambda y: problem.public(state.now, y),
@@ -191,7 +191,7 @@ class DpNewton(Method):
         known, parties, size = problem.weighted.model, agent.parties, self._size(agent)
 
         def loss(times: jax.Array, record: Any) -> jax.Array:
-            return times * known.loss(known.scores(state.now, record), record)  # its slope is the loss
+            return times * known.loss(known.scores(state.now, record), record)  # its derivative in `times` is the loss
 
         here = agent.release(self.losses, loss, at=jnp.zeros(()), batch=batch)
         mine = parties * jax.nn.one_hot(agent.index, parties)

@@ -55,7 +55,7 @@ from sottovoce.privacy.sampling import (
 
 _LARGEST_CLIP = 2**26  # its square is below 2**53: see `GridRelease.whole`
 LARGEST = 2**62  # of any sum of whole numbers, so that 64 bits hold it, with noise
-_BLUR = 3  # r above
+_BLUR = 3  # the r of the module's docstring
 _SLACK = 1 + Fraction(1, 2**40)  # a schedule's last digits may differ between a number and an array
 
 

@@ -74,7 +74,7 @@ def clipped_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tr
     width = min(chunk, reading.usual or chunk, rows.shape[0])
     total = partial(rows[:width], weights[:width], reading.whole and width == rows.shape[0])
     if width < rows.shape[0]:
-        # What goes beyond the usual rows is a few rows, seldom; what goes beyond a chunk is as many again.
+        # Rows beyond the usual ones are few and rare, so their pieces are small; a large batch goes on chunk by chunk.
         piece = max(8, width // 64 * 8) if reading.usual == width else width
         count = -(-(rows.shape[0] - width) // piece)
         room = width + count * piece - rows.shape[0]

@@ -31,7 +31,7 @@ from sottovoce.privacy.response import Response, groups
 
 _FINE = 2**16  # grid steps per label in the noise of a count
 _SMALLEST = 2.0**-30  # epsilon of a noisy count
-_STORES: "weakref.WeakSet[Labels]" = weakref.WeakSet()  # of this process, to find a second one of the same labels
+_STORES: "weakref.WeakSet[Labels]" = weakref.WeakSet()  # of this process: a second one of the same labels is found
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ class Labels:
         self._coins: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
         self._memos: dict[float, Memo] = {}
         self._costs: dict[Mechanism, np.ndarray] = {}
-        self._runs: set[str] = set()  # that have paid, by the name of what they draw
+        self._runs: set[str] = set()  # runs that have paid; a run is named after the noise that it draws
         if self.path is not None:
             with locked(self.path):
                 self._read(self.path)

@@ -168,7 +168,7 @@ class Ledger:
         size = path.stat().st_size if path.exists() else 0
         if size <= self._size:
             return size < self._size
-        with path.open("rb") as file:  # what a kill left of a line is no line of another's
+        with path.open("rb") as file:  # a part of a line, left by a kill, is not another process's line
             file.seek(self._size)
             return b"\n" in file.read()
 
@@ -176,7 +176,7 @@ class Ledger:
         line = json.dumps({"version": VERSION, **encoded(entry), "before": self._last}).encode()
         if not _head(path).exists():  # before the first line: a kill in between leaves a ledger of 0 lines
             self._write_head(path, 0)
-        append(path, line + b"\n", at=self._size)  # over what a kill left of a line
+        append(path, line + b"\n", at=self._size)  # overwrites the part of a line that a kill may have left
         self._size += len(line) + 1
         self._last = digest(line)
         self._write_head(path, len(self.entries) + 1)

@@ -27,7 +27,7 @@ from sottovoce.privacy.mechanisms import Mechanism, check_delta, check_epsilon
 
 _KIND, _VERSION = "what was bought with noisy counts", 1
 _REMEDY = "give another path, which costs again"
-_PARTS = 1024  # of a record: noise is drawn in whole parts, so that its scale can be close to what is wanted
+_PARTS = 1024  # parts of a record: noise is drawn in whole parts, so that its scale can be close to what is wanted
 
 
 @dataclass(frozen=True, eq=False)

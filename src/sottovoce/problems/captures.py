@@ -87,7 +87,7 @@ def arrays_in(function: Any) -> Iterator[tuple[str, Any]]:
     ['t']
     """
     waiting: Found = deque([(getattr(function, "__name__", "it"), function)])
-    seen: dict[int, Any] = {}  # holds what was seen, so that no number is given twice
+    seen: dict[int, Any] = {}  # keeps what was seen alive, so that no id is used twice
     names, classes = set[str](), dict[int, type]()
     while waiting:
         while waiting:
@@ -218,6 +218,6 @@ def _names(code: types.CodeType) -> _Names:
 def _from_library(value: Any) -> bool:
     own = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
     room = (own or type(value).__module__ or "").split(".")[0]
-    if isinstance(value, (types.ModuleType, type)):  # no data of a user's is in Python's own, nor in ours
+    if isinstance(value, (types.ModuleType, type)):  # modules of Python and of this package hold no data of a user
         return room in (*_LIBRARIES, "sottovoce") or room in sys.stdlib_module_names
     return room in _LIBRARIES

@@ -16,10 +16,10 @@ SLOTS = 6
 WIDTH, HEIGHT = 500, 280
 _LEFT, _TOP, _BOTTOM = 66, 16, 44
 _DOWN = HEIGHT - _TOP - _BOTTOM
-_MOST_POINTS = 60  # that can be pointed at, per line
-_LETTERS = 24  # of a name beside its line
-_LETTER = 7.4  # the width of one, at the size of narrow screens
-_APART = 15.0  # between two names
+_MOST_POINTS = 60  # points per line that can be pointed at
+_LETTERS = 24  # letters of a name beside its line
+_LETTER = 7.4  # the width of a letter, at the size of narrow screens
+_APART = 15.0  # distance between two names
 _DASHES = {"-": "", "--": ' stroke-dasharray="7 4"', ":": ' stroke-dasharray="2 4"'}
 
 

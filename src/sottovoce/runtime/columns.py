@@ -51,7 +51,7 @@ class Message(NamedTuple):
     up: bool
     what: str
     level: str | None
-    rows: Any  # of the batch it is about, which all parties know
+    rows: Any  # the rows of its batch, which all parties know
     value: Any
 
 
@@ -272,7 +272,7 @@ def _shared(spec: TableSpec) -> tuple[TableSpec, list[list[Any]]]:
     slopes = [_slope(loss) for loss in spec.trace.losses]
     public = fingerprint([*spec.trace.losses, *slopes, *spec.trace.alterations])
     numbers = [list(step.consts) for step in steps]
-    if not seen_by_equality(spec.gate):  # the noise of labels is no number that may come from another run
+    if not seen_by_equality(spec.gate):  # runs must not share the noise of labels
         return own, numbers
     return representative((spec.gate, form(steps), public), own), numbers
 

@@ -131,7 +131,7 @@ def deployed(
         def about() -> About:
             return about_rows(account, THREADS, budget, None if budget is None else charging.spent(budget))
 
-        return Job(place, as_drawn(account), identity, lambda start, stop: None, starting, about)  # agents pay
+        return Job(place, as_drawn(account), identity, lambda start, stop: None, starting, about)  # agents charge
 
     return job
 

@@ -74,7 +74,7 @@ def _lead(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", oth
     """Ask one party after the other, then answer all; return the common tokens."""
     left, requests = own, {}
     for other in others:
-        # Always as many as there are own ids: else a party would learn how many are left after those before it.
+        # Always as many tokens as own ids: fewer would tell a party how many are left after the parties before it.
         blind = made.numbers(f"fill {other}").integers(0, 256, (len(own) - len(left), SIZE), np.uint8)
         asking = _Asking(made, f"ask {other}", np.concatenate([left, blind]))
         line.send(other, "join: question", check, asking.request)
@@ -88,7 +88,7 @@ def _lead(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", oth
 
 def _follow(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", active: int) -> np.ndarray:
     """Answer the active party, then ask it; return the common tokens."""
-    answering, asking = _Answering(made, "answer", own), _Asking(made, "ask", own)  # while the active one makes its own
+    answering, asking = _Answering(made, "answer", own), _Asking(made, "ask", own)  # as the active party does
     theirs, request = line.heard(active, "join: question", 2)
     if not np.array_equal(theirs, check):
         raise ValueError(f"party {active} has another key for ids: all parties need the same one")
@@ -125,7 +125,7 @@ class _Asking:
     def __init__(self, made: _Maker, purpose: str, held: np.ndarray) -> None:
         self._made, self._psi = made, made.psi
         self._client = made.psi.client.CreateFromKey(made.key(purpose), True)
-        # A place in the list must tell nothing.
+        # The place of an id in the list must reveal nothing.
         self._asked = held[made.numbers(purpose).permutation(len(held))]
         self.request = _packed(self._client.CreateRequest(_texts(self._asked)))
 

@@ -204,7 +204,7 @@ def _wait(children: dict[int, subprocess.Popen[str]]) -> int:
             _end(children)
         try:
             time.sleep(0.1)
-        except KeyboardInterrupt:  # the children got it too
+        except KeyboardInterrupt:  # the processes that we started got Ctrl-C too
             deadline = time.monotonic() + _GRACE
 
 
@@ -225,7 +225,7 @@ def _service(meeting: Meeting) -> tuple[Any, str]:
 def _start(rank: int, command: list[str]) -> subprocess.Popen[str]:
     """Start a process. The leader writes to our standard error itself, so its progress bar is that of one process."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if sys.stdout.isatty():  # its table is as wide as ours would be
+    if sys.stdout.isatty():  # its table is as wide as this terminal
         environment.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
     errors = subprocess.PIPE if rank else None
     return subprocess.Popen(

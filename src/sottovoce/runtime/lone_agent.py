@@ -57,7 +57,7 @@ class Programs:
         self._edges: dict[tuple[str, bool], Edges] = {}
         self.settle, self.finish = jax.jit(settled), jax.jit(self._finish)
         told = contains([*trace.init.jaxpr.eqns, *trace.step.jaxpr.eqns], frozenset({equations.tell_p}))
-        self.standing: Standing = "disclosure" if told else "release"  # of all messages
+        self.standing: Standing = "disclosure" if told else "release"  # the standing of all messages
 
     def between(self, segment: Segment, phase: str, loops: Sequence[JaxprEqn]) -> Callable[..., list[Any]]:
         """Return the program of a segment, inside the loops that it always is in."""
@@ -66,7 +66,7 @@ class Programs:
             now = moment(self.spec, root, index, phase, t, tuple(zip(loops, turns)), records)
             return segment(*settled(values), answer=ArrayAnswers(self.spec, now))
 
-        made = self._made.get((segment, phase))  # to make one costs more than to run it
+        made = self._made.get((segment, phase))  # making a program costs more than running it
         return made or self._made.setdefault((segment, phase), jax.jit(computed))
 
     def edges(self, over: str, others_only: bool) -> Edges:

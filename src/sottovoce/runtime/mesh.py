@@ -77,7 +77,7 @@ class MeshPlace(RowsPlace):
         mine = spread.slots[here.start : here.stop].reshape(-1)
         self._real, first = mine >= 0, self.holds.start
         keys = np.asarray(jax.random.key_data(jnp.broadcast_to(root, len(self.holds))))
-        keys = np.concatenate([keys, np.zeros((1, 2), np.uint32)])  # the last is nobody's
+        keys = np.concatenate([keys, np.zeros((1, 2), np.uint32)])  # the last key is for empty slots
         self._indices = self.grid.put(np.where(self._real, mine, spread.agents - 1).astype(np.int32))
         self._live = self.grid.put(self._real)
         self._roots = self.grid.put(keys[np.where(self._real, mine - first, -1)])

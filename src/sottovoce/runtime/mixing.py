@@ -103,7 +103,7 @@ def vectorised(network: Network, over: str, others_only: bool) -> Callable[..., 
 
     @mix.def_vmap
     def over_agents(size: int, batched: list[bool], leaf: jax.Array, agent: jax.Array) -> tuple[jax.Array, bool]:
-        if not batched[0]:  # everyone says the same
+        if not batched[0]:  # everyone sends the same
             leaf = jnp.broadcast_to(leaf, (size, *leaf.shape))
         if small(leaf):
             return _dense(lists, leaf, agent), True

@@ -128,7 +128,7 @@ class SocketTransport(Transport):
         deadline = time.monotonic() + self._seconds
         line = self._lines.get(hearer) or self._connected(hearer, deadline)
         if line is None:
-            return  # it has left, as in `QueueTransport`: who waits for it is told, who speaks to it is not
+            return  # it has left: as in `QueueTransport`, receivers hear of it, senders do not
         try:
             line.settimeout(max(deadline - time.monotonic(), 1e-3))
             _write(line, frame)

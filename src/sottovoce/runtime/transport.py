@@ -154,12 +154,12 @@ class Transport(ABC):
                     "process running, and the network between the two up?"
                 )
             if message.id == wanted and self._fits(message, like):
-                if self.away(wanted.sender, wanted.round, False):  # it came, and said that all went on without us
+                if self.away(wanted.sender, wanted.round, False):  # its message says that all went on without us
                     raise Absent(str(wanted))
                 return message.values
             if message.id != wanted and (
                 message.id.run == wanted.run and message.id.round >= wanted.round
-            ):  # what is over, or of another run, goes
+            ):  # messages of earlier rounds and of other runs are dropped
                 self._early[hearer, message.id] = message
 
     @staticmethod
@@ -197,7 +197,7 @@ class QueueTransport(Transport):
         except queue.Empty:
             return None
         if message is None:
-            self._inbox(hearer, sender).put(None)  # who asks again is told again
+            self._inbox(hearer, sender).put(None)  # a second call gets the same answer
             self.check()
             raise PeerGone(f"agent {sender} is gone")
         return message
