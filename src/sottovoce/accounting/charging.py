@@ -49,14 +49,14 @@ class Charging:
         self.attempt = 1 + max(seen, default=-1)
 
     def charge(self, start: int, stop: int) -> None:
-        """Write a stretch down for everyone."""
+        """Charge a stretch of steps for all agents."""
         if self.shared is not None:
             self._write(self.shared, start, stop, None)
         for agent in range(len(self.own)):
             self.charge_own(agent, start, stop)
 
     def charge_own(self, agent: int, start: int, stop: int) -> None:
-        """Write a stretch down in the ledger of one agent."""
+        """Charge a stretch of steps in the ledger of one agent."""
         self._write(self.own[agent], start, stop, agent)
 
     def require(self, budget: Budget, first: int = 0) -> None:

@@ -203,7 +203,7 @@ def _like_values(names: Sequence[str]) -> bool:
 
 
 def _lines(file: TextIO) -> Iterator[str]:
-    """Yield the lines without null characters, and a last one that is told from all others by having one."""
+    """Yield the lines without null characters, then a last line that only holds one: it marks the end."""
     yield from (line.replace("\0", "") for line in file)
     yield _END
 

@@ -307,7 +307,7 @@ def _apart(by_level: Mapping[str, Sequence[Part]], parts: Sequence[Any]) -> tupl
 
 
 def _said(sizes: Any) -> tuple[overlap.Apart, ...]:
-    """Return per party whether its levels, given by their sizes, are said to be disjoint."""
+    """Return per party whether its levels, given by their sizes, are declared to be disjoint."""
     if isinstance(sizes, Mapping) or not any(isinstance(size, Levels) for size in sizes):
         return ()
     return tuple("said" if size.disjoint else "" for size in sizes)

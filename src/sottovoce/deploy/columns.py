@@ -1,7 +1,7 @@
 """Run a party with columns: it joins its rows with the others', and computes its own part; one of them has the labels.
 
 The order is fixed: the run file is compared before ids are joined; the join is counted before it begins; all public
-facts are compared before labels are drawn; labels are charged before anything that follows from them is said.
+facts are compared before labels are drawn; labels are charged before anything that follows from them is sent.
 """
 
 from dataclasses import dataclass, replace
@@ -161,7 +161,7 @@ def _setup(seat: Seat, own: OwnRows, train: np.ndarray, joined: Joined) -> tuple
 
 
 def _draw(party: LoneParty) -> None:
-    """Draw and charge the labels, in the order in which one machine does it; nothing was said about them so far."""
+    """Draw and charge the labels, in the order in which one machine does it; nothing about them was sent before."""
     gate, labels, places = party.account.method.labels, party.labels, party.places
     assert isinstance(gate, Memoised)  # the policy asks for privacy.epsilon
     assert labels is not None

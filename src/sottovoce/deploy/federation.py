@@ -215,7 +215,7 @@ class Administrator:
             self._do_once(lambda session: session.abort_job(job))
 
     def stop(self, job: str) -> None:
-        """Stop a job for good: whoever watches it is told, and does not submit it again."""
+        """Stop a job for good: a program that watches it hears of it, and does not submit it again."""
         with suppress(Exception):
             self._do_once(lambda session: session.do_app_command(job, STOP, {}))
             time.sleep(_TOLD)

@@ -1,9 +1,9 @@
 """Keep on disk what a party has sent and drawn, before anybody can receive it.
 
-Example: in round 7 a party draws a batch and noise, and says the result to two neighbours. Before the first of them can
-hear it, the folder holds the draws (`drawn/`) and the message's bytes (`said/<hearer>/`). If the process is killed now,
-the next one computes round 7 from the same draws, and says the same bytes: nothing is drawn twice, nothing is charged
-twice. Exact noise could not be repeated otherwise.
+Example: in round 7 a party draws a batch and noise, and sends the result to two neighbours. Before the first of them
+can receive it, the folder holds the draws (`drawn/`) and the message's bytes (`said/<hearer>/`). If the process is
+killed now, the next one computes round 7 from the same draws, and sends the same bytes: nothing is drawn twice, nothing
+is charged twice. Exact noise could not be repeated otherwise.
 
 Draws that no message followed may be lost in a kill: nobody has seen anything of them.
 """
@@ -75,7 +75,7 @@ class Outbox:
         self._fresh[place] = drawn
 
     def say(self, hearer: int, message: Message) -> None:
-        """Keep a message for a hearer; what was said at this place before is said again."""
+        """Keep a message for a receiver; if this place has one from before a kill, that one is kept and sent."""
         round, number = message.id.round, 0
         if (before := self._turn.get(hearer)) is not None and before[0] == round:
             number = before[1] + 1
@@ -102,7 +102,7 @@ class Outbox:
             self._changed.notify_all()
 
     def after(self, hearer: int, place: Place, seconds: float) -> tuple[Place, bytes] | None:
-        """Return the first message for a hearer after a place, waiting some seconds for one; None if there is none."""
+        """Return the first message for a receiver after a place; wait some seconds for one; None if there is none."""
 
         def following() -> Place | None:
             return min((found for found in self._places.get(hearer, ()) if found > place), default=None)
@@ -113,7 +113,7 @@ class Outbox:
         return None if found is None else (found, self._path(hearer, found).read_bytes())
 
     def end(self) -> None:
-        """Wake everybody who waits: nothing more will be said."""
+        """Wake everybody who waits: nothing more will be sent."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -130,7 +130,7 @@ class Outbox:
         return self._ended
 
     def forget(self, before: Callable[[int], int], drawn_before: int) -> None:
-        """Remove messages of rounds that a hearer has behind it (`before(hearer)`), and draws of stored rounds."""
+        """Remove messages of rounds that a receiver has stored (`before(receiver)`), and draws of stored rounds."""
         with self._changed:
             limits = {hearer: before(hearer) for hearer in self._places}
             said = [(hearer, place) for hearer in limits for place in self._places[hearer] if place[0] < limits[hearer]]
@@ -146,7 +146,7 @@ class Outbox:
                 path.unlink()
 
     def forget_draws(self) -> None:
-        """Remove all draws of a run that has its result: nothing is computed again, and they would tell batches."""
+        """Remove all draws of a run that has its result: nothing is computed again, and draws would reveal batches."""
         names = [_NAME.fullmatch(path.name) for path in self._drawn.glob("*")]
         if rounds := [int(name[1]) for name in names if name]:
             self.forget(lambda hearer: 0, max(rounds) + 1)

@@ -45,7 +45,7 @@ def read(case: Case, policy: Policy, home: Path, names: Sequence[str], me: int) 
 
 
 def sizes(part: Any) -> list[int]:
-    """Return what a site tells of its part: units by level, and how levels are known to be apart.
+    """Return what a site tells the others about its part: units by level, and how levels are known to be apart.
 
     >>> sizes(np.zeros((5, 2)))
     [5, 0]

@@ -1,12 +1,13 @@
 """Decide who is there in which round: the relay decides once, and everybody who asks gets the same answer.
 
 Example: "south" falls silent. A neighbour whose deadline is over asks about round 7; the relay does not reach south
-either, so south is away from round 7 on. Later south is back. It asks about itself, hears that it is away, and computes
-its rounds alone, until it comes to a round that nobody was told it misses, say 31: from then on it is there, for all.
+either, so south is away from round 7 on. Later south is back. It asks about itself, learns that it is away, and
+computes its rounds alone, until it comes to a round that no party was told it misses, such as 31: from then on it is
+there, for all.
 
-So in each round the same parties exchange with each other, and whoever is away exchanges with nobody: averages stay
-averages, sums stay sums. The one exception is the round in which a party leaves: its last message may have reached some
-neighbours and not others.
+So in each round the same parties exchange with each other, and a party that is away exchanges with nobody: averages
+stay averages, sums stay sums. The one exception is the round in which a party leaves: its last message may have reached
+some neighbours and not others.
 """
 
 import json
@@ -47,7 +48,7 @@ class Presence:
         self._lock = threading.Lock()
 
     def away(self, name: str, round: int, silent: bool, asker: str) -> bool:
-        """Decide, or repeat what was decided; who asks about itself is there."""
+        """Decide whether a party is away in a round, or repeat an earlier decision; who asks about itself is there."""
         with self._lock:
             spans = self._spans.setdefault(name, [])
             if any(span.end is not None and span.first <= round < span.end for span in spans):

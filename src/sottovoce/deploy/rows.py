@@ -1,7 +1,7 @@
 """Run a party with rows: it tells sizes, checks that all mean the same run, and computes its own part.
 
-The order is fixed: sizes are told and public facts compared before anything is drawn; the ledger is charged before each
-step; what is said is kept before it is sent.
+The order is fixed: sizes are sent and public facts compared before anything is drawn; the ledger is charged before each
+step; a message is stored before it is sent.
 """
 
 from dataclasses import replace

@@ -151,7 +151,7 @@ class Relay:
         return self._presence.away(name, round, silent, context.caller)
 
     def _stop(self, topic: str, data: object, fl_ctx: object) -> dict[str, Any]:
-        """Tell whoever watches that an administrator stops the run, so that nobody submits it again."""
+        """Tell all watching programs that an administrator stops the run, so that nobody submits it again."""
         self._stopped = True
         return {}
 

@@ -35,8 +35,8 @@ class Refused(ConnectionError):
 class Identity:
     """Hold a party's certificate and key, the authority that signed them, and the peers that it talks to.
 
-    `peers` maps a party's name to the SHA-256 fingerprint of its certificate: nobody else is talked to, whoever signed
-    their certificate.
+    `peers` maps a party's name to the SHA-256 fingerprint of its certificate: the party talks to nobody else, even if
+    the same authority signed their certificate.
     """
 
     certificate: Path
@@ -98,7 +98,7 @@ class _End:
             self.line.write(data[start : start + _PIECE])
 
     def read(self, limit: int) -> bytes | None:
-        """Return what was said, or None if not all of it is here; ValueError if more than the limit is announced."""
+        """Return what was received, or None if a part is missing; ValueError if more than the limit is announced."""
         with suppress(ssl.SSLWantReadError):
             while True:
                 room = self._wanted(limit) - len(self._got)

@@ -130,7 +130,7 @@ class Agent(Handle):
     # Talking to neighbours.
 
     def mix(self, value: Tree, *, own: Tree | None = None, over: str = "mix") -> Tree:
-        """Tell the neighbours `value` and return the weighted sum of what they say, with the own weight on `own`.
+        """Send `value` to the neighbours and return the weighted sum of what they send, with the own weight on `own`.
 
         `own` (by default `value`) stays with the agent, so it may be private; the result then is private too.
         """

@@ -202,7 +202,10 @@ class DpNewton(Method):
         return problem.weighted.best(shares * losses + (1 - shares) * mean), losses
 
     def _heard(self, agent: Agent, y: Tree, per_noise: float) -> jax.Array:
-        """Return this party's weight: its y as far as it is heard, and its part of what the average stands for."""
+        """Return this party's weight: the heard share of its y, and its share of the weight that no party keeps.
+
+        What noise hides of the parties' weights goes to all parties, in proportion to their records.
+        """
         size, own = self._size(agent), y[agent.index] * self._share_heard(agent, self.gradient, per_noise)
         heard, records = self._average(agent, (agent.parties * own, size))
         return own + (1 - heard) * size / (agent.parties * records)

@@ -66,7 +66,7 @@ class Sampling(ABC):
 
     @abstractmethod
     def event(self, n: int) -> accountant.Amplification:
-        """Return what the accountant is told."""
+        """Return how the draw amplifies privacy, for the accountant."""
 
     @abstractmethod
     def overflow(self, n: int) -> float:
@@ -104,7 +104,7 @@ class Full(Sampling):
         return _first(int(sizes.max()), of_agent(sizes, agent))
 
     def event(self, n: int) -> accountant.Amplification:
-        """Return that nothing is hidden."""
+        """Return no amplification: nothing is hidden."""
         return accountant.NoAmplification()
 
     def overflow(self, n: int) -> float:
@@ -163,7 +163,7 @@ class Poisson(Sampling):
         return jnp.where(own <= room, places, rows), jnp.where(own <= room, tossed, weights)
 
     def event(self, n: int) -> accountant.Amplification:
-        """Return Poisson at the rounded rate."""
+        """Return the amplification of a Poisson batch at the rounded rate."""
         return accountant.PoissonAmplification(self._threshold(n) / 2**RATE_BITS)
 
     def overflow(self, n: int) -> float:
@@ -219,7 +219,7 @@ class FixedSize(_OfOneSize):
         )
 
     def event(self, n: int) -> accountant.Amplification:
-        """Return that it is without replacement."""
+        """Return the amplification of a batch without replacement."""
         return accountant.SubsetAmplification(n, self.batch)
 
 
@@ -244,7 +244,7 @@ class WithReplacement(_OfOneSize):
         return uniform_below(key, threefry.words(key, (self.batch,)), bounds), jnp.ones(self.batch)
 
     def event(self, n: int) -> accountant.Amplification:
-        """Return that it is with replacement."""
+        """Return the amplification of a batch with replacement."""
         return accountant.RedrawAmplification(n, self.batch)
 
 
@@ -277,7 +277,7 @@ class OnePass(_OfOneSize):
         return t * self.batch + jnp.arange(self.batch), jnp.ones(self.batch)
 
     def event(self, n: int) -> accountant.Amplification:
-        """Return that nothing is hidden."""
+        """Return no amplification: nothing is hidden."""
         return accountant.NoAmplification()
 
 
@@ -311,7 +311,7 @@ class Stream(Sampling):
         return _first(int(sizes.max()), self.denominator(of_agent(sizes, agent), t))
 
     def event(self, n: int) -> accountant.Amplification:
-        """Return that nothing is hidden."""
+        """Return no amplification: nothing is hidden."""
         return accountant.NoAmplification()
 
     def overflow(self, n: int) -> float:

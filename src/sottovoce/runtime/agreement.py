@@ -1,6 +1,6 @@
 """Compare public facts before a run starts: one participant asks all others, and says what differs.
 
-Example: a bank would run 100 steps and a shop 90. Both are told so, and nothing else is sent.
+Example: a bank would run 100 steps and a shop 90. Both learn this, and nothing else is sent.
 """
 
 import json

@@ -93,7 +93,7 @@ class ArrayAnswers:
 
 
 def in_cache(moment: Moment, equation: JaxprEqn, values: list[Any]) -> list[Any]:
-    """Return the leaves of a `release` or `mean`; when vectorised, some agents after others.
+    """Return the leaves of a `release` or `mean`; when vectorised, a block of agents at a time.
 
     Memory does not grow with the agents, and noise is added to what is still in the cache.
     """

@@ -66,8 +66,8 @@ def finite(layout: Layout) -> None:
     """Warn if some records contain NaN or infinity; never stop the run.
 
     Such records contribute zero to every release, so the guarantee is unaffected. Stopping would itself reveal that a
-    record is malformed; the warning is printed on the data holder's machine only. The holder of a declared table was
-    told when the table was read, on a terminal, so nothing is said here, where a log may take it down.
+    record is malformed; the warning is printed on the data holder's machine only. The holder of a declared table has
+    seen it when the table was read, on a terminal, so nothing is printed here, where a log may record it.
     """
     if layout.population.facts.words:
         return

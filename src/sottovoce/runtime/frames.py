@@ -7,9 +7,8 @@ little-endian, and a checksum of all that. Example: three float32 numbers, tag "
 The checksum finds damage, such as a message of which a power cut left the length and zeros. It stops nobody who forges
 messages: TLS does, from party to party.
 
-There is one way to write a message down: other bytes are refused, so a stored frame can be compared bit by bit. Who
-hears a message is not in the frame. All hearers of an exchange are told the same, and a connection knows who is at its
-other end.
+There is one way to write a message: other bytes are refused, so a stored frame can be compared bit by bit. The receiver
+is not in the frame: all receivers of an exchange get the same message, and a connection knows who is at its other end.
 """
 
 import math

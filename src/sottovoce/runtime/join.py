@@ -46,7 +46,7 @@ def join_rows(
         transport: to the other parties.
         me, active, parties: one's number, that of the party that leads, and how many there are.
         run: the name that messages carry.
-        secret: this party's own, from which its blinding keys follow. A party that keeps it says the same bytes again
+        secret: this party's own, from which its blinding keys follow. A party that keeps it sends the same bytes again
             after a restart, so that a join goes on. Never use it for two joins. Default: a new one.
         longest: refuse another party's list if it has more ids.
 
@@ -88,7 +88,7 @@ def _lead(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", oth
 
 def _follow(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", active: int) -> np.ndarray:
     """Answer the active party, then ask it; return the common tokens."""
-    answering, asking = _Answering(made, "answer", own), _Asking(made, "ask", own)  # as the active party does
+    answering, asking = _Answering(made, "answer", own), _Asking(made, "ask", own)  # as the active one does
     theirs, request = line.heard(active, "join: question", 2)
     if not np.array_equal(theirs, check):
         raise ValueError(f"party {active} has another key for ids: all parties need the same one")

@@ -77,7 +77,7 @@ class Programs:
         )
 
     def alone(self, equation: JaxprEqn) -> Segment:
-        """Return the segment that is one equation, for whoever wants to see each answer."""
+        """Return the segment that is one equation, for observers that want to see each answer."""
         inputs = dict.fromkeys(var for var in equation.invars if not isinstance(var, Constant))
         made = Segment((equation,), tuple(inputs), tuple(equation.outvars))
         return self._alone.setdefault(id(equation), made)
@@ -201,10 +201,11 @@ class LoneAnswers:
         return [Heard(list(heard), weights) for heard in zip(*said)]
 
     def _heard(self, wanted: MessageId, values: list[Any], over: str) -> Sequence[Any]:
-        """Wait for what a sender says; if all go on without it, return what stands for it.
+        """Wait for what a sender sends; if all go on without it, return a stand-in.
 
-        That is what we say ourselves, so its weight goes to our own value: rows and columns of `mix` still sum to one.
-        What is pushed along edges is kept by who would have sent it (`_not_heard`), so nothing stands for it here.
+        The stand-in is what we send ourselves, so the weight goes to our own value: rows and columns of `mix` still sum
+        to one. What is pushed along edges stays with the agent that would have sent it (`_not_heard`): the stand-in is
+        zero.
         """
         try:
             return self.transport.receive(self.me, wanted, values)
@@ -212,7 +213,7 @@ class LoneAnswers:
             return [jnp.zeros_like(value) for value in values] if over == "push" else values
 
     def _not_heard(self, edges: Edges) -> float:
-        """Return the weight of what we push to agents that all go on without: we keep it, so that sums stay."""
+        """Return the weight of what we push to agents that are away: we keep it, so that sums do not change."""
         away = [hearer for hearer in edges.hearers[self.me] if self.transport.away(hearer, self.t, False)]
         return sum(float(edges.weights[hearer][edges.senders[hearer].index(self.me)]) for hearer in away)
 

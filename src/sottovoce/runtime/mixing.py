@@ -1,8 +1,8 @@
 """Compute weighted sums over neighbours, at a cost that grows with the edges.
 
-Small sums are one product with the dense matrix. That also makes the compiler compute what is said once, noise
-included: in a look-up of neighbours it would compute it again for each who hears it. The other forms add in the order
-of the senders' numbers.
+Small sums are one product with the dense matrix. Then the compiler computes each message once, noise included: in a
+look-up of neighbours it would compute it again for each receiver. The other forms add in the order of the senders'
+numbers.
 """
 
 from collections.abc import Callable

@@ -208,7 +208,7 @@ class QueueTransport(Transport):
             raise Stopped("the run was interrupted")
 
     def leave(self, agent: int) -> None:
-        """Leave a last word in all inboxes, those that are opened later too."""
+        """Put an end mark into all inboxes, also into those that are opened later."""
         with self._lock:
             self._gone.add(agent)
             for (_, sender), inbox in self._inboxes.items():
