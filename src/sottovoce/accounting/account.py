@@ -51,7 +51,7 @@ def account(
         network: who talks to whom; needed for more than one party.
         delta: of the statement; 1e-5 by default, 0 for a table.
         adjacency: "zero-out" or "replace-one"; by default the one natural to the method's sampling.
-        problem: what will be solved; only some methods look at it (`x=None` of the bilevel ones). Needs the parts.
+        problem: what will be solved; only some methods look at it (bilevel ones with release_x=None). Needs the parts.
 
     >>> import sottovoce as sv
     >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))

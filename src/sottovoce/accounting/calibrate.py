@@ -93,8 +93,8 @@ def calibrate(
 def _scaled(rough: Account, epsilon: float, tolerance: float, account_for: Callable[[Any], Account]) -> Any:
     """Return the method with its noise scaled, without a new trace per trial.
 
-    Trials look at the parties that were seen to pay most: of 10 000 unequal parties one decides, and the others are
-    looked at twice.
+    A trial computes only the parties that paid most so far: of 10 000 unequal parties one decides, and the others are
+    computed twice.
     """
     worst: list[int] = []
     account = rough

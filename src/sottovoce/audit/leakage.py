@@ -2,9 +2,9 @@
 
 Two attacks. DLG (Zhu, Liu and Han, "Deep leakage from gradients", NeurIPS 2019): L-BFGS on a dummy picture and a dummy
 label until their gradient matches the message. And a stronger one (Geiping et al., "Inverting gradients", NeurIPS
-2020): the label is found first, then the picture's gradient is turned into the direction of the message, with a
-penalty on total variation. Both know the model and the clip; the message is that of `DpMixSgd`, taken from the method
-itself. An attack that fails proves nothing; epsilon does. The attack shows what an epsilon means in practice.
+2020): the label is found first, then the picture's gradient is turned into the direction of the message, with a penalty
+on total variation. Both know the model and the clip; the message is that of `DpMixSgd`, taken from the method itself.
+An attack that fails proves nothing: only epsilon is a guarantee. The attack shows what an epsilon means in practice.
 """
 
 import math

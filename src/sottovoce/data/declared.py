@@ -147,7 +147,7 @@ def table(
     """Read a table by declarations: each row becomes numbers in known ranges, and no value can stop a run.
 
     A wrong name or a declaration that does not fit is an error that names the place. A value never is: see
-    `sottovoce.data.values`. What did not fit is shown on the terminal of whoever runs this, and nowhere else.
+    `sottovoce.data.values`. What did not fit is shown on the terminal of the person who runs this, and nowhere else.
 
     Args:
         data: the path of a CSV, Parquet or Arrow file, any DataFrame, or a mapping from names to columns.

@@ -76,8 +76,8 @@ class Levels:
     """Give a party's records to the two levels of a bilevel problem: upper for validation, lower for training.
 
     With `disjoint=True` you say that no unit has records in both levels, and that who is where was decided without
-    looking at values. Each unit then pays for its own level. It need not be said of levels made by `sv.data.levels`, or
-    where units have ids. Of other levels nobody knows, so a unit pays for both (`sottovoce.data.overlap`).
+    looking at values. Each unit then pays for its own level. You need not say it of levels made by `sv.data.levels`, or
+    where units have ids. For other levels it is not known, so a unit pays for both (`sottovoce.data.overlap`).
 
     >>> Levels(np.zeros(3), np.ones(5), disjoint=True).disjoint
     True

@@ -157,7 +157,8 @@ class Federation:
 class Administrator:
     """Hold a session with the server, opened again if it is lost; call `meanwhile` before each new attempt.
 
-    Whoever keeps the server running gives `Federation.revive`: a server that dies while it is asked is started again.
+    A program that keeps the server running passes `Federation.revive`: a server that dies while it is asked is started
+    again.
     """
 
     def __init__(self, kit: Path, patience: float = 60.0, meanwhile: Callable[[], object] = list) -> None:
@@ -240,7 +241,7 @@ class Administrator:
     def jobs(self) -> list[dict[str, Any]]:
         """Return all jobs that the server knows, the newest last; `status` is in plain words.
 
-        FLARE says of a job that its server died with that it runs: it does not.
+        FLARE lists a job as running if the server died during it, although it does not run.
         """
         found = self._do(lambda session: session.list_jobs(detailed=True))
         since = self.server_since()

@@ -49,7 +49,7 @@ class _Quiet:
 def provision(sites: Sequence[str], host: str, port: int, out: Path) -> Path:
     """Make all kits under `out`: one folder per site, one called server, one for the administrator.
 
-    Whoever does this holds everybody's keys for a moment: hand the kits over safely, and remove your copies.
+    The person who does this holds everybody's keys for a moment: hand the kits over safely, and remove your copies.
     """
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty: give a new folder; kits are made once")

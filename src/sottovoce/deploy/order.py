@@ -117,7 +117,8 @@ class Seat:
     def require(self) -> None:
         """Refuse what the policy does not agree to, and another run file under the name of a run that was begun.
 
-        What was drawn for the first one would serve the second: two results of the same noise tell what it hides.
+        The stored draws of the first file would be used for the second: two results with the same noise reveal what it
+        hides.
         """
         self.policy.require(self.case, self.name, self.deploy.noise, self.deploy.sites)
         pinned, mine = self.folder / _PINNED, self.order.digest()

@@ -79,7 +79,7 @@ def store(seat: Seat, own: OwnRows) -> tuple[Labels, np.ndarray]:
     """Return the store of all labels that this site has, and the place of each of its rows in it.
 
     One store serves all runs, whichever rows they join: what they draw and spend adds up per label. A simulation has a
-    store of its own, which is forgotten, so that no deployed run meets what a public seed drew.
+    store of its own, which is forgotten, so that no deployed run uses labels that a public seed drew.
     """
     assert own.label is not None
     order = np.argsort(own.ids)

@@ -48,7 +48,7 @@ class Party:
     def live(self) -> None:
         """Take part from the beginning to the end, or from where an earlier process stopped.
 
-        One process at a time: two would draw and say different things. An earlier one that is about to end is waited
+        One process at a time: two would draw and send different things. An earlier one that is about to end is waited
         for.
         """
         deadline = time.monotonic() + _ENDING

@@ -19,10 +19,10 @@ key = "join.key"                # a file with the secret that ids are keyed with
 features = ["income", "debt"]   # what may be computed with: the label holder sees it through a head, without an epsilon
 label = "default"               # may be the label, under epsilon and budget; without it this site never holds the label
 joins = 1                       # runs in which rows may be joined: each lets the others test ids of their choice
-longest = 1000000               # ids of another site's list
+longest = 1000000               # the most ids in another site's list
 fewest = 100                    # common rows: with fewer the run is refused
 
-[peers]                         # SHA-256 fingerprints of certificates: nobody else is talked to
+[peers]                         # SHA-256 fingerprints of certificates: this site talks to nobody else
 north = "3f:5b:..."             # `sottovoce deploy fingerprint` prints a site's own
 south = "90:aa:..."
 """
@@ -55,7 +55,7 @@ def method_of(case: Case) -> str:
 def require_own_tables(case: Case) -> None:
     """Refuse a run file that speaks of one table for all sites, or reads facts off tables that sites do not share.
 
-    Whoever writes the run file cannot declare for a site that its largest value is no secret.
+    The author of a run file cannot declare for a site that its largest value is no secret.
 
     >>> from sottovoce.experiments.schema import Data, MethodTable
     >>> data = Data(file="all.csv", party="hospital", label="death", columns={"age": {"range": [0, 120]}})

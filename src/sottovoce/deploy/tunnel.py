@@ -4,8 +4,8 @@ The relay (FLARE's server) hands over opaque bytes. Inside them two parties spea
 start-up kits, so the relay sees lengths and times, and can neither read, change, repeat nor reorder a message. Example:
 agent 2 asks agent 3 for its next message; the first question costs one call more, for the handshake.
 
-The cryptography is OpenSSL's, by Python's `ssl`; here is only the carrying. A call has a session (16 random bytes) and
-a number. Whatever does not fit ends the session, and the next question begins another one.
+The cryptography is OpenSSL's, by Python's `ssl`; this file only carries its bytes. A call has a session (16 random
+bytes) and a number. Whatever does not fit ends the session, and the next question begins another one.
 """
 
 import hashlib

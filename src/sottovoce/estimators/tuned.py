@@ -31,8 +31,8 @@ class TunedLogisticRegression(PrivateLogisticRegression):
     """Fit logistic regression (softmax for several classes) with a privately tuned penalty for each feature or group.
 
     Guarantee as for `PrivateLogisticRegression`, on one table, and of `penalties_` too; noise is drawn in floating
-    point, from a secret key of 64 bits. Worth its price where many features are useless. A random share `validation` of
-    the rows is used to judge the penalties, the others are used to train: no row is used for both.
+    point, from a secret key of 64 bits. Tuning is worth its price where many features are useless. A random share
+    `validation` of the rows is used to judge the penalties, the others are used to train: no row is used for both.
 
     Args:
         epsilon, delta: the whole budget of `fit`.

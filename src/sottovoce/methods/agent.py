@@ -1,7 +1,7 @@
 """Define the handle through which a method acts as one agent: sample, release, mix, loop.
 
 Example: ``batch = agent.sample(Poisson(50))`` draws a batch, ``agent.release(r, loss, at=x, batch=batch)`` returns the
-noisy gradient at x, ``agent.mix(x)`` tells x to the neighbours and returns the weighted sum of what they say. A handle
+noisy gradient at x, ``agent.mix(x)`` sends x to the neighbours and returns the weighted sum of what they send. A handle
 exists only while a step is traced: each call writes one equation (`sottovoce.methods.equations`).
 """
 

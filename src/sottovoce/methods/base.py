@@ -36,10 +36,10 @@ class Setting:
 class Method(ABC):
     """Define what all methods share. A subclass is a frozen dataclass in a file of its own, and cites its paper there.
 
-    It writes ``init`` and ``step`` for *one* agent, against a handle: an `Agent` for peers with records of their own, a
-    `Party` for holders of columns (where `solves` says `Vertical`). It never sees another agent's state, and no record
-    except through the gate. Which releases it makes is read off by tracing ``step``, so there is nothing to declare.
-    Fields of type `Release` are named after themselves.
+    A subclass writes ``init`` and ``step`` for *one* agent, against a handle: an `Agent` for peers with records of
+    their own, a `Party` for holders of columns (where `solves` says `Vertical`). It never sees another agent's state,
+    and no record except through the gate. Which releases it makes is read off by tracing ``step``, so there is nothing
+    to declare. A release is named after the field that holds it.
     """
 
     solves: ClassVar[tuple[type, ...]] = (Minimize,)

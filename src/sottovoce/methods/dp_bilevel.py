@@ -63,7 +63,7 @@ class DpBilevel(Method):
             upper records, which are few: fewer and larger steps may serve them better.
         solve, output: as above; "last" outputs the last x, "smallest step" the one after which x moves least.
         warm: start inner solves where the last ones ended (it changes nothing in the account).
-        conditioning: declare it to have the paper's epsilon shown beside.
+        conditioning: if it is declared, reports show the paper's epsilon too.
 
     >>> import sottovoce as sv
     >>> inner = Release(clip=1.0, noise=0.05)

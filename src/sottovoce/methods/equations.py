@@ -11,7 +11,7 @@ follow these equations: the account counts them, the private marks are followed 
 | `release` | a batch, a point, what the losses close over | the clipped, averaged and noised gradient: public |
 | `mean` | the same | the clipped and averaged gradient: private |
 | `tell` | a private value | the value with noise: the message of a printed design |
-| `mix` | what the agent says | the weighted sum of what it hears |
+| `mix` | what the agent sends | the weighted sum of what it receives |
 | `loop` | what the body closes over, and the carry | the carry after the last turn |
 | `key` | nothing | a random key for the method's own choices |
 | `features` | row numbers | a party's columns of these rows (tables split by columns) |

@@ -1,7 +1,8 @@
 """Define the handle of a party that holds columns of a table: it reads its own features and asks the server.
 
 Example: ``party.ask("lower", rows, outputs)`` sends the party's head outputs for a batch to the server, which has the
-labels, and returns the gradient of the loss at the summed outputs. Nothing else leaves a party, but for `total`.
+labels, and returns the gradient of the loss at the summed outputs. Apart from the numbers of `total`, nothing else
+leaves a party.
 """
 
 from collections.abc import Callable, Mapping

@@ -20,7 +20,7 @@ TABLE_BITS = 32 * TABLE_WORDS
 class Binomial:
     """Tabulate the distribution function of a number K of successes, for comparison with 96 random bits.
 
-    With U uniform among the 96-bit numbers, `highest` minus the number of `thresholds` that are above U is K, but for
+    With U uniform among the 96-bit numbers, `highest` minus the number of `thresholds` that are above U is K, up to
     `error` in total variation.
     """
 

@@ -22,8 +22,8 @@ with anything else) then holds for the discrete one, which can be computed from 
   phi(x - v) exp(-(k-x)^2 / 2r^2) / R(x), where R(x) = sum_j exp(-(j-x)^2 / 2r^2), by Poisson summation
   r sqrt(2 pi) (1 + 2 sum_i exp(-2 pi^2 r^2 i^2) cos(2 pi i x)), is constant up to factors 1 +- 2.1 exp(-18 pi^2), or
   1 +- 1e-76. Were it constant, P[k] would be proportional to exp(-(k-v)^2 / 2s^2): the discrete Gaussian around v. So
-  probabilities differ by factors within 1 +- 1e-75 a coordinate, and by 1e-63 in a run of 10^12 draws: far below what
-  the accountant charges for its own rounding.
+  probabilities differ by factors within 1 +- 1e-75 per coordinate, and by 1e-63 in a run of 10^12 draws: far below
+  what the accountant charges for its own rounding.
 - Laplace of whole scale s: 1/z = clip/s + 2 ln cosh(1/2s). In one coordinate, with a = e^(-1/s), the hockey-stick
   divergence at epsilon = (clip - 2j)/s is 1 - a^j, the value of the ideal one; between these points it is linear in
   E = e^epsilon where the ideal one is 1 - e^(-clip/2s) sqrt(E). For w = e^(1/s) the chord of the square root over

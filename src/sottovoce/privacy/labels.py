@@ -247,7 +247,7 @@ class Printed(LaplaceGate):
     """Follow Algorithms 2 and 3 of BAMBI-DP as printed.
 
     For more than two classes, one noise number multiplies the sum of all candidate gradients. The candidates then lie
-    on parallel lines, and whoever knows the scores (or sees two copies) reads off the label. No epsilon holds.
+    on parallel lines, and anybody who knows the scores (or sees two copies) reads off the label. No epsilon holds.
 
     >>> Printed(1.0).per_use(classes=3, copies=1)[0].pure
     inf

@@ -21,7 +21,7 @@ the number of lines and the hash of the last line; it is made before the first l
 inserted is therefore refused, and so is a file that was cut, deleted or rolled back without its head: nobody would know
 what was spent. A line that a kill left incomplete was never followed by a release, and is removed by the next charge.
 Writers wait for each other (`.lock`), and read what others wrote before they add a line. This guards against accidents
-and careless edits. Whoever rewrites both files can forge them, so the files are readable by their owner only.
+and careless edits. Somebody who rewrites both files can forge them, so the files are readable by their owner only.
 
 """
 

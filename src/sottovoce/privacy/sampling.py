@@ -72,8 +72,8 @@ class Sampling(ABC):
     def overflow(self, n: int) -> float:
         """Bound the total variation between one batch as `draw` returns it and as `event` charges it.
 
-        The account pays this, times the number of batches, out of delta: two runs that differ by at most this in
-        total variation can be coupled to be equal but for that probability.
+        The account pays this, times the number of batches, out of delta: two runs that differ by at most this in total
+        variation can be coupled to be equal, except with that probability.
         """
 
 
@@ -343,7 +343,7 @@ def _check_batch(batch: int, n: int) -> None:
 
 
 def usual_rows(sampling: Sampling, sizes: np.ndarray) -> int:
-    """Return how many rows the batches of all agents need, but in one step of 32 or fewer.
+    """Return how many rows are enough for the batches of all agents, in at least 31 of 32 steps.
 
     >>> usual_rows(Poisson(64), np.array([20_000])), Poisson(64).capacity(20_000)
     (80, 146)

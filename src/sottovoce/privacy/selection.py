@@ -45,8 +45,8 @@ class PoissonTrials:
         """Bound the Renyi divergence of the best trial: Theorem 6.
 
         Proof idea. With F and f the law and density of a trial, the best of K has density f(y) E[K F(y)^(K-1)], which
-        is m f(y) e^(m (F(y) - 1)). In the ratio for two data sets the factors m cancel but for the power order - 1 of
-        one of them, which gives log(m) / (order - 1), and the exponents differ by m (F - F') per unit, which (e,
+        is m f(y) e^(m (F(y) - 1)). In the ratio for two data sets the factors m cancel except for the power order - 1
+        of one of them, which gives log(m) / (order - 1), and the exponents differ by m (F - F') per unit, which (e,
         d)-privacy of a trial with e^e <= 1 + 1/(order - 1) keeps below m d.
         """
         near = math.log1p(1 / (order - 1))

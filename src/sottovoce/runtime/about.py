@@ -32,8 +32,8 @@ class About:
     `sizes` has one list per thing that is counted, for example ``{"patient_id, upper level": (200, 180)}``. `links` are
     pairs (sender, hearer) among the first parties. `sent` and `received` count the bytes of the messages of the whole
     run; a simulation sends nothing, and they say what its messages would hold. `messages` counts them: what a party
-    says at once to one other is one. `batches` is how often a party reads a batch of records. `spent` is what the
-    party that spent most has spent of `budget`, over all runs that its ledger knows.
+    sends at once to one other is one message. `batches` is how often a party reads a batch of records. `spent` is what
+    the party that spent most has spent of `budget`, over all runs that its ledger knows.
 
     >>> About(parties=("north",), sizes={"record": (400,)}).sizes["record"]
     (400,)

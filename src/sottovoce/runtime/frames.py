@@ -4,7 +4,7 @@ A frame begins with a head of fixed length: magic, version, standing, number of 
 of what follows, in network order. Then come the run's name, the tag, one description per array, the arrays' bytes,
 little-endian, and a checksum of all that. Example: three float32 numbers, tag "mix 1", run "r", are 65 bytes.
 
-The checksum finds damage, such as a message of which a power cut left the length and zeros. It stops nobody who forges
+The checksum finds damage, such as a message of which a power cut left the length and zeros. It does not stop forged
 messages: TLS does, from party to party.
 
 There is one way to write a message: other bytes are refused, so a stored frame can be compared bit by bit. The receiver

@@ -1,8 +1,8 @@
 """Make the keys of a simulated run: same run and same seed, same bytes; anything else, other noise.
 
-Example: two runs with seed 0 that differ in the noise's scale must not draw the same noise, because who sees both could
-subtract it. So the seed is folded together with all that the releases depend on: the traced program (method, noise,
-losses), the network, and the agent's own records. How a run is computed (chunk, devices) stays out.
+Example: two runs with seed 0 that differ in the noise's scale must not draw the same noise, because somebody who sees
+both could subtract it. So the seed is folded together with all that the releases depend on: the traced program (method,
+noise, losses), the network, and the agent's own records. How a run is computed (chunk, devices) stays out.
 
 The digest of an agent's records lives in memory only. It is never written down: it would confirm a guessed record.
 """

@@ -1,6 +1,6 @@
 """Run one agent by itself: its program, its own records, and a transport to the others.
 
-What an agent computes between two exchanges is one compiled program, with the sum of what it heard and its random
+What an agent computes between two exchanges is one compiled program, with the sum of what it received and its random
 keys inside. Example: the step of DP-SGD is one program up to the exchange and one after it. With ``noise="discrete"``
 batches and noise come from the operating system and are exact (`sottovoce.privacy.exact_gate`), so drawing a batch and
 releasing are stops too.
@@ -244,8 +244,9 @@ class LoneAgent:
     """Run one agent by its program, its own records and its key.
 
     `pay(agent, t)` is called before `init` (with step 0) and before each step, so that a deployed agent charges its own
-    ledger before it releases anything; to pay twice for a step is to pay once. `observe` may wrap the agent's answers,
-    for an audit. Messages carry the name `run`. With a `journal`, exact noise that was drawn is not drawn again.
+    ledger before it releases anything; a step that is paid for twice is charged once. `observe` may wrap the agent's
+    answers, for an audit. Messages carry the name `run`. With a `journal`, exact noise that was drawn is not drawn
+    again.
     """
 
     me: int

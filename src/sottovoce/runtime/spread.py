@@ -1,7 +1,7 @@
 """Say which device holds which agents, and average along the edges between devices.
 
 Example: 5 agents on 2 devices lie in 2 x 3 slots, (0, 1, 2) and (3, 4, nobody). On a ring the devices exchange what the
-agents 0, 2, 3 and 4 say, and nothing else (`ppermute`).
+agents 0, 2, 3 and 4 send, and nothing else (`ppermute`).
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Run each agent on a thread of its own, holding its own records only; messages travel by a transport.
 
-This is the shape of a deployment: see `sottovoce.runtime.lone_agent`.
+Agents are as separate as in a deployment: see `sottovoce.runtime.lone_agent`.
 """
 
 import threading

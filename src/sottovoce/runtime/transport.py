@@ -1,8 +1,8 @@
 """Carry agents' messages: send and receive per edge, with deadlines and retries.
 
-A transport knows nothing of methods or records. What it carries is what `mix` says, which an agent may let go of: see
-`Standing`. Example: agent 2 sends `Message(MessageId("run", 7, 2, "mix 4"), ...)` to agent 3; agent 3 asks for exactly
-this id, so a message that comes twice, late or out of turn does no harm. `sottovoce.runtime.frames` has the bytes.
+A transport knows nothing of methods or records. It carries what `mix` sends; `Standing` says why that may leave an
+agent. Example: agent 2 sends `Message(MessageId("run", 7, 2, "mix 4"), ...)` to agent 3; agent 3 asks for exactly this
+id, so a message that comes twice, late or out of turn does no harm. `sottovoce.runtime.frames` has the bytes.
 
 A driver implements `_put`, `_take`, `leave`, `stop` and `check`. `QueueTransport`, between threads, is the first,
 `SocketTransport` (`sottovoce.runtime.socket_transport`), between processes, the second.

@@ -219,7 +219,7 @@ def proposition_3_6(L: float, drop: float, beta: float, sigma: float, d: int, ga
 
 
 def gaussian_norm(d: int, draws: int, gamma: float) -> float:
-    """Return a number that the norms of `draws` standard normal vectors all stay below, but for a chance of gamma.
+    """Return a number that the norms of `draws` standard normal vectors all stay below, except with chance gamma.
 
     >>> round(gaussian_norm(1, draws=1, gamma=0.05), 3)
     3.448

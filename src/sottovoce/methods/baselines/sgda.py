@@ -39,7 +39,7 @@ class DpSgda(Method):
     Args:
         rate_x: step size of x, a number or a schedule, or an optimiser (`Momentum`, `Adam`, optax), which works on
             released gradients and costs nothing.
-        rate_y: the same for y, which goes up.
+        rate_y: the same for y, which takes ascent steps.
         sampling: how batches are drawn.
         release_x: clip and noise of the gradient in x.
         release_y: clip and noise of the gradient in y.
