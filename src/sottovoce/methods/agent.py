@@ -50,7 +50,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Batch:
-    """Stand for a drawn batch: releases from one batch are charged as one mechanism. Its rows cannot be read."""
+    """Refer to a drawn batch, whose rows cannot be read; releases from one batch are charged as one mechanism."""
 
     drawn: jax.Array
     sampling: Sampling

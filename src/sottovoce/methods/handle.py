@@ -18,7 +18,7 @@ from sottovoce.trees import Tree
 
 
 class Handle(ABC):
-    """Stand for a participant at one step, `t`, while the step is traced."""
+    """Give a step, while it is traced, its numbered equations, loops and keys, for one participant at step `t`."""
 
     def __init__(self, t: jax.Array, loops: tuple[int, ...] = ()) -> None:
         self.t = t
