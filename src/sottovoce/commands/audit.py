@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def audit(
     file: Annotated[Path | None, typer.Argument(help="a run file", metavar="[FILE.toml]")] = None,
-    exhibit: Annotated[str | None, typer.Option("--exhibit", help="a published claim under attack, or all")] = None,
+    exhibit: Annotated[str | None, typer.Option("--exhibit", help="a published claim to attack, or all")] = None,
     attack: Annotated[str | None, typer.Option("--attack", help="dlg: reconstruct pictures from messages")] = None,
     trials: Annotated[int, typer.Option("--trials", help="runs under each hypothesis")] = 20_000,
     adversary: Annotated[str, typer.Option("--adversary", help="canary, replay or one-run")] = "canary",
