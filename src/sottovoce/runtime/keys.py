@@ -28,7 +28,7 @@ def check_seed(seed: Any) -> None:
     >>> check_seed(True)
     Traceback (most recent call last):
     ...
-    ValueError: seed is True: it must be a whole number
+    ValueError: seed is True: it must be a whole number, or None
     """
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral)):
         raise ValueError(f"seed is {seed!r}: it must be a whole number, or None")
