@@ -51,10 +51,7 @@ class Crossing(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PartyTrace:
-    """Hold `init` and `step` of one party as jaxprs.
-
-    `step` takes t, the rows by level (sorted), and the state's leaves.
-    """
+    """Hold `init` and `step` of one party as jaxprs; `step` takes t, the rows by level (sorted), and the leaves."""
 
     init: ClosedJaxpr
     step: ClosedJaxpr
@@ -64,11 +61,7 @@ class PartyTrace:
 
 @dataclass(frozen=True, eq=False)
 class TableTrace:
-    """Hold the traces of all parties (or of one party by itself), and what a step sends.
-
-    It also has the programs that are applied between parties and server: the server's losses, and how features are
-    altered.
-    """
+    """Hold the traces of all parties (or of one party by itself), what a step sends, and the server's programs."""
 
     numbers: tuple[int, ...]  # the numbers of the parties
     parties: tuple[PartyTrace, ...]
