@@ -139,7 +139,7 @@ def test_a_unit_in_both_levels_pays_for_both():
         ({"problem": sv.Minimize(lambda x, r: jnp.einsum("i,i->", x, r), jnp.zeros(3))}, "loss could not be evaluated"),
         ({"problem": sv.Minimize(square, jnp.zeros(2), public=lambda x: x**2)}, "public returned shape"),
         ({"problem": sv.Minimize(square, jnp.zeros(2), public=lambda: 0.0)}, "public could not be evaluated"),
-        ({"problem": sv.Minimize(square, jnp.zeros(2), project_x=lambda x: x[:1])}, "project_x must return what"),
+        ({"problem": sv.Minimize(square, jnp.zeros(2), project_x=lambda x: x[:1])}, "project_x must return the shapes"),
     ],
 )
 def test_bad_input_is_named(change, message):
