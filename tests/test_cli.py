@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import sottovoce
 from sottovoce import cli
+from sottovoce.commands import audit
 from sottovoce.reports.comparison import Comparison, Outcome, Row
 from tests.experiments.conftest import TINY
 
@@ -227,7 +228,7 @@ def test_an_exhibit_prints_claim_and_measurement(capsys, monkeypatch):
     assert code == 0
     assert "the claim is false" in out
     monkeypatch.setattr(cli.console, "_width", 80)
-    cli._exhibit("bambi-multiclass", quick=True, json=False)
+    audit._exhibit("bambi-multiclass", quick=True, json=False)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 

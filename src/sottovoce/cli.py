@@ -7,13 +7,14 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sottovoce.commands.costs import account, calibrate, setups, show_ledger
+from sottovoce.commands.audit import audit
+from sottovoce.commands.costs import account, calibrate, show_ledger
 from sottovoce.commands.table import check, init, predict
 from sottovoce.commands.terminal import (
     Json,
@@ -33,7 +34,7 @@ from sottovoce.commands.terminal import (
 from sottovoce.deploy.commands import app as deploy
 
 if TYPE_CHECKING:
-    from sottovoce.experiments.runfile import RunFile, Scale
+    from sottovoce.experiments.runfile import RunFile
     from sottovoce.reports.comparison import Comparison
 
 _HELP = """Train and tune models across organisations that cannot share their data, with differential privacy.
@@ -100,7 +101,7 @@ def demo(
     json: Json = False,
 ) -> None:
     """Let ten clinics tune a model together in private; prints a table and writes a report. Takes under a minute."""
-    say("Ten clinics tune a model together; no record leaves its clinic. Loading JAX ...")  # a word before the wait
+    say("Ten clinics tune a model together; no record leaves its clinic. Loading JAX ...")  # loading is slow
     from sottovoce.experiments.demo import demo as run_demo
 
     with stoppable("sottovoce demo starts again from the beginning."):
@@ -281,105 +282,7 @@ def report(
     _show(made, path, json)
 
 
-@app.command()
-def audit(
-    file: Annotated[Path | None, typer.Argument(help="a run file", metavar="[FILE.toml]")] = None,
-    exhibit: Annotated[str | None, typer.Option("--exhibit", help="a published claim under attack, or all")] = None,
-    attack: Annotated[str | None, typer.Option("--attack", help="dlg: reconstruct pictures from messages")] = None,
-    trials: Annotated[int, typer.Option("--trials", help="runs under each hypothesis")] = 20_000,
-    adversary: Annotated[str, typer.Option("--adversary", help="canary, replay or one-run")] = "canary",
-    repeat: Annotated[int, typer.Option("--repeat", help="number of audits; the largest bound counts")] = 1,
-    runtime: Annotated[str, typer.Option("--runtime", help="vectorised or threads")] = "vectorised",
-    noise: Annotated[str, typer.Option("--noise", help="simulated, or discrete on threads")] = "simulated",
-    data: Annotated[str, typer.Option("--data", help="pictures for --attack")] = "mnist",
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where pictures of --attack go")] = Path("audit"),
-    set_: Set = None,
-    reduced: Reduced = False,
-    quick: Quick = False,
-    json: Json = False,
-) -> None:
-    """Measure a lower bound on epsilon by attacks, and compare it with the claimed epsilon.
-
-    sottovoce audit mine.toml --trials 5000
-
-    sottovoce audit mine.toml --adversary one-run --runtime threads --noise discrete
-
-    sottovoce audit --exhibit bambi-multiclass --quick
-
-    sottovoce audit --exhibit sound-designs
-
-    sottovoce audit --attack dlg
-    """
-    if [file is not None, exhibit is not None, attack is not None].count(True) != 1:
-        raise ValueError("give a run file, --exhibit NAME or --attack dlg: one of the three")
-    if file is not None:
-        how = {"adversary": adversary, "trials": trials, "repeat": repeat, "runtime": runtime, "noise": noise}
-        _audit_file(file, set_, scale_of(reduced, quick), how, json)
-    elif exhibit is not None:
-        _exhibit(exhibit, quick, json)
-    elif attack == "dlg":
-        from sottovoce.audit import leakage
-
-        small = {"count": 4, "steps": 60, "batch": 0} if quick else {}
-        cases = leakage.main(out, data, say=say if json else print_line, **small)  # type: ignore[arg-type]
-        if json:
-            told = [{"sent": one.name, "epsilon": one.epsilon, "labels read": one.labels_right} for one in cases]
-            scored = [{kind: dict(zip(("SSIM", "PSNR"), pair)) for kind, pair in one.scores.items()} for one in cases]
-            print_json([{**one, **scores} for one, scores in zip(told, scored)])
-    else:
-        raise ValueError(f"there is no attack {attack!r}: choose dlg")
-
-
-def _audit_file(file: Path, sets: list[str] | None, scale: "Scale", how: dict[str, Any], json: bool) -> None:
-    from dataclasses import asdict
-
-    from sottovoce.audit import audit as measure
-
-    failed, found = [], {}
-    for name, setup in setups(file, sets, scale):
-        finding = measure(
-            setup.method,
-            setup.data,
-            problem=setup.problem,
-            network=setup.graph,
-            steps=setup.steps,
-            delta=setup.delta,
-            adjacency=setup.case.privacy.adjacency,
-            **how,
-        )
-        found[name] = {**asdict(finding), "passed": finding.passed}
-        if not json:
-            console.print(escape(f"{name}: {finding}"), highlight=False)
-        failed += [] if finding.passed else [name]
-    if json:
-        print_json(found)
-    if failed:
-        raise ValueError(f"measured above its claim: {', '.join(failed)}")
-
-
-def _exhibit(name: str, quick: bool, json: bool) -> None:
-    from dataclasses import asdict
-
-    from sottovoce.audit import exhibits
-    from sottovoce.naming import unknown
-
-    if name != "all" and name not in exhibits.available:
-        raise ValueError(unknown("exhibit", name, exhibits.available))
-    found = {}
-    for one in exhibits.available if name == "all" else [name]:
-        rows = exhibits.run(one, quick=quick)
-        found[one] = [{**asdict(row), "verdict": row.verdict} for row in rows]
-        if not json:
-            shown = exhibits.available[one]
-            console.print(f"{escape(one)}: {escape(shown.says)} ({escape(shown.paper)})", highlight=False)
-            table = Table(box=None, header_style="dim")
-            for head in exhibits.HEADS:
-                table.add_column(head, justify="left" if head in ("case", "verdict") else "right")
-            for row in rows:
-                table.add_row(*map(escape, exhibits.cells(row)))
-            console.print(table)
-    if json:
-        print_json(found)
+app.command()(audit)
 
 
 def _execute(runfile: "RunFile", out: Path, resume: bool, json: bool, beside: bool = False) -> None:
@@ -424,7 +327,7 @@ def main() -> None:
     """Run the command line: an error is one clear line and exit code 2; SOTTOVOCE_DEBUG=1 shows where it came from."""
     try:
         app()
-    except BrokenPipeError:  # `sottovoce list | head`: nobody reads on, and there is nothing to say
+    except BrokenPipeError:  # as in `sottovoce list | head`: nobody reads the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
@@ -435,7 +338,7 @@ def main() -> None:
 
 
 def _in_words(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:  # not a sentence of ours
+    if isinstance(error, OSError) and error.filename is not None:  # an error of the operating system
         return f"{error.filename} cannot be used ({error.strerror}): choose another path, or ask for access to it"
     if isinstance(error, ValueError | TypeError | FloatingPointError | OSError):
         return str(error)

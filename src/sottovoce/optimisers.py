@@ -1,4 +1,4 @@
-"""How far a step goes: a step size, or an optimiser that remembers earlier gradients.
+"""Say how far a step goes: by a step size, or by an optimiser that remembers earlier gradients.
 
 Example: ``DpSgd(rate=Momentum(0.1, 0.9), ...)``. An optimiser works on what was released, so it is post-processing: it
 costs no privacy, and the account does not change.
@@ -19,7 +19,7 @@ from sottovoce.trees import Tree, descend
 
 @dataclass(frozen=True)
 class Momentum:
-    """Heavy-ball momentum: ``v' = weight * v + g``, ``x' = x - rate * v'``.
+    """Take steps with heavy-ball momentum: ``v' = weight * v + g``, ``x' = x - rate * v'``.
 
     >>> import jax.numpy as jnp
     >>> ball = Momentum(0.1, weight=0.5)
@@ -38,7 +38,7 @@ class Momentum:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam with a rate that may change with the step, and decoupled weight decay.
+    """Take steps by Adam, with a rate that may change with the step, and decoupled weight decay.
 
     >>> import jax.numpy as jnp
     >>> from sottovoce.schedules import Linear

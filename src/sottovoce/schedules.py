@@ -43,7 +43,7 @@ def _settled(value: Any) -> Any:
 
 
 class Schedule(ABC):
-    """``schedule(t, agent)`` is the value at step t for an agent; both are counted from 0.
+    """Give a value for each step and agent: ``schedule(t, agent)``; both are counted from 0.
 
     To write your own, implement `__call__` and `agents`.
     """
@@ -55,13 +55,13 @@ class Schedule(ABC):
     @property
     @abstractmethod
     def agents(self) -> int | None:
-        """The number of agents it lists values for; None if all share one."""
+        """Return the number of agents it lists values for; None if all share one."""
 
 
 @final
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The same value at every step.
+    """Give the same value at every step.
 
     >>> Constant(0.1)(7)
     0.1
@@ -77,14 +77,14 @@ class Constant(Schedule):
 
     @property
     def agents(self) -> int | None:
-        """The number of agents it lists values for."""
+        """Return the number of agents it lists values for."""
         return _agents(self.value)
 
 
 @final
 @dataclass(frozen=True)
 class Decay(Schedule):
-    """``value / (t + offset) ** power``: the papers' step sizes (offset 1); a negative power grows.
+    """Give ``value / (t + offset) ** power``: the papers' step sizes (offset 1); a negative power grows.
 
     >>> Decay(1.0, 0.5)(3)
     0.5
@@ -105,14 +105,14 @@ class Decay(Schedule):
 
     @property
     def agents(self) -> int | None:
-        """The number of agents it lists values for."""
+        """Return the number of agents it lists values for."""
         return _agents(self.value, self.power)
 
 
 @final
 @dataclass(frozen=True)
 class Linear(Schedule):
-    """From `start` to `stop` over `steps` steps, and then `stop`.
+    """Go from `start` to `stop` over `steps` steps, and then stay at `stop`.
 
     >>> [Linear(1.0, 0.0, steps=4)(t) for t in range(6)]
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
@@ -135,14 +135,14 @@ class Linear(Schedule):
 
     @property
     def agents(self) -> int | None:
-        """The number of agents it lists values for."""
+        """Return the number of agents it lists values for."""
         return _agents(self.start, self.stop)
 
 
 @final
 @dataclass(frozen=True)
 class Scaled(Schedule):
-    """Another schedule times a constant.
+    """Multiply another schedule by a constant.
 
     >>> Scaled(Constant(2.0), 1.5)(0)
     3.0
@@ -157,14 +157,14 @@ class Scaled(Schedule):
 
     @property
     def agents(self) -> int | None:
-        """The number of agents it lists values for."""
+        """Return the number of agents it lists values for."""
         return self.of.agents or _agents(self.factor)
 
 
 @final
 @dataclass(frozen=True)
 class Ratio(Schedule):
-    """One schedule over another: a release that is multiplied by a step size carries noise ``message / step``.
+    """Divide one schedule by another: a release that is multiplied by a step size carries noise ``message / step``.
 
     >>> Ratio(Decay(1.0, 0.5, offset=2), Constant(0.1))(2)
     5.0
@@ -179,7 +179,7 @@ class Ratio(Schedule):
 
     @property
     def agents(self) -> int | None:
-        """The number of agents it lists values for."""
+        """Return the number of agents it lists values for."""
         return self.top.agents or self.bottom.agents
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic on pytrees: trees of arrays that are handled as one vector.
+"""Compute with pytrees: trees of arrays that are handled as one vector.
 
 Example: ``descend({"w": w, "b": b}, 0.1, slope)`` takes one gradient step on both leaves.
 """

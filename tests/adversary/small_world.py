@@ -32,6 +32,7 @@ from sottovoce.privacy import gate
 from sottovoce.privacy.gate import Reading, RecordFunction
 from sottovoce.privacy.sampling import OnePass, Sampling, Stream
 from sottovoce.runtime.layout import lay_out
+from tests.privacy.laws import law
 
 from .people import PEOPLE
 
@@ -220,9 +221,9 @@ class _Reader:
         sizes = account.population.counts
         # Where batches are drawn anew each step, one step's law is enough: steps are independent and alike.
         self.turns = 1 if world.sampling.amplifies else world.steps
-        laws = {level: world.sampling.law(int(n[0]), self.turns) for level, n in sizes.items()}
-        self.batches = {level: np.array([batch for batch, _ in law], np.float32) for level, law in laws.items()}
-        self.chances = {level: np.array([float(chance) for _, chance in law]) for level, law in laws.items()}
+        laws = {level: law(world.sampling, int(n[0]), self.turns) for level, n in sizes.items()}
+        self.batches = {level: np.array([batch for batch, _ in stated], np.float32) for level, stated in laws.items()}
+        self.chances = {level: np.array([float(chance) for _, chance in stated]) for level, stated in laws.items()}
         self.divided_by = {
             level: np.array([float(world.sampling.denominator(int(n[0]), t)) for t in range(self.turns)])
             for level, n in sizes.items()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +12,7 @@ from sottovoce.privacy.gdp import gdp_epsilon
 from sottovoce.privacy.labels import Labels, Memoised
 from sottovoce.problems.vertical import cross_entropy
 from sottovoce.reports import comparison, write_report
-from sottovoce.runtime import checkpoint
-from sottovoce.runtime.run import drive
+from sottovoce.runtime import checkpoint, loop
 from sottovoce.runtime.run_state import keep_for_one_run
 
 RNG = np.random.default_rng(0)
@@ -65,7 +63,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_not_run_over(tmp_p
 @pytest.mark.slow
 def test_a_resumed_run_charges_all_of_itself_to_another_ledger(tmp_path, stopped_at_first_save, monkeypatch):
     """Attack a21: 2.29 of 8.72, and 0 for a finished run whose model was handed out again."""
-    monkeypatch.setattr(sys.modules[drive.__module__], "_SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "_SAVE_SECONDS", -1.0)
     given = {"steps": 20, "every": 2, "out": tmp_path / "run"}
     with stopped_at_first_save():
         sv.run(PROBLEM, [DATA], SGD, **given)
@@ -97,7 +95,7 @@ def table(seed=0):
 @pytest.mark.slow
 def test_a_table_is_not_resumed_with_another_embedding(tmp_path, stopped_at_first_save, monkeypatch):
     """Attack c2: the mixture of two runs was accepted, and equalled neither."""
-    monkeypatch.setattr(sys.modules[drive.__module__], "_SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "_SAVE_SECONDS", -1.0)
     given = {"steps": 6, "every": 2, "out": tmp_path}
     with stopped_at_first_save():
         sv.run(vertical(1.0), table(), BAMBI, **given)

@@ -5,7 +5,6 @@ attacker would.
 """
 
 import itertools
-import sys
 import zlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.data import Part
 from sottovoce.privacy.labels import Fresh
-from sottovoce.runtime.run import drive
+from sottovoce.runtime import jobs
 
 ZEROS = np.zeros((50, 3), np.float32)
 DATA = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
@@ -51,14 +50,13 @@ class _Stop(Exception):
 
 def keys_of(monkeypatch, maker, run):
     """Return the keys that a run would draw its noise from, without running it."""
-    module = sys.modules[drive.__module__]
-    make = getattr(module, maker)
+    make = getattr(jobs, maker)
 
     def stop(*given):
         raise _Stop(np.asarray(jax.random.key_data(make(*given))).tobytes())
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, maker, stop)
+        patch.setattr(jobs, maker, stop)
         with pytest.raises(_Stop) as stopped:
             run()
     return stopped.value.args[0]

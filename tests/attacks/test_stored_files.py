@@ -15,7 +15,7 @@ import pytest
 import sottovoce as sv
 from sottovoce import files
 from sottovoce.files import locked
-from sottovoce.privacy import label_store
+from sottovoce.privacy import label_file
 from sottovoce.privacy.labels import Fresh, Labels, Memoised, Printed
 from sottovoce.privacy.mechanisms import Mechanism
 from sottovoce.runtime import checkpoint
@@ -203,10 +203,10 @@ def test_a_copy_of_a_label_store_is_refused_and_a_move_is_not(tmp_path):
 def test_the_head_of_a_store_confirms_no_label_without_all_of_them(tmp_path):
     store(tmp_path / "labels.npz").memo(1.0)
     head = json.loads((tmp_path / "labels.npz.head").read_text())
-    assert head["labels"] == label_store._mark(head["salt"], LABELS, store()._rows.hexdigest())
+    assert head["labels"] == label_file.mark(head["salt"], LABELS, store()._rows.hexdigest())
     other = LABELS.copy()
     other[0] = 1
-    assert head["labels"] != label_store._mark(head["salt"], other, store()._rows.hexdigest())
+    assert head["labels"] != label_file.mark(head["salt"], other, store()._rows.hexdigest())
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"\x93NUMPY", b"not a file of ours", b"[1]", b"null", b"\xff\xfe"])

@@ -30,7 +30,7 @@ LABELS = {
     "privacy/label_store.py: Labels.__init__",
     "privacy/label_store.py: Labels.__len__",
     "privacy/label_store.py: Labels._refuse_second",  # finds a second store of the same labels, in one process
-    "privacy/label_store.py: Labels._write_head",  # a salted mark, in a file that only its owner can read
+    "privacy/label_store.py: Labels._save",  # a salted mark, in a file that only its owner can read
     "privacy/label_store.py: Labels.memo",  # randomised response
     "privacy/label_store.py: Labels.accuracy",  # a noisy count, charged
     "privacy/label_store.py: Labels.open",

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 import tomllib
 
 import pytest
@@ -14,6 +13,7 @@ from sottovoce.deploy.poc import distributed
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.experiments.toml import dump
 from sottovoce.files import read_facts
+from sottovoce.runtime import loop
 from sottovoce.runtime.frames import Message
 from tests.deploy import column_cases as cases
 from tests.deploy.test_parties import stopping
@@ -65,7 +65,7 @@ def test_a_run_that_was_stopped_says_the_same_bytes_and_pays_once(homes, hall, n
         return found
 
     monkeypatch.setattr(Outbox, "after", after)
-    monkeypatch.setattr(sys.modules["sottovoce.runtime.run"], "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_SAVE_SECONDS", 0.0)
     for calls in (14, 24, 80, 10**9):
         now = hall(folder, text)
         now.between = stopping(calls, now.parties)

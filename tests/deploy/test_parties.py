@@ -1,6 +1,5 @@
 """A party's run, without FLARE: equality, ledger, resuming, going on without somebody."""
 
-import sys
 import threading
 import time
 from collections import Counter
@@ -12,6 +11,7 @@ from sottovoce.deploy.outbox import Outbox
 from sottovoce.deploy.presence import Presence
 from sottovoce.privacy import exact_gate
 from sottovoce.privacy.ledger import Ledger
+from sottovoce.runtime import loop
 from sottovoce.runtime.transport import Stopped
 from tests.deploy import cases
 
@@ -65,7 +65,7 @@ def test_a_run_that_was_stopped_says_the_same_bytes_and_pays_once(homes, hall, n
         return found
 
     monkeypatch.setattr(Outbox, "after", after)
-    monkeypatch.setattr(sys.modules["sottovoce.runtime.run"], "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_SAVE_SECONDS", 0.0)
     for calls in (60, 90, 200, 10**9):
         now = hall(folder, text)
         now.between = stopping(calls, now.parties)
@@ -84,7 +84,7 @@ def test_a_run_whose_checkpoint_was_lost_draws_nothing_again(homes, hall, monkey
     """What was said in the rounds before is no longer kept: new draws would be new releases, which nobody has paid."""
     text = cases.text(noise="exact", steps=8, every=2, deadline=20)
     folder, drawn, honest = homes(text), [], exact_gate.release
-    monkeypatch.setattr(sys.modules["sottovoce.runtime.run"], "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_SAVE_SECONDS", 0.0)
     now = hall(folder, text)
     runs = [folder / site / "runs" / "r" for site in cases.SITES]
 

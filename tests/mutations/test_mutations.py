@@ -18,7 +18,7 @@ import pytest
 from tests.marks import few
 
 from sottovoce.accounting import marks, trace
-from sottovoce.accounting.account import _group
+from sottovoce.accounting.composition import _group
 from sottovoce.clipping import bookkeeping
 from sottovoce.data import overlap
 from sottovoce.methods.handle import Handle

@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 from tests.marks import few
 from tests.privacy.keeping import Keeping
+from tests.privacy.laws import law
 
 import sottovoce as sv
 from sottovoce.privacy import binomial, discrete, drawn_rows, sampling, threefry
@@ -144,9 +145,9 @@ def deployed_batches(sampling: Sampling, n: int, steps: int, runs: int) -> Count
     )
 
 
-def fit(seen: Counter, law) -> float:
+def fit(seen: Counter, stated) -> float:
     """How likely counts as far from the law are, if it is the law; 0 if something impossible was seen."""
-    chances = {batches: float(chance) for batches, chance in law}
+    chances = {batches: float(chance) for batches, chance in stated}
     if not set(seen) <= set(chances):
         return 0.0
     runs = sum(seen.values())
@@ -163,12 +164,12 @@ def fit(seen: Counter, law) -> float:
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_laws_are_laws(sampling, n):
     steps = 2
-    law = sampling.law(n, steps)
-    assert sum(chance for _, chance in law) == 1
-    assert len({batches for batches, _ in law}) == len(law)
-    assert all(isinstance(chance, Fraction) and chance > 0 for _, chance in law)
-    assert all(len(batches) == steps and all(len(batch) == n for batch in batches) for batches, _ in law)
-    mean = sum(chance * sum(batches[-1]) for batches, chance in law)
+    stated = law(sampling, n, steps)
+    assert sum(chance for _, chance in stated) == 1
+    assert len({batches for batches, _ in stated}) == len(stated)
+    assert all(isinstance(chance, Fraction) and chance > 0 for _, chance in stated)
+    assert all(len(batches) == steps and all(len(batch) == n for batch in batches) for batches, _ in stated)
+    mean = sum(chance * sum(batches[-1]) for batches, chance in stated)
     charged = n * Fraction(sampling.event(n).rate) if isinstance(sampling, Poisson) else None
     assert mean == (sampling.denominator(n, steps - 1) if charged is None else charged)
 
@@ -180,7 +181,7 @@ def test_the_law_is_what_is_drawn(sampling, others):
     if isinstance(sampling, OnePass):
         steps = 2
     seen = simulated_batches(sampling, n, steps, runs, others)
-    assert fit(seen, sampling.law(n, steps)) > 1e-4
+    assert fit(seen, law(sampling, n, steps)) > 1e-4
 
 
 @pytest.mark.parametrize("rooms", few([(5, 5), (5, 1), (9, 9), (9, 3), (600, 600), (600, 2)], [(9, 3)]))
@@ -199,27 +200,27 @@ def test_a_binomial_number_of_distinct_rows_has_the_law_of_coins(rooms):
     taken = np.zeros((len(rows), 5), int)
     np.add.at(taken, (np.arange(len(rows))[:, None], rows), weights)
     seen = Counter((tuple(one),) for one in taken.tolist())
-    assert fit(seen, Poisson(2).law(5, 1)) > 1e-4
-    assert fit(seen, Poisson(3).law(5, 1)) < 1e-9
-    assert fit(seen, FixedSize(2).law(5, 1)) == 0.0
+    assert fit(seen, law(Poisson(2), 5, 1)) > 1e-4
+    assert fit(seen, law(Poisson(3), 5, 1)) < 1e-9
+    assert fit(seen, law(FixedSize(2), 5, 1)) == 0.0
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_the_law_is_what_is_drawn_when_deployed(sampling):
     seen = deployed_batches(sampling, 5, 1, 4000 if sampling.amplifies else 3)
-    assert fit(seen, sampling.law(5, 1)) > 1e-4
+    assert fit(seen, law(sampling, 5, 1)) > 1e-4
 
 
 def test_a_wrong_law_is_told_apart():
     wrong = {Poisson(2): FixedSize(2), FixedSize(2): WithReplacement(2), WithReplacement(2): FixedSize(2)}
-    for right, law in wrong.items():
+    for right, other in wrong.items():
         for seen in (simulated_batches(right, 5, 1, 20_000, 400), deployed_batches(right, 5, 1, 4000)):
-            assert fit(seen, right.law(5, 1)) > 1e-4
-            assert fit(seen, law.law(5, 1)) < 1e-9
-    assert fit(simulated_batches(Poisson(2), 5, 1, 20_000, 400), Poisson(3).law(5, 1)) < 1e-9
+            assert fit(seen, law(right, 5, 1)) > 1e-4
+            assert fit(seen, law(other, 5, 1)) < 1e-9
+    assert fit(simulated_batches(Poisson(2), 5, 1, 20_000, 400), law(Poisson(3), 5, 1)) < 1e-9
     twice = simulated_batches(Poisson(2), 5, 2, 20_000, 400)
     same = Counter((first, first) for first, _ in twice.elements())  # no fresh coins for step 2
-    assert fit(same, Poisson(2).law(5, 2)) < 1e-9
+    assert fit(same, law(Poisson(2), 5, 2)) < 1e-9
 
 
 @pytest.mark.parametrize(

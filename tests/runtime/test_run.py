@@ -22,11 +22,10 @@ from sottovoce.accounting.trace import KEPT, remembered
 from sottovoce.data.parts import Levels, Part
 from sottovoce.methods.dp_bilevel import Descent
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
-from sottovoce.runtime import array, checkpoint
+from sottovoce.runtime import array, checkpoint, loop
 from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.progress import Progress
 
-RUN = sys.modules["sottovoce.runtime.run"]  # the package has a function of that name
 DATA = np.random.default_rng(0).normal(size=(4, 30, 2)).astype(np.float32)
 PARTS = list(DATA)
 NAMED = [Part(records, np.arange(30), name=name) for records, name in zip(DATA, ("north", "east", "south", "west"))]
@@ -158,7 +157,7 @@ def test_a_unit_in_both_levels_pays_for_both():
         ({"problem": sv.Minimize(lambda x, r: jnp.einsum("i,i->", x, r), jnp.zeros(3))}, "loss could not be evaluated"),
         ({"problem": sv.Minimize(square, jnp.zeros(2), public=lambda x: x**2)}, "public returned shape"),
         ({"problem": sv.Minimize(square, jnp.zeros(2), public=lambda: 0.0)}, "public could not be evaluated"),
-        ({"problem": sv.Minimize(square, jnp.zeros(2), project_x=lambda x: x[:1])}, "project_x must return what"),
+        ({"problem": sv.Minimize(square, jnp.zeros(2), project_x=lambda x: x[:1])}, "project_x must return the shapes"),
     ],
 )
 def test_bad_input_is_named(change, message):
@@ -420,7 +419,7 @@ def _killed_while_saving(folder):
         honest(*given)
 
     checkpoint.save = save
-    RUN._SAVE_SECONDS = 0.0
+    loop._SAVE_SECONDS = 0.0
     sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=12, every=2, out=folder)
 
 

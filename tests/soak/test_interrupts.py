@@ -5,7 +5,6 @@
 
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.privacy.labels import Labels, Memoised
-from sottovoce.runtime.run import drive
+from sottovoce.runtime import loop
 
 from .campaign import cases
 
@@ -71,7 +70,7 @@ def interrupted(run: Any, out: Path, after: float) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [rows, columns, discrete])
 def test_ctrl_c_at_random_moments_leaves_a_folder_that_resumes(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(sys.modules[drive.__module__], "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_SAVE_SECONDS", 0.0)
     run(tmp_path / "warm")
     began = time.perf_counter()
     whole = run(tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""What a method spends: read off its traced step, calibrated, and charged to ledgers."""
+"""Compute what a method spends: read it off the traced step, calibrate it, and charge it to ledgers."""
 
 from sottovoce.accounting.account import account
 from sottovoce.accounting.calibrate import calibrate

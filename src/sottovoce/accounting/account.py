@@ -1,4 +1,4 @@
-"""`account`: the epsilon of a configured method, before a record is read.
+"""Compute the epsilon of a configured method, before a record is read: `account`.
 
 One value, `Account`, holds all that is known: the traced step, the population, the network. The report, calibration,
 the ledger's charges and the run share it. Example: ``Account.report.epsilon`` is the number in the statement, and
@@ -6,7 +6,6 @@ the ledger's charges and the run share it. Example: ``Account.report.epsilon`` i
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.accounting.composition import bought, composed
 from sottovoce.accounting.table import blank, table_account
 from sottovoce.accounting.trace import Charge, Trace, stand_in, stand_in_records, trace
 from sottovoce.data.overlap import REASONS
@@ -23,11 +23,10 @@ from sottovoce.methods.base import Method, Setting
 from sottovoce.naming import check_count, how_often
 from sottovoce.networks import Network, single
 from sottovoce.privacy import accountant, attacker
-from sottovoce.privacy.accountant import Adjacency, Epsilon, Mechanism
+from sottovoce.privacy.accountant import Adjacency, Epsilon
 from sottovoce.privacy.mechanisms import Spent, check_delta
-from sottovoce.privacy.release import Release
 from sottovoce.privacy.report import PrivacyReport, merge_caveats
-from sottovoce.privacy.sampling import FixedSize, OnePass, Sampling
+from sottovoce.privacy.sampling import FixedSize
 from sottovoce.privacy.table import Table
 from sottovoce.schedules import charged, same_for_all
 
@@ -53,7 +52,7 @@ def account(
         network: who talks to whom; needed for more than one party.
         delta: of the statement; 1e-5 by default, 0 for a table.
         adjacency: "zero-out" or "replace-one"; by default the one natural to the method's sampling.
-        problem: what will be solved; only some methods look at it (`x=None` of the bilevel ones). Needs the parts.
+        problem: what will be solved; only some methods look at it (bilevel ones with release_x=None). Needs the parts.
 
     >>> import sottovoce as sv
     >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
@@ -121,43 +120,45 @@ def check_network(network: Network | None, parties: int) -> Network:
     if not isinstance(network, Network):
         raise TypeError(f"network is a {type(network).__name__}: make one, for example sv.networks.from_matrix(W)")
     if network.size != parties:
-        raise ValueError(f"the network has {network.size} agents, but there are {parties} parties")
+        raise ValueError(
+            f"the network has {network.size} agents, but there are {parties} parties: make one of {parties}"
+        )
     return network
 
 
 @dataclass(frozen=True, eq=False)
 class Account:
-    """What a configured method spends, and on whom."""
+    """Compute what a configured method spends, and which agents pay it."""
 
     method: Method
     trace: Trace
-    charges: tuple[Charge, ...]  # of the trace; with louder noise while a calibration searches
+    charges: tuple[Charge, ...]  # those of the trace; while a calibration searches, with other noise
     delta: float
     adjacency: Adjacency
 
     @property
     def population(self) -> Population:
-        """Who takes part."""
+        """Return who takes part."""
         return self.trace.known.population
 
     @property
     def network(self) -> Network:
-        """Who talks to whom."""
+        """Return who talks to whom."""
         return self.trace.known.network
 
     @property
     def steps(self) -> int:
-        """How many steps the run has."""
+        """Return how many steps the run has."""
         return self.trace.known.steps
 
     @cached_property
     def setting(self) -> Setting:
-        """What a method's own bounds may depend on."""
+        """Return what a method's own bounds may depend on."""
         return Setting(self.population.sizes, self.steps, self.network, self.delta)
 
     @cached_property
     def tells(self) -> bool:
-        """Whether messages carry private state, which standard composition does not cover."""
+        """Say whether messages carry private state, which standard composition does not cover."""
         return any(charge.sampling is None for charge in self.charges)
 
     def louder(self, factor: float) -> "Account":
@@ -167,7 +168,7 @@ class Account:
 
     @cached_property
     def kinds(self) -> np.ndarray:
-        """A number per agent: agents with equal numbers are charged alike, so that 10 000 equal agents cost one."""
+        """Return one number per agent: agents with equal numbers pay the same, so each kind is computed only once."""
         population, agents = self.population, self.population.parties
         differ = any(not same_for_all(charge.release.scale) for charge in self.charges)
         both = np.array([population.in_both_levels(agent) for agent in range(agents)])
@@ -181,7 +182,7 @@ class Account:
 
     @cached_property
     def report(self) -> PrivacyReport:
-        """The privacy statement."""
+        """Return the privacy statement."""
         agents = self.population.parties
         kinds = np.arange(agents) if self.tells else self.kinds  # a proof about messages may use an agent's weights
         first = [int(np.argmax(kinds == kind)) for kind in range(kinds.max() + 1)]
@@ -214,9 +215,10 @@ class Account:
 
     @cached_property
     def statement(self) -> PrivacyReport:
-        """The report with what the worst party releases and an attacker can gain, which no search for noise needs.
+        """Return the report, with what the worst party releases and what an attacker can gain.
 
-        The gain is the largest of all parties. One with a smaller epsilon may lose more at the rates that are shown.
+        A search for noise does not need these two, so `report` leaves them out. The gain is the largest of all parties:
+        one with a smaller epsilon may lose more at the rates that are shown.
         """
         if self.tells or not self.report.private:
             return self.report
@@ -226,11 +228,11 @@ class Account:
             for levels in self.groups(each).values():
                 spent, overflow = self.spent(each, levels, steps), self.overflow(each, levels, steps)
                 found.append(attacker.highest_power(spent, attacker.RATES, self.adjacency, overflow=overflow))
-        dearest = max(self.report.per_level, key=self.report.per_level.__getitem__)
+        costliest = max(self.report.per_level, key=self.report.per_level.__getitem__)
         return replace(
             self.report,
             attack=tuple(zip(attacker.RATES, map(max, zip(*found)))),
-            spent=self.spent(agent, self.groups(agent)[dearest], steps),
+            spent=self.spent(agent, self.groups(agent)[costliest], steps),
         )
 
     def spent(self, agent: int, levels: Sequence[str], steps: range) -> Spent:
@@ -328,92 +330,6 @@ class Account:
         ]
 
 
-def bought(population: Population, steps: range) -> Spent:
-    """Return what declaring the table cost (`Facts.laplace`), with step 0: one unit is in each count once.
-
-    >>> from sottovoce.data.parts import Facts
-    >>> bought(Population([9], facts=Facts(laplace=(0.1,))), range(3))
-    ((Mechanism(gaussian=0.0, laplace=(0.1,), pure=0.0, amplification=NoAmplification()), 1),)
-    """
-    return ((Mechanism(laplace=population.facts.laplace), 1),) if population.facts.laplace and 0 in steps else ()
-
-
-def composed(
-    charges: Sequence[Charge], population: Population, agent: int, levels: Sequence[str], steps: range
-) -> Spent:
-    """Return what some charges cost one unit of an agent's `levels` during `steps`."""
-    counts: Counter[Mechanism] = Counter()
-    groups: dict[tuple[Any, ...], list[Charge]] = {}
-    for charge in charges:
-        if charge.sampling is not None:
-            groups.setdefault((charge.phase, charge.batch), []).append(charge)
-    for (phase, _), group in groups.items():
-        times = np.asarray(steps if phase == "step" else range(0 in steps), dtype=np.int64)
-        for level in levels:
-            for mechanism, count in _group(group, population, agent, level, times, levels):
-                counts[mechanism] += count
-    return tuple(counts.items())
-
-
-def _group(
-    group: list[Charge],
-    population: Population,
-    agent: int,
-    level: str,
-    times: np.ndarray,
-    paying: Sequence[str],
-) -> list[tuple[Mechanism, int]]:
-    """Return the releases that share a batch as one mechanism per step: privacy is lost jointly, not separately.
-
-    A unit with records in both levels moves both means of a release that reads both, under one noise. Gaussian noise is
-    the sum of two, in any proportion: with shares like the levels' sensitivities a and b, what each level pays is
-    a (a + b) and b (a + b), and (a + b)^2 together.
-    """
-    own = [charge for charge in group if level in charge.levels]
-    if not own or times.size == 0:
-        return []
-    sampling, n = own[0].sampling, int(population.counts[level][agent])
-    assert sampling is not None
-    gaussian = np.zeros(times.size)
-    laplace: list[np.ndarray] = []
-    for charge in own:
-        paid = {
-            other: _inverse_multiplier(charge.release, sampling, int(population.counts[other][agent]), agent, times)
-            for other in charge.levels
-            if other in paying
-        }
-        if charge.release.mechanism == "gaussian":
-            gaussian += charge.times * paid[level] * sum(paid.values())
-        elif len(paid) > 1:
-            raise ValueError(
-                f"release {charge.release.name!r} reads both levels under one Laplace noise, and some units are in "
-                "both, or may be: no sum of two covers it. Use Gaussian noise, or keep each unit in one level and say "
-                "so: sv.data.levels, unit ids, or Levels(upper, lower, disjoint=True)"
-            )
-        else:
-            laplace += [paid[level]] * charge.times
-    table = np.stack([gaussian, *laplace])
-    if isinstance(sampling, OnePass):  # a record takes part in one step only: it pays for the dearest
-        table = table.max(axis=1, keepdims=True)
-    rows, how_often = np.unique(table, axis=1, return_counts=True)
-    event = sampling.event(n)
-    return [
-        (
-            Mechanism(gaussian=float(row[0]), laplace=tuple(row[1:].tolist()), amplification=event),
-            int(count) * own[0].batches,
-        )
-        for row, count in zip(rows.T, how_often)
-    ]
-
-
-def _inverse_multiplier(release: Release, sampling: Sampling, n: int, agent: int, times: np.ndarray) -> np.ndarray:
-    """Return zero-out sensitivity over noise scale at each step; infinite where nothing is guaranteed."""
-    scale = charged(release.scale, times, agent)
-    sensitivity = release.clip / np.broadcast_to(np.asarray(sampling.denominator(n, times), np.float64), times.shape)
-    with np.errstate(divide="ignore"):
-        return np.where(scale > 0, sensitivity / np.where(scale > 0, scale, 1.0), np.inf)
-
-
 def default_adjacency(charges: Sequence[Charge]) -> Adjacency:
     """Return replace-one where the sampler needs it or nothing is sampled, zero-out for the other random samplers.
 
@@ -430,7 +346,10 @@ def _check_per_agent(charges: Sequence[Charge], agents: int) -> None:
     for charge in charges:
         listed = charge.release.scale.agents
         if listed is not None and listed != agents:
-            raise ValueError(f"release {charge.release.name!r} lists noise for {listed} agents, but there are {agents}")
+            raise ValueError(
+                f"release {charge.release.name!r} lists noise for {listed} agents, but there are {agents}: give one "
+                "number, or one per agent"
+            )
 
 
 def _describe(charge: Charge, steps: int) -> str:

@@ -1,6 +1,6 @@
 """Warn of what a user should look at: facts that are public, or that a run has released.
 
-Example: a party with two records among five with thousands sets the noise of all, if all are to have one epsilon.
+Example: if all parties are to have the same epsilon, one party with two records sets the noise of four with thousands.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`calibrate`: the noise for a wanted epsilon.
+"""Find the noise for a wanted epsilon: `calibrate`.
 
 Example: ``calibrate(method, parts, epsilon=2.0, steps=100)`` returns the same method with all its noise multiplied by
 one factor, such that the worst party's epsilon is just below 2.
@@ -27,7 +27,7 @@ _FAR = 1.02  # a run whose epsilon differs from the target by more than this fac
 
 @dataclass(frozen=True)
 class CalibratedFor:
-    """What a method was calibrated for."""
+    """Remember for which epsilon and which run a method was calibrated."""
 
     epsilon: float
     parties: int
@@ -96,8 +96,8 @@ def calibrate(
 def _scaled(rough: Account, epsilon: float, tolerance: float, account_for: Callable[[Any], Account]) -> Any:
     """Return the method with its noise scaled, without a new trace per trial.
 
-    Trials look at the parties that were seen to pay most: of 10 000 unequal parties one decides, and the others are
-    looked at twice.
+    A trial computes only the parties that paid most so far: of 10 000 unequal parties one decides, and the others are
+    computed twice.
     """
     worst: list[int] = []
     account = rough

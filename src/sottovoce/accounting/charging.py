@@ -1,4 +1,4 @@
-"""Charging: what each agent spends in a stretch of steps, written down before anything of it is released.
+"""Write down what each agent spends in a stretch of steps, before anything of it is released.
 
 Example: a run of 100 steps that is measured every 10 writes ten entries; the entry "steps 0 to 9" is in the ledger, on
 disk, before step 0 draws its batch.
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.accounting.account import Account, bought, composed
+from sottovoce.accounting.account import Account
+from sottovoce.accounting.composition import bought, composed
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.ledger_line import Entry, Group
@@ -19,7 +20,7 @@ from sottovoce.privacy.sampling import OnePass
 
 
 class Charging:
-    """The charges of one run, in a ledger that all agents share, or in one per agent.
+    """Write the charges of one run into a ledger that all agents share, or into one ledger per agent.
 
     A simulation is one process that holds everybody's records, so one file is enough. It goes by the names in the
     `Population`. Deployed agents keep their own: it outlives the run, and only its owner writes it.
@@ -31,7 +32,7 @@ class Charging:
 
     def __init__(self, ledger: Ledger | Sequence[Ledger], run: str, account: Account) -> None:
         self.account, self.run, self.attempt = account, run, 0
-        self.first = 0  # where this attempt starts: what is paid for once per run is paid for again there
+        self.first = 0  # the step where this attempt starts: what is paid for once per run is paid for there again
         self.shared = ledger if isinstance(ledger, Ledger) else None
         self.own = () if isinstance(ledger, Ledger) else _one_each(ledger, account.population.parties)
         for agent, kept in enumerate(self.ledgers):  # before any work
@@ -39,7 +40,7 @@ class Charging:
 
     @property
     def ledgers(self) -> tuple[Ledger, ...]:
-        """The shared ledger, or everybody's own."""
+        """Return the shared ledger, or every agent's own one."""
         return (self.shared,) if self.shared is not None else self.own
 
     def next_attempt(self) -> None:
@@ -48,14 +49,14 @@ class Charging:
         self.attempt = 1 + max(seen, default=-1)
 
     def charge(self, start: int, stop: int) -> None:
-        """Write a stretch down for everyone."""
+        """Charge a stretch of steps for all agents."""
         if self.shared is not None:
             self._write(self.shared, start, stop, None)
         for agent in range(len(self.own)):
             self.charge_own(agent, start, stop)
 
     def charge_own(self, agent: int, start: int, stop: int) -> None:
-        """Write a stretch down in the ledger of one agent."""
+        """Charge a stretch of steps in the ledger of one agent."""
         self._write(self.own[agent], start, stop, agent)
 
     def require(self, budget: Budget, first: int = 0) -> None:
@@ -146,7 +147,7 @@ class Charging:
         account = self.account
         if account.tells:
             return ((Mechanism(pure=math.inf), 1),) if 0 in stretch else ()
-        # A record is in one batch of a single pass. Which one is not told: it pays for the dearest, once per run.
+        # A record is in one batch of a single pass, and nobody knows which: it pays for the costliest, once per run.
         once = [charge for charge in account.charges if isinstance(charge.sampling, OnePass)]
         others = [charge for charge in account.charges if not isinstance(charge.sampling, OnePass)]
         whole = range(account.steps) if 0 in stretch or self.first in stretch else range(0)

@@ -1,4 +1,4 @@
-"""What a program computes, as a short digest: two runs with the same digest do the same to the same records.
+"""Digest what a program computes: two runs with the same digest do the same to the same records.
 
 Example: ``x ** 2`` and ``2 * x ** 2`` as losses give different digests; the same loss in another process gives the same
 one, although the addresses of its functions differ. Derivatives are part of the digest, so that a changed

@@ -1,4 +1,4 @@
-"""What is private in a traced step, by data dependence.
+"""Find what is private in a traced step, by data dependence.
 
 A value is private if it is computed from a record without noise. Example: in a printed design `agent.mean` returns a
 private gradient g; then ``x - rate * g`` is private, and so is everything computed from it, through any JAX operation
@@ -63,7 +63,7 @@ def _results(equation: JaxprEqn, operands: list[bool]) -> list[bool]:
 
 
 def _through_loop(equation: JaxprEqn, operands: list[bool]) -> list[bool]:
-    """A carry is private as soon as some turn makes it so."""
+    """Mark a loop's carry as private as soon as some turn makes it private."""
     body, consts = equation.params["body"], equation.params["consts"]
     closed_over, carry = operands[:consts], operands[consts:]
     while True:

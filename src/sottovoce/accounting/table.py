@@ -1,4 +1,4 @@
-"""The account of a run over columns, where labels are private: which labels are used how often, in which messages.
+"""Account for a run over columns, where labels are private: which labels are used how often, in which messages.
 
 Example: with memoised labels each label is randomised once, and the whole run costs that one epsilon; with fresh noise
 every use is charged, in each perturbed copy. As for rows, what a step sends is read off its trace.
@@ -41,7 +41,7 @@ SECRET = "noise comes from a secret key. A floating-point sampler draws it, so e
 
 
 class Crossing(NamedTuple):
-    """What one step sends: `times` such messages, of `size` bytes up and as many down for each passive party."""
+    """Describe what one step sends: `times` messages, each with `size` bytes up and down per passive party."""
 
     level: str | None
     copies: int
@@ -51,7 +51,7 @@ class Crossing(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PartyTrace:
-    """`init` and `step` of one party as jaxprs. `step` takes t, the rows by level (sorted), and the state's leaves."""
+    """Hold `init` and `step` of one party as jaxprs; `step` takes t, the rows by level (sorted), and the leaves."""
 
     init: ClosedJaxpr
     step: ClosedJaxpr
@@ -61,17 +61,17 @@ class PartyTrace:
 
 @dataclass(frozen=True, eq=False)
 class TableTrace:
-    """The traces of all parties, or of one by itself; what a step sends; what is applied between parties and server."""
+    """Hold the traces of all parties (or of one party by itself), what a step sends, and the server's programs."""
 
-    numbers: tuple[int, ...]  # of the parties
+    numbers: tuple[int, ...]  # the numbers of the parties
     parties: tuple[PartyTrace, ...]
     crossings: tuple[Crossing, ...]
-    losses: tuple[ClosedJaxpr, ...]  # the server's, per question
-    alterations: tuple[ClosedJaxpr, ...]  # of features, per party
+    losses: tuple[ClosedJaxpr, ...]  # the server's losses, one per question
+    alterations: tuple[ClosedJaxpr, ...]  # how features are altered, one program per party
 
     @property
     def programs(self) -> list[ClosedJaxpr]:
-        """Everything that is computed."""
+        """Return everything that is computed."""
         own = (closed for party in self.parties for closed in (party.init, party.step))
         return [*own, *self.losses, *self.alterations]
 
@@ -85,7 +85,7 @@ class TableTrace:
 
     @property
     def names(self) -> list[str]:
-        """The names of all leaves."""
+        """Return the names of all leaves."""
         states = self.states(range(sum(len(party.shapes) for party in self.parties)))
         return [
             f"party {number}: {jax.tree_util.keystr(path).lstrip('.')}"
@@ -249,7 +249,7 @@ _batches = {"passes": _in_passes, "uniform": _uniform}
 
 @dataclass(frozen=True, eq=False)
 class TableAccount:
-    """What a run over columns uses of the labels."""
+    """Compute how often a run over columns uses each label, and charge it."""
 
     method: Bambi
     problem: Vertical
@@ -285,7 +285,7 @@ class TableAccount:
 
     @property
     def rows(self) -> np.ndarray:
-        """All rows that some level reads."""
+        """Return all rows that some level reads."""
         return np.union1d(self.columns.upper, self.columns.lower)
 
     def simulated(self, labels: Labels) -> bool:

@@ -1,4 +1,4 @@
-"""A method's step as data: traced once per run, then read by everybody.
+"""Trace a method's step once per run, as data that everybody else reads.
 
 Example: `Trace.charges` of DP-SGD holds one charge, "gradient, once per step"; `Trace.private` says of each leaf of the
 state whether it depends on a record without noise. Nothing is declared by a method, so nothing can be declared wrongly.
@@ -36,7 +36,7 @@ Phase = Literal["init", "step"]
 
 @dataclass(frozen=True)
 class Charge:
-    """One `release` (or `tell`) in the code of a step, and how often it happens.
+    """Describe one `release` (or `tell`) in the code of a step, and how often it happens.
 
     `batches` are drawn in the phase, and each of them carries the release `times` times. `levels` are the record sets
     it reads. A message of private state (`tell`) has no sampling: standard events do not describe it.
@@ -53,7 +53,7 @@ class Charge:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """`init` and `step` of one agent as jaxprs, and what is read off them.
+    """Hold `init` and `step` of one agent as jaxprs, and what was read off them.
 
     `init` takes the agent's number; `step` takes the agent's number, the step, and the leaves of the state. Both return
     the leaves of the state, whose structure and shapes are kept beside. `private` has one entry per leaf.
@@ -73,13 +73,13 @@ class Trace:
 
     @property
     def names(self) -> list[str]:
-        """The names of the state's leaves."""
+        """Return the names of the state's leaves."""
         paths = jax.tree_util.tree_leaves_with_path(self.state(list(range(len(self.shapes)))))
         return [jax.tree_util.keystr(path).lstrip(".") for path, _ in paths]
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of what is computed: method, noise, losses, public terms.
+        """Return a digest of what is computed: method, noise, losses, public terms.
 
         Noise by a schedule of another module is in it by its numbers, because the schedule may print nothing of itself.
         """
@@ -229,7 +229,7 @@ def _refuse_hidden(jaxpr: Jaxpr) -> None:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A batch as the account sees it: its number, how often it is drawn, and how."""
+    """Describe a batch as the account sees it: its number, how often it is drawn, and how."""
 
     number: int
     loops: tuple[int, ...]

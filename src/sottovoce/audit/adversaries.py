@@ -33,10 +33,12 @@ from sottovoce.runtime.lone_agent import LoneAnswers, NoiseSource
 from sottovoce.runtime.threads import ThreadPlace
 from sottovoce.trees import Tree
 
+_CHUNK = 1024  # records that are treated at once
+
 
 @dataclass(frozen=True)
 class Target:
-    """The attacked record: the agent that holds it, its record set, and its row there."""
+    """Name the attacked record: the agent that holds it, its record set, and its row there."""
 
     agent: int = 0
     level: str = "records"
@@ -45,7 +47,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Instance:
-    """A problem, the data sets D and D', and the record in which they differ."""
+    """Hold a problem, the data sets D and D', and the record in which they differ."""
 
     problem: Any
     layout: Layout
@@ -112,9 +114,12 @@ def neighbours(
     """
     records, counts = dict(layout.sealed), layout.population.counts
     if target.level not in records:
-        raise ValueError(f"there is no record set {target.level!r}; there are {', '.join(records)}")
+        raise ValueError(f"there is no record set {target.level!r}: choose one of {', '.join(records)}")
     if not 0 <= target.agent < len(counts[target.level]) or not 0 <= target.row < counts[target.level][target.agent]:
-        raise ValueError(f"there is no record {target.row} of agent {target.agent} ({target.level})")
+        raise ValueError(
+            f"there is no record {target.row} of agent {target.agent} ({target.level}): give an agent and a row "
+            "that exist"
+        )
     sealed = records[target.level]
     entry = sealed.order[int(sealed.starts[target.agent]) + target.row]
     if adjacency == "replace-one" and replacement is None:
@@ -148,14 +153,14 @@ def worst_case(method: Method, sizes: Mapping[str, np.ndarray], target: Target, 
 
 
 def scores(
-    instance: Instance, method: Method, network: Network, steps: int, chunk: int = 1024, each: int = 0
+    instance: Instance, method: Method, network: Network, steps: int, each: int = 0
 ) -> Callable[[jax.Array, SealedRecords], jax.Array]:
     """Return `score(seeds, data)`: for each seed, run the method on `data` and return the observer's two scores.
 
     The run with seed s is the one that ``sv.run(seed=s)`` makes on that data. With `each`, two scores per canary.
     """
     target = instance.target
-    spec = Spec(trace(method, instance.problem, instance.known(network, steps)), chunk)
+    spec = Spec(trace(method, instance.problem, instance.known(network, steps)), _CHUNK)
     indices = jnp.arange(instance.layout.population.parties, dtype=jnp.int32)
     first, step = spec.trace.init, spec.trace.step
 
@@ -191,8 +196,7 @@ def scores(
 
 
 def thread_scores(
-    instance: Instance, method: Method, network: Network, steps: int, noise: NoiseSource, chunk: int = 1024,
-    each: int = 0,
+    instance: Instance, method: Method, network: Network, steps: int, noise: NoiseSource, each: int = 0
 ) -> Callable[[jax.Array, SealedRecords], np.ndarray]:  # fmt: skip
     """Return the scores of runs in which every agent lives on a thread: one after the other, slowly.
 
@@ -217,7 +221,7 @@ def thread_scores(
 
         agents = range(instance.layout.population.parties)
         records, roots = [own(data, me) for me in agents], [root_key(seed) for _ in agents]
-        place = ThreadPlace(traced, instance.problem, records, roots, chunk, noise, observe=observe)
+        place = ThreadPlace(traced, instance.problem, records, roots, _CHUNK, noise, observe=observe)
         place.advance(place.begin(), 0, steps)
         return np.sum([np.asarray(observer.settled()) for observer in watching], axis=0)
 

@@ -185,7 +185,8 @@ def _many_runs(
         pooled = np.concatenate([*sides[0], *sides[1]])
         if np.isnan(pooled).any():
             raise FloatingPointError(
-                "a trial's likelihood is not a number: its run diverged, or a release has no noise"
+                "a trial's likelihood is not a number: its run diverged, or a release has no noise. Lower the step "
+                "sizes, or give every release noise"
             )
         return np.round(np.concatenate(sides[0]), _DIGITS), np.round(np.concatenate(sides[1]), _DIGITS)
 
@@ -227,7 +228,9 @@ def _one_run(
     """Make all of an agent's records canaries, put each in by a coin, and guess the coins from one run."""
     count = int(sizes[target.level][target.agent])
     if count < 2:
-        raise ValueError(f"a one-run audit needs many canaries; agent {target.agent} has {count} record")
+        raise ValueError(
+            f"a one-run audit needs many canaries, and agent {target.agent} has {count} record: give it more"
+        )
     problem, layout = adversaries.canaries(method, sizes, target, width=count)
     included = np.random.default_rng([seed, 3]).random(count) < 0.5
     records = dict(layout.sealed)

@@ -23,7 +23,7 @@ _CANDIDATES = 2000  # thresholds tried; more would not change the choice
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit measured, and what was claimed.
+    """State what an audit measured, and what was claimed.
 
     Guarantee: if the mechanism is (claimed, delta)-differentially private, `lower` exceeds `claimed` with probability
     at most 1 - confidence. A low value proves nothing: a better attack might find more.
@@ -45,7 +45,10 @@ class Finding:
 
     @property
     def ratio(self) -> float:
-        """The measured bound over the claim: near 1 the claim is tight and the attack strong, above 1 it is false."""
+        """Return the measured bound over the claim.
+
+        Near 1 the claim is tight and the attack strong; above 1 the claim is false.
+        """
         return self.lower / self.claimed if self.claimed > 0 else math.inf
 
     def __str__(self) -> str:
@@ -59,7 +62,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Event:
-    """A guess made from a score: `above` says whether high scores or low ones mean that D was the truth."""
+    """Guess from a score which data set was used.
+
+    `above` says whether scores above the threshold, or below it, mean D.
+    """
 
     threshold: float
     above: bool

@@ -2,9 +2,9 @@
 
 Two attacks. DLG (Zhu, Liu and Han, "Deep leakage from gradients", NeurIPS 2019): L-BFGS on a dummy picture and a dummy
 label until their gradient matches the message. And a stronger one (Geiping et al., "Inverting gradients", NeurIPS
-2020): the label is found first, then the picture's gradient is turned into the direction of the message, with a
-penalty on total variation. Both know the model and the clip; the message is that of `DpMixSgd`, taken from the method
-itself. An attack that fails proves nothing; epsilon does. The attack shows what an epsilon means in practice.
+2020): the label is found first, then the picture's gradient is turned into the direction of the message, with a penalty
+on total variation. Both know the model and the clip; the message is that of `DpMixSgd`, taken from the method itself.
+An attack that fails proves nothing: only epsilon is a guarantee. The attack shows what an epsilon means in practice.
 """
 
 import math
@@ -42,7 +42,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class FirstMessages:
-    """What the neighbours of some agents see in the first round: one pair (g*, h*) per agent, stacked."""
+    """Hold what the neighbours of some agents see in the first round: one pair (g*, h*) per agent, stacked."""
 
     g: Tree
     h: jax.Array
@@ -169,7 +169,7 @@ def _turn(start: jax.Array, labels: jax.Array, targets: Tree, clip: float, steps
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """The result of attacking one setting of the noise: figures over all pictures, and the pictures themselves."""
+    """Hold the result of attacking one setting of the noise: figures over all pictures, and the pictures."""
 
     name: str
     epsilon: float

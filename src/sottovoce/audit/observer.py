@@ -1,4 +1,4 @@
-"""An observer weighs an agent's releases while they are made: how likely is each under D, and how likely under D'?
+"""Weigh an agent's releases while they are made: how likely is each under D, and how likely under D'?
 
 Between releases everything is a function of public values, so the log-likelihood ratio of a whole transcript is the sum
 over batches of that of their releases, at the points where they were made: nothing needs to be replayed afterwards, and
@@ -40,7 +40,7 @@ _TAIL = 1e-9  # counts of a record that are rarer than this are ignored
 
 @dataclass(frozen=True)
 class Watch:
-    """What is asked of each release: where the record is, and what it is under the two hypotheses.
+    """Say what to compute about each release: where the record is, and what it is under the two hypotheses.
 
     `hypotheses` are the agent's records under D and under D', which differ in that record alone. `each` asks for the
     ratio of every coordinate on its own: record k then is the canary of coordinate k, and the second hypothesis is its
@@ -55,13 +55,13 @@ class Watch:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a log-likelihood."""
+        """Return the shape of a log-likelihood."""
         return (self.each,) if self.each else ()
 
 
 @dataclass(frozen=True)
 class _Coin:
-    """How often the record is in a batch: counts, and their log-probabilities."""
+    """Hold how often the record may be in a batch: counts, and their log-probabilities."""
 
     counts: jax.Array
     weights: jax.Array
@@ -70,14 +70,17 @@ class _Coin:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Tally:
-    """Both scores of closed batches, and (score, hypothesis, count) of batches that may be used again."""
+    """Hold both scores of closed batches, and the scores of open ones by hypothesis and count.
+
+    A batch is open as long as it may be used again.
+    """
 
     scores: jax.Array
     open: dict[int, jax.Array]
 
 
 class Observer:
-    """Answers as the agent's own do, bit for bit, and keeps the tally."""
+    """Answer exactly as the agent's own answers do, bit for bit, and keep the tally."""
 
     def __init__(self, base: ArrayAnswers | LoneAnswers, watch: Watch, tally: Tally | None = None) -> None:
         self.base, self.watch = base, watch

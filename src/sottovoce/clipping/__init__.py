@@ -1,4 +1,4 @@
-"""The clipping engine: clipped sums of per-record gradients at about the cost of a plain backward pass.
+"""Add up clipped per-record gradients, at about the cost of a plain backward pass.
 
 To clip a record's gradient means to shrink it to a chosen norm, so that no record can change a sum by more than that.
 For example, with clip 1 a record whose gradient is (3, 4), of norm 5, contributes (0.6, 0.8).

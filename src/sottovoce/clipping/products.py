@@ -90,7 +90,10 @@ class Use:
 
     @property
     def turned(self) -> bool:
-        """Whether gradients are best computed as (q, p): a product copies its first factor, which should be smaller."""
+        """Say whether gradients are better computed as (q, p).
+
+        A product copies its first factor, which should be the smaller one.
+        """
         return self.kind == "dot" and self.where.shape[1] >= self.where.shape[2]
 
     def unlay(self, laid: Array, leaf: Array) -> Array:

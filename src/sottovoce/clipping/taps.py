@@ -10,8 +10,9 @@ For example, in ``0.5 * (x @ w - y) ** 2`` the leaf `w` is used once, in ``x @ w
 gradient in `w` is d * a.
 
 A leaf that is used in any other way gets a zero added to itself instead. The derivative with respect to that zero is
-the leaf's own per-record gradient, which is what `vmap(grad)` would compute, but for this leaf alone. So does a leaf
-that becomes complex: JAX carries the derivative back through complex numbers, and what arrives at the leaf is real.
+the leaf's own per-record gradient, which is what `vmap(grad)` would compute, but for this leaf alone. A leaf that
+becomes complex is treated in the same way: JAX carries the derivative back through complex numbers, and what arrives at
+the leaf is real.
 """
 
 from __future__ import annotations

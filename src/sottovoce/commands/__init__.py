@@ -1,1 +1,1 @@
-"""Define the commands that run nothing: those for one's own table, and those that say what something costs."""
+"""Define commands by subject: one's own table, what something costs, and audits. `sottovoce.cli` registers them."""

@@ -69,7 +69,7 @@ def print_line(line: str) -> None:
 
 @contextmanager
 def stoppable(remedy: str) -> Iterator[None]:
-    """On Ctrl-C, print what to do next and exit with the usual code.
+    """Catch Ctrl-C: print what to do next, and exit with the usual code.
 
     >>> with stoppable("The same command starts again."):
     ...     print("done")

@@ -26,7 +26,7 @@ _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 @dataclass(frozen=True)
 class OfficialFile:
-    """A file as its official address serves it, and the SHA-256 of its bytes."""
+    """Name a file at its official address, and the SHA-256 of its bytes."""
 
     name: str
     folder_url: str
@@ -35,7 +35,7 @@ class OfficialFile:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that is made of files.
+    """Describe a data set that is made of files.
 
     `files` are the official ones and `read` their reader. `other_forms` are other groups of file names that the reader
     accepts. `fetch` obtains the set where the official files cannot be used as they are.

@@ -22,7 +22,7 @@ _SHOWN = 3  # ids named in a report
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """A table split by columns, and the rows that each level reads (by default all).
+    """Hold a table that is split by columns, and the rows that each level reads (by default all).
 
     With disjoint levels a label is used at one level only; with the same rows for both it is used at both. The label
     gate accounts for the difference.
@@ -109,7 +109,7 @@ def unit_rows(block: Any) -> Any:
 
 @dataclass(frozen=True)
 class Alignment:
-    """The result of a join: how many records all holders have in common, and which records were left out."""
+    """Report a join: how many records all holders have in common, and which records were left out."""
 
     common: int
     left_out: tuple[tuple[str, int, tuple[str, ...]], ...]  # holder, number of records, some of their ids
@@ -166,7 +166,7 @@ def align(tables: Sequence[tuple[Any, Any]], label: tuple[Any, Any]) -> tuple[Co
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SparseRows:
-    """Some rows of a sparse block: the entries of one row after the other, padded with zeros."""
+    """Hold some rows of a sparse block: the entries of one row after the other, padded with zeros."""
 
     values: jax.Array
     columns: jax.Array
@@ -177,7 +177,7 @@ class SparseRows:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Sparse:
-    """A party's sparse block as the arrays of a CSR matrix: nothing is densified.
+    """Hold a party's sparse block as the arrays of a CSR matrix: nothing is made dense.
 
     >>> block = Sparse.of(sp.csr_array(np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]])), batch=2)
     >>> dot(block.gather(jnp.asarray([1, 0])), jnp.asarray([1.0, 10.0, 100.0])).tolist()

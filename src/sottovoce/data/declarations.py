@@ -30,7 +30,7 @@ _SOURCES = ("public", "private")
 
 @dataclass(frozen=True)
 class Column:
-    """What is declared about one column: its range if it holds numbers or dates, its categories otherwise.
+    """Declare what is known about one column: its range if it holds numbers or dates, its categories otherwise.
 
     Args:
         range: the lowest and the highest value, numbers or dates; values outside are set to the nearest end. In a
@@ -66,7 +66,7 @@ class Column:
 
     @property
     def numeric(self) -> bool:
-        """Whether it holds numbers or dates."""
+        """Say whether it holds numbers or dates."""
         return self.range is not None
 
     @property
@@ -77,31 +77,31 @@ class Column:
 
     @property
     def dates(self) -> bool:
-        """Whether the range is one of dates."""
+        """Say whether the range is one of dates."""
         return self.numeric and self.source is None and isinstance(self.range[0], datetime.date)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The ends of the range as numbers; a date is its number of days."""
+        """Return the ends of the range as numbers; a date is its number of days."""
         low, high = self.range
         return _number(low), _number(high)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the categories, in the order in which they were declared."""
+        """Return the names of the categories, in the order in which they were declared."""
         self._require_settled()
         return tuple(self.categories.values())
 
     @property
     def width(self) -> int:
-        """The number of encoded columns."""
+        """Return the number of encoded columns."""
         self._require_settled()
         flagged = int(self.missing == FLAG)
         return (1 if self.numeric else len(self._coded)) + flagged
 
     @property
     def _coded(self) -> tuple[str, ...]:
-        """The names of the categories, and "other" for all that are not listed (if it is not a category itself)."""
+        """Return the names of the categories, and "other" for values that are not listed (unless it is a category)."""
         return self.names if OTHER in self.names else (*self.names, OTHER)
 
     def encoded_names(self, name: str) -> tuple[str, ...]:
@@ -233,7 +233,7 @@ class Column:
 
 
 class Declarations(Mapping[str, Column]):
-    """The declared columns of a table, by name and in order; each row is encoded with a norm of at most `norm`.
+    """Hold the declared columns of a table, by name and in order; an encoded row has a norm of at most `norm`.
 
     >>> declared = Declarations({"age": {"range": [0, 120]}, "weight": {"range": [30, 200]}})
     >>> round(declared.norm, 3), Declarations(declared.to_dict()) == declared
@@ -263,12 +263,12 @@ class Declarations(Mapping[str, Column]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the encoded columns."""
+        """Return the names of the encoded columns."""
         return tuple(made for name, column in self.items() for made in column.encoded_names(name))
 
     @property
     def norm(self) -> float:
-        """The largest L2 norm that an encoded row can have; public, because only declarations enter."""
+        """Return the largest L2 norm that an encoded row can have; public, because it depends on declarations alone."""
         return math.sqrt(len(self))
 
     def held_by(self, holders: Mapping[str, Sequence[str]]) -> list[np.ndarray]:

@@ -23,13 +23,13 @@ from sottovoce.data.split import By, split
 from sottovoce.data.values import Reading, as_text, holder_notes, is_missing, tell_holder, texts_of
 
 _IDS = re.compile(r"(^|[_. -])(id|ids|uuid|ssn|rownames|index|name|email|phone)($|[_. -])|Id$|ID$", re.ASCII)
-FEWEST = 10  # rows: below this a guarantee for one of them leaves nothing to learn
+FEWEST = 10  # rows: with fewer, a guarantee for one of them leaves nothing to learn
 REST = "other"  # the party of rows whose party is missing or not declared
 
 
 @dataclass(frozen=True, eq=False)
 class DeclaredTable:
-    """Encoded rows of a table, and what is publicly known about them; made by `table`.
+    """Hold the encoded rows of a table, and what is publicly known about them; made by `table`.
 
     `records` has `features` (float32, columns `names`, row norms at most `norm`), `label` (class numbers, or a number
     in [-1, 1]), and `weight` (in [0, 1]) if weights were named. A row whose label cannot be read has features that are
@@ -58,17 +58,17 @@ class DeclaredTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the encoded features."""
+        """Return the names of the encoded features."""
         return self.columns.names
 
     @property
     def norm(self) -> float:
-        """The largest L2 norm that a row's features can have: a public fact."""
+        """Return the largest L2 norm that a row's features can have: a public fact."""
         return self.columns.norm
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes; none for a numeric label."""
+        """Return the names of the classes; none for a numeric label."""
         return () if self.target.numeric else self.target.names
 
     def only(self, rows: np.ndarray) -> "DeclaredTable":
@@ -121,7 +121,7 @@ class DeclaredTable:
 
     @property
     def classes_of_rows(self) -> np.ndarray:
-        """The class of each row, for a label gate; a label that cannot be read counts as the classes in turn.
+        """Return the class of each row, for a label gate; labels that cannot be read are given the classes in turn.
 
         >>> held = table({"a": [1, 2, 3], "y": ["no", "?", "??"]}, label="y", columns={
         ...     "a": Column(range=(0, 4)), "y": Column(categories=["no", "yes"])})
@@ -147,7 +147,7 @@ def table(
     """Read a table by declarations: each row becomes numbers in known ranges, and no value can stop a run.
 
     A wrong name or a declaration that does not fit is an error that names the place. A value never is: see
-    `sottovoce.data.values`. What did not fit is shown on the terminal of whoever runs this, and nowhere else.
+    `sottovoce.data.values`. What did not fit is shown on the terminal of the person who runs this, and nowhere else.
 
     Args:
         data: the path of a CSV, Parquet or Arrow file, any DataFrame, or a mapping from names to columns.
@@ -198,7 +198,7 @@ def table(
             "that can occur, at least two"
         )
     read = settled.read(frame)
-    answer = read.pop(label)  # told last
+    answer = read.pop(label)  # its notes come last
     records: Records = {"features": inputs.encode_read(read), "label": _labels(target, answer)}
     if weight is not None:
         weighed = declared.only([weight]).read(frame)[weight]

@@ -43,7 +43,9 @@ codecs.register_error(_WESTERN, _as_western)
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A table with named columns: `kind` says what type each has, and `frame[name]` returns its values as an array.
+    """Give access to a table with named columns, read from a file, a DataFrame or a mapping.
+
+    `kind(name)` returns the type of a column, and `frame[name]` its values as an array.
 
     `source` names it in messages. `notes` are for the holder of the rows only. `decimal` is how texts write numbers: a
     file that is separated by semicolons may write 3,5 for 3.5. A kind is "number", "bool", "date",
@@ -59,7 +61,7 @@ class Frame:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names."""
+        """Return the columns' names."""
         return tuple(self.kinds)
 
     def __len__(self) -> int:
@@ -82,7 +84,7 @@ class Frame:
     def require(self, name: str) -> str:
         """Return the name; if there is no such column, the ValueError names the file and the nearest column."""
         if name not in self.kinds:
-            if _like_values(self.names):  # and must not be shown
+            if _like_values(self.names):  # then they may be private values, and must not be shown
                 raise ValueError(f"{self.source}: there is no column {str(name)!r}: {_NO_NAMES}")
             alone = len(self.kinds) == 1 and "unread" in self.kinds.values()
             raise ValueError(f"{self.source}: {unknown('column', str(name), self.names)}{_UNSEPARATED * alone}")
@@ -201,7 +203,7 @@ def _like_values(names: Sequence[str]) -> bool:
 
 
 def _lines(file: TextIO) -> Iterator[str]:
-    """Yield the lines without null characters, and a last one that is told from all others by having one."""
+    """Yield the lines without null characters, then a last line that only holds one: it marks the end."""
     yield from (line.replace("\0", "") for line in file)
     yield _END
 

@@ -52,7 +52,7 @@ def elsewhere(records: Any) -> Any:
 
 
 class _Copies:
-    """Copies of shared sets that hold the rows of some parts alone; parts of one set stay parts of one set."""
+    """Copy the rows of some parts out of shared sets; parts that shared a set still share its copy."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         rows: dict[int, list[np.ndarray]] = {}

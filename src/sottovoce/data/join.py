@@ -32,7 +32,7 @@ _SHOWN = 3  # ids named in an error, which only their holder sees
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """The rows that all parties have: the numbers of one's own rows, in the order that all agreed on.
+    """Hold the rows that all parties have: the numbers of one's own rows, in the order that all agreed on.
 
     `order` is a digest of the order, which all parties share; `words` say in a statement what the join disclosed.
     """

@@ -28,7 +28,7 @@ _MOST_PAIRS = 100_000  # pairs of record sets that are compared before they coun
 
 
 def apart(upper: Part, lower: Part, said: bool, who: str) -> Apart:
-    """Return how it is known that no unit is in both levels of a party; ValueError if what is said is not so.
+    """Return how it is known that no unit is in both levels of a party; ValueError if disjoint=True is wrong.
 
     >>> pool, copy = np.zeros(9), np.zeros(9)
     >>> apart(Part(pool, np.arange(4)), Part(pool, np.arange(4, 9)), said=False, who="party 0")

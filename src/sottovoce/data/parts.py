@@ -17,7 +17,7 @@ Records = dict[str, Any]  # a record set by column, for example {"features": ...
 
 @dataclass(frozen=True)
 class Facts:
-    """What is publicly known about the records of a table, and what was paid to know it.
+    """State what is publicly known about the records of a table, and what was paid to know it.
 
     `norm` bounds the L2 norm of each record's features, `unit` says what a privacy unit is called, `words` list for a
     report what was declared, read off the records, or bought. `laplace` holds 1 / noise scale of each noisy count that
@@ -69,7 +69,7 @@ NO_FACTS = Facts()
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some rows of a record set: no record is copied until `gather`.
+    """Select some rows of a record set: no record is copied until `gather`.
 
     `records` is a pytree whose leaves share their first axis, `rows` the positions that belong to this part, `unit`
     the whole record set's column of unit ids (one per record), or None when a record is its own unit. `name` says whose
@@ -92,7 +92,7 @@ class Part:
 
     @property
     def units(self) -> int:
-        """The number of privacy units in it."""
+        """Return the number of privacy units in it."""
         return len(self) if self.unit is None else np.unique(np.asarray(self.unit)[self.rows]).size
 
     def gather(self) -> Any:
@@ -102,11 +102,11 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """A party's records for the two levels of a bilevel problem: upper for validation, lower for training.
+    """Give a party's records to the two levels of a bilevel problem: upper for validation, lower for training.
 
     With `disjoint=True` you say that no unit has records in both levels, and that who is where was decided without
-    looking at values. Each unit then pays for its own level. It need not be said of levels made by `sv.data.levels`, or
-    where units have ids. Of other levels nobody knows, so a unit pays for both (`sottovoce.data.overlap`).
+    looking at values. Each unit then pays for its own level. You need not say it of levels made by `sv.data.levels`, or
+    where units have ids. For other levels it is not known, so a unit pays for both (`sottovoce.data.overlap`).
 
     >>> Levels(np.zeros(3), np.ones(5), disjoint=True).disjoint
     True

@@ -1,4 +1,4 @@
-"""Who takes part: the parties' names, how many records (or units) each holds, and which units are held twice.
+"""Say who takes part: the parties' names, how many records (or units) each holds, and which units are held twice.
 
 Example: three hospitals with 400, 300 and 50 patients are `Population([400, 300, 50], unit="patient")`. All of it is
 public, and it is all that an account needs to know about the data: no record is read.
@@ -21,7 +21,7 @@ Cell = tuple[int, str]  # a party's number and a level
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """The parties of a run, as far as they are public.
+    """Describe the parties of a run by public facts: their names, and how many units each of them holds.
 
     Args:
         sizes: how many units each party holds: a list of numbers, a list of ``Levels(upper, lower)`` of numbers, or a
@@ -104,12 +104,12 @@ class Population:
 
     @property
     def parties(self) -> int:
-        """How many parties there are."""
+        """Return how many parties there are."""
         return len(self.names)
 
     @cached_property
     def counts(self) -> dict[str, np.ndarray]:
-        """The sizes as arrays."""
+        """Return the sizes as arrays."""
         return {level: np.asarray(n, dtype=np.int64) for level, n in self.sizes.items()}
 
     def in_both_levels(self, party: int) -> bool:
@@ -122,7 +122,7 @@ class Population:
 
     @cached_property
     def spread(self) -> bool:
-        """Whether some unit has records with several parties: epsilon then is of what one party holds of it."""
+        """Say whether some unit has records with several parties: epsilon then covers what one party holds of it."""
         return any(len({party for party, _ in cells}) > 1 for cells in self.shared)
 
     @cached_property
@@ -308,7 +308,7 @@ def _apart(by_level: Mapping[str, Sequence[Part]], parts: Sequence[Any]) -> tupl
 
 
 def _said(sizes: Any) -> tuple[overlap.Apart, ...]:
-    """Return per party whether its levels, given by their sizes, are said to be disjoint."""
+    """Return per party whether its levels, given by their sizes, are declared to be disjoint."""
     if isinstance(sizes, Mapping) or not any(isinstance(size, Levels) for size in sizes):
         return ()
     return tuple("said" if size.disjoint else "" for size in sizes)

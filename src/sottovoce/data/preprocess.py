@@ -19,7 +19,7 @@ import scipy.sparse as sp
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """Declared ranges of the columns: one number for all columns, or one per column.
+    """Declare the ranges of the columns: one number for all columns, or one per column.
 
     >>> Ranges(low=0.0, high=[10.0, 2.0]).scale(np.array([[5.0, 1.0], [20.0, 0.0]])).tolist()
     [[0.5, 0.5], [1.0, 0.0]]

@@ -1,4 +1,4 @@
-"""Records that only the gate may read.
+"""Seal records, so that only the gate can read them.
 
 A record set is *sealed* before a run: its arrays sit in an object with one accessor, `unseal`. Example: the gate asks a
 sealed set for the rows of a batch, clips their gradients and adds noise; no other part of a step can see a row. A test
@@ -26,7 +26,7 @@ RecordLoss = Callable[[Tree, Any], jax.Array]  # (variables, one record) -> one 
 )
 @dataclass(frozen=True, repr=False)
 class Sealed:
-    """The records of one level, for a group of agents: one pool of rows, and per agent the rows that are its own.
+    """Seal the records of one level, for a group of agents: one pool of rows, and per agent the rows that are its own.
 
     `order` lists pool rows, agent after agent. With a privacy unit, each entry of `order` is the list of a unit's rows,
     padded, and `filled` says which of them are real. `starts` holds each agent's first entry. `in_turn` says that
@@ -85,32 +85,32 @@ class Sealed:
 
     @property
     def starts(self) -> jax.Array:
-        """The first entry of each agent: public, because sizes are."""
+        """Return the first entry of each agent: public, because sizes are public."""
         return self._starts
 
     @property
     def order(self) -> jax.Array:
-        """The pool rows of all agents, one after the other."""
+        """Return the pool rows of all agents, one agent after the other."""
         return self._order
 
     @property
     def in_turn(self) -> bool:
-        """Whether the pool itself lists the agents' records, one agent after the other."""
+        """Say whether the pool itself lists the agents' records, one agent after the other."""
         return self._in_turn
 
     @property
     def share(self) -> Tree | None:
-        """One agent's records, where they are an array of their own: still sealed, to be passed on."""
+        """Return one agent's records where they are an array of their own: still sealed, to be passed on."""
         return self._share
 
     @property
     def filled(self) -> jax.Array | None:
-        """Which rows of a padded unit are real; None if a record is its own unit."""
+        """Say which rows of a padded unit are real; None if a record is its own unit."""
         return self._filled
 
     @property
     def record_bytes(self) -> int:
-        """The size of one record (or padded unit) in bytes."""
+        """Return the size of one record (or padded unit) in bytes."""
         leaves = jax.tree.leaves(self._pool)
         return sum(leaf.nbytes // leaf.shape[0] for leaf in leaves) * math.prod(self._order.shape[1:])
 

@@ -26,40 +26,40 @@ _SHARE = "share of class 1"
 
 
 class Purchase(Protocol):
-    """A release of noisy counts that was charged: its name in a ledger, and the answers that it has so far."""
+    """Describe a charged release of noisy counts: its name in a ledger, and the answers that it has so far."""
 
     @property
     def name(self) -> str:
-        """The name of its entry in a ledger; empty if it has none."""
+        """Return the name of its entry in a ledger; empty if it has none."""
 
     @property
     def answers(self) -> dict[str, Any]:
-        """What was made of the counts, by question."""
+        """Return what was made of the counts, by question."""
 
     def keep(self) -> None:
         """Store the answers, if they are to be kept."""
 
 
 class Counter(Protocol):
-    """What buys noisy counts: `sottovoce.privacy.NoisyCounts`."""
+    """State what an object must offer to sell noisy counts; `sottovoce.privacy.NoisyCounts` does."""
 
     @property
     def delta(self) -> float:
-        """The chance that a list shows a category with a single record."""
+        """Return the chance that a list shows a category with a single record."""
 
     @property
     def seed(self) -> int | None:
-        """The seed of a simulation."""
+        """Return the seed of a simulation."""
 
     @property
     def draws(self) -> bool:
-        """Whether anything is drawn; otherwise stand-ins take the place of ranges and lists."""
+        """Say whether anything is drawn; otherwise stand-ins take the place of ranges and lists."""
 
     def buy(self, questions: Mapping[str, Any], lists: int, parties: Sequence[str], unit: str) -> Purchase:
         """Charge all questions, before a row is counted."""
 
     def noised(self, counts: np.ndarray, questions: int, place: tuple[int, ...]) -> np.ndarray:
-        """Return a party's counts with the noise of one of so many questions."""
+        """Return a party's counts with the noise of one question out of `questions`."""
 
     def cost(self, questions: int) -> tuple[float, ...]:
         """Return 1 / scale of each question."""
@@ -73,7 +73,7 @@ class Counter(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Whose:
-    """Whose rows they are: the number of each row's party, the rows that stand for a unit, and the parties' names."""
+    """Say which party each row belongs to, which rows stand for a unit, and what the parties are called."""
 
     owners: np.ndarray
     counted: np.ndarray  # one row per unit and party: so a unit is in one bin of each question
@@ -83,7 +83,10 @@ class Whose:
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """The questions to a table: whose rows are counted (`owners`, one number per row), which rows stand for a unit."""
+    """Ask a table questions that are answered by counts of rows.
+
+    `owners` has the number of each row's party, and `counted` the rows that stand for a unit.
+    """
 
     frame: Frame
     owners: np.ndarray
@@ -95,7 +98,7 @@ class Asked:
 
     @property
     def own_rows(self) -> list[np.ndarray]:
-        """The rows that each party counts."""
+        """Return the rows that each party counts."""
         return [self.counted[self.owners[self.counted] == party] for party in range(self.owners.max() + 1)]
 
     def answer(self, question: str, find: Callable[[], Any]) -> Any:

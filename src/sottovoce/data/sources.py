@@ -66,7 +66,7 @@ def available(name: str, root: str | Path | None = None) -> bool:
 def _locate(name: str, root: str | Path | None) -> Path:
     source = SOURCES[name]
     if root is not None and not Path(root).is_dir():
-        raise ValueError(f"the data folder {str(root)!r} does not exist")
+        raise ValueError(f"the data folder {str(root)!r} does not exist: give one that does, or none for the cache")
     folders = _folders(name, root)
     for folder in folders:
         if source.found_in(folder):

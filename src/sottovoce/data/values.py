@@ -20,7 +20,7 @@ _SHOWN = 5  # rows named in a note
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A column as numbers, and the rows whose values did not fit.
+    """Hold a column as numbers, and the rows whose values did not fit.
 
     `misfits` are rows outside the range or with an unknown category; `missing` are rows without a readable value.
     """
@@ -100,7 +100,7 @@ def as_text(value: Any) -> str:
 
 
 def is_nothing(value: Any) -> bool:
-    """Whether a value is None, NaN, or a library's own word for nothing (NaT, NA)."""
+    """Say whether a value is None, NaN, or a library's own word for nothing (NaT, NA)."""
     if isinstance(value, int):  # it may have more digits than Python writes
         return False
     return value is None or (isinstance(value, (float, datetime.datetime)) and value != value) or str(value) == "<NA>"

@@ -1,7 +1,7 @@
-"""A party with columns: it joins its rows with the others', and computes its own part; one of them has the labels.
+"""Run a party with columns: it joins its rows with the others', and computes its own part; one of them has the labels.
 
 The order is fixed: the run file is compared before ids are joined; the join is counted before it begins; all public
-facts are compared before labels are drawn; labels are charged before anything that follows from them is said.
+facts are compared before labels are drawn; labels are charged before anything that follows from them is sent.
 """
 
 from dataclasses import dataclass, replace
@@ -32,9 +32,9 @@ from sottovoce.runtime import generations, peers
 from sottovoce.runtime.about import FEDERATION, About
 from sottovoce.runtime.join import join_rows
 from sottovoce.runtime.lone_party import LoneParty
+from sottovoce.runtime.loop import Job, drive
 from sottovoce.runtime.place import Metrics, Place
 from sottovoce.runtime.result import Result
-from sottovoce.runtime.run import Job, drive
 from sottovoce.runtime.run_state import RunFolder
 from sottovoce.runtime.staged_labels import rows_of_stages
 from sottovoce.runtime.table_answers import in_order
@@ -155,12 +155,13 @@ def _setup(seat: Seat, own: OwnRows, train: np.ndarray, joined: Joined) -> tuple
     held = Held(whole, np.zeros(count, np.int32), classes, test, case.columns.holders)
     made = setup(case, held)
     if made.account.epsilon > seat.policy.epsilon:
-        raise PermissionError(f"the policy of {seat.name} does not agree to epsilon {made.account.epsilon:g}")
+        most = f"at most {seat.policy.epsilon:g}"
+        raise PermissionError(f"the policy of {seat.name} does not agree to epsilon {made.account.epsilon:g}: {most}")
     return made, replace(whole, blocks=[block])
 
 
 def _draw(party: LoneParty) -> None:
-    """Draw and charge the labels, in the order in which one machine does it; nothing was said about them so far."""
+    """Draw and charge the labels, in the order in which one machine does it; nothing about them was sent before."""
     gate, labels, places = party.account.method.labels, party.labels, party.places
     assert isinstance(gate, Memoised)  # the policy asks for privacy.epsilon
     assert labels is not None
@@ -218,7 +219,7 @@ def _about(seat: Seat, party: LoneParty) -> About:
 
 @dataclass(frozen=True, eq=False)
 class _Judge:
-    """Held-out rows: the others' head outputs reach the label holder, which compares their sum with its labels."""
+    """Hold held-out rows: the label holder adds up all parties' head outputs on them, and compares with its labels."""
 
     own: OwnRows
     rows: np.ndarray
@@ -229,7 +230,7 @@ class _Judge:
 
 
 class LoneTable(Place):
-    """One party with columns, which talks to the label holder."""
+    """Run one party with columns, which talks to the label holder."""
 
     def __init__(self, party: LoneParty, transport: FlareTransport, folder: Path, judge: _Judge) -> None:
         self.party, self.transport, self.folder, self.judge = party, transport, folder, judge
@@ -238,12 +239,12 @@ class LoneTable(Place):
 
     @property
     def names(self) -> list[str]:
-        """The names of all leaves: none depends on a label that was not randomised."""
+        """Return the names of all leaves: none depends on a label that was not randomised."""
         return self.party.account.trace.names
 
     @property
     def shapes(self) -> list[jax.ShapeDtypeStruct]:
-        """The shapes of this party's leaves."""
+        """Return the shapes of this party's leaves."""
         return list(self.party.account.trace.parties[0].shapes)
 
     def begin(self) -> list[Any]:

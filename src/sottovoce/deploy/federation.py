@@ -25,12 +25,12 @@ from sottovoce.deploy.kits import ADMIN, SERVER
 from sottovoce.deploy.site import STATUS, STOP
 
 DONE = "FINISHED:COMPLETED"
-_TOLD = 3.0  # seconds in which whoever watches a job asks at least once
+_TOLD = 3.0  # seconds: a program that watches a job asks at least once in this time
 _OPENING = 60.0  # seconds to log in: FLARE never returns if it gives up while the server is about to answer
+_ENDING = 5.0  # seconds in which a process may end by itself, before it is killed
 
-
-RUNS, WAITS = "runs", "waits to start"  # what a job does that is not over
-_WORDS = {  # FLARE's words, in plain ones
+RUNS, WAITS = "runs", "waits to start"  # what a job that is not over does
+_WORDS = {  # FLARE's words, and plain ones for them
     "SUBMITTED": WAITS,
     "FINISHED:COMPLETED": "done",
     "FINISHED:ABORTED": "stopped",
@@ -102,7 +102,7 @@ def start(kit: Path, server: bool = False) -> "subprocess.Popen[bytes]":
         )  # fmt: skip
 
 
-def end(process: "subprocess.Popen[bytes]", seconds: float = 5.0) -> None:
+def end(process: "subprocess.Popen[bytes]") -> None:
     """End a process and all that it started."""
     try:
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
@@ -111,7 +111,7 @@ def end(process: "subprocess.Popen[bytes]", seconds: float = 5.0) -> None:
     for one in family:
         with suppress(psutil.NoSuchProcess):
             one.terminate()
-    _, left = psutil.wait_procs(family, timeout=seconds)
+    _, left = psutil.wait_procs(family, timeout=_ENDING)
     for one in left:
         with suppress(psutil.NoSuchProcess):
             one.kill()
@@ -119,7 +119,7 @@ def end(process: "subprocess.Popen[bytes]", seconds: float = 5.0) -> None:
 
 
 class Federation:
-    """The server and the sites, as processes of this machine."""
+    """Run the server and the sites as processes of this machine."""
 
     def __init__(self, kits: Path, sites: Sequence[str]) -> None:
         self.kits, self.sites = kits, list(sites)
@@ -155,9 +155,10 @@ class Federation:
 
 
 class Administrator:
-    """A session with the server, opened again where it was lost; `meanwhile` is called before each new attempt.
+    """Hold a session with the server, opened again if it is lost; call `meanwhile` before each new attempt.
 
-    Whoever keeps the server running gives `Federation.revive`: a server that dies while it is asked is started again.
+    A program that keeps the server running passes `Federation.revive`: a server that dies while it is asked is started
+    again.
     """
 
     def __init__(self, kit: Path, patience: float = 60.0, meanwhile: Callable[[], object] = list) -> None:
@@ -215,7 +216,7 @@ class Administrator:
             self._do_once(lambda session: session.abort_job(job))
 
     def stop(self, job: str) -> None:
-        """Stop a job for good: whoever watches it is told, and does not submit it again."""
+        """Stop a job for good: a program that watches it hears of it, and does not submit it again."""
         with suppress(Exception):
             self._do_once(lambda session: session.do_app_command(job, STOP, {}))
             time.sleep(_TOLD)
@@ -240,7 +241,7 @@ class Administrator:
     def jobs(self) -> list[dict[str, Any]]:
         """Return all jobs that the server knows, the newest last; `status` is in plain words.
 
-        FLARE says of a job that its server died with that it runs: it does not.
+        FLARE lists a job as running if the server died during it, although it does not run.
         """
         found = self._do(lambda session: session.list_jobs(detailed=True))
         since = self.server_since()

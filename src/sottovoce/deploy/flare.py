@@ -1,9 +1,9 @@
-"""The third driver of the transport seam: messages that are asked for, by calls through FLARE's server.
+"""Carry messages by calls through FLARE's server: receivers ask for them. The third driver of the transport seam.
 
-Sending means to keep (`sottovoce.deploy.outbox`); who wants to hear asks. Example: agent 3 asks agent 2 "what did you
-say to me after message 0 of round 6?", and waits at agent 2 until there is something. So nothing comes that was not
-asked for, a message that was lost is simply asked for again, and a party that was away asks for what it missed. The
-next message of a neighbour is asked for before it is needed.
+To send is to store a message (`sottovoce.deploy.outbox`); its receiver asks for it. Example: agent 3 asks agent 2 "what
+have you for me after message 0 of round 6?", and agent 2 answers as soon as there is something. So nothing comes that
+was not asked for, a message that was lost is simply asked for again, and a party that was away asks for what it missed.
+The next message of a neighbour is asked for before it is needed.
 
 This file does not import FLARE: `call` and `answer` are all that it needs of it.
 """
@@ -23,26 +23,26 @@ from sottovoce.deploy.tunnel import Identity, Line, Reception
 from sottovoce.runtime.frames import Message, MessageId, finite
 from sottovoce.runtime.transport import Patience, PeerGone, Stopped, Transport, never
 
-Call = Callable[[str, bytes, float], bytes]  # a party's name, what to hand over, and for how many seconds to wait
+Call = Callable[[str, bytes, float], bytes]  # a party's name, the bytes to send, and for how many seconds to wait
 LIMIT = 1 << 28  # bytes per message: 64 million numbers
 _MESSAGE, _NOTHING, _ENDED, _REFUSED = b"M", b"N", b"E", b"-"
-_MISSED = b"A"  # a message to one without whom the sender went on: it learns so that it was away
+_MISSED = b"A"  # marks a message to a party that the sender went on without: so it learns that it was away
 _PLACE = struct.Struct("!qI")
-_HOLD = 15.0  # seconds that a question waits at the one who is asked
-_HANDOVER = 15.0  # seconds for a call, besides
-_AHEAD = 2  # messages of a neighbour that are here before they are needed
+_HOLD = 15.0  # seconds that a party may hold a question before it answers
+_HANDOVER = 15.0  # seconds for the call itself, in addition
+_AHEAD = 2  # messages that are fetched from a neighbour before they are needed
 _log = logging.getLogger(__name__)
 _Inbox = queue.SimpleQueue[tuple[Message, bool] | None]  # a message, and whether its sender went on without us
 
 
 class FlareTransport(Transport):
-    """One party's messages.
+    """Send and receive one party's messages.
 
     Args:
         me: the party's number.
         names: everybody's names, in the order of their numbers.
         run: the run's name: questions and messages of others are refused.
-        outbox: where what is said is kept.
+        outbox: where messages are stored.
         identity: certificate, key, and the list of peers.
         call: hands bytes to a party and brings its answer; OSError if that fails.
         patience: how long a message is waited for.
@@ -63,15 +63,15 @@ class FlareTransport(Transport):
             set()
         )  # who was away when we last asked; we ourselves, if a neighbour went on without us
         self.me, self.names, self.run, self.outbox = me, list(names), run, outbox
-        self.round = 0  # that we were last in
+        self.round = 0  # the last round that we were in
         self.steps: int | None = None  # how many rounds there will be
         self.first = 0  # the round that we start with: what is older is not asked for
         self.stored = 0  # the round up to which our state is on disk: others may forget what is older
-        self.waits_for: tuple[int, float] | None = None  # whom we wait for, and since when
+        self.waits_for: tuple[int, float] | None = None  # the party that we wait for, and since when
         self._identity, self._call, self._hold, self._limit = identity, call, hold, limit
         self._reception = Reception(identity, self._respond)
         self._facts: dict[str, bytes] = {}
-        self._behind: dict[int, int] = {}  # per hearer: the round up to which it has stored its state
+        self._behind: dict[int, int] = {}  # per receiver: the round up to which it has stored its state
         self._inboxes: dict[int, _Inbox] = {}
         self._room: dict[int, threading.Semaphore] = {}
         self._stopping, self._closed = False, threading.Event()
@@ -81,7 +81,7 @@ class FlareTransport(Transport):
         return self._reception.answer(caller, data)
 
     def state(self, message: Message) -> None:
-        """Say something about ourselves to everybody who asks, before the run: sizes, and what must agree."""
+        """Publish a fact about this party to everybody who asks, before the run: sizes, and what must agree."""
         self._facts[message.id.tag] = message.to_bytes()
 
     def learn(self, peer: int, tag: str, seconds: float) -> Message:
@@ -110,7 +110,7 @@ class FlareTransport(Transport):
             self.waits_for = None
 
     def expect(self, senders: Iterable[int]) -> None:
-        """Begin to ask neighbours, whose messages are then here before they are needed."""
+        """Begin to ask neighbours for their messages, so that these are here before they are needed."""
         for sender in senders:
             if sender != self.me:
                 self._ask_on(sender)
@@ -121,7 +121,7 @@ class FlareTransport(Transport):
             raise Stopped("the run was interrupted")
 
     def leave(self, agent: int) -> None:
-        """Say nothing more. What was said before is still answered, until `close`."""
+        """Send nothing more. Others may still ask for earlier messages, until `close`."""
         self.outbox.end()
 
     def stop(self) -> None:
@@ -131,12 +131,12 @@ class FlareTransport(Transport):
             inbox.put(None)
 
     def close(self) -> None:
-        """Stop asking, and answer nothing more: this is no farewell, a next process may go on."""
+        """Stop asking and answering. The party does not leave the run: its next process may go on."""
         self._closed.set()
         self.outbox.close()
 
     def tidy(self, drawn_before: int) -> None:
-        """Remove messages that all their hearers have behind them, and draws of rounds that are stored."""
+        """Remove messages that their receivers no longer need, and draws of rounds that are stored."""
         self.outbox.forget(lambda hearer: min(self._behind.get(hearer, 0), self.stored), drawn_before)
 
     def _put(self, hearer: int, message: Message) -> None:
@@ -159,7 +159,7 @@ class FlareTransport(Transport):
         finally:
             self.waits_for = None
         if found is None:
-            inbox.put(None)  # who asks again is told again
+            inbox.put(None)  # a second call gets the same answer
             self.check()
             raise PeerGone(f"agent {sender} is gone")
         self._room[sender].release()
@@ -171,15 +171,15 @@ class FlareTransport(Transport):
     def _away(self, agent: int, round: int, silent: bool) -> bool:
         """Say whether an agent is away, or we are ourselves: a neighbour that went on without us says so.
 
-        If the relay says that a silent one is there, the run waits for it as long again.
+        If the relay says that a silent agent is there, the run waits for it once more, as long as before.
         """
         mine = self._given_up(self.me, round, self.me in self._missing, False)
         return mine or self._given_up(agent, round, silent or agent in self._missing, silent)
 
     def _given_up(self, agent: int, round: int, unsure: bool, silent: bool) -> bool:
-        """Ask the relay, if somebody is unsure; on record is what it said before.
+        """Ask the relay whether all go on without an agent; an answer "yes" is remembered.
 
-        If the relay is not reached it is we who are cut off: it is asked until it answers.
+        If the relay cannot be reached, this party is cut off: it asks until the relay answers.
         """
         assert self._agreed is not None
         assert self.absences is not None
@@ -206,7 +206,7 @@ class FlareTransport(Transport):
         return Line(self._identity, name, lambda data, seconds: self._call(name, data, seconds), self._limit, _HANDOVER)
 
     def _ask_on(self, sender: int) -> _Inbox:
-        """Return the inbox of a sender, which somebody fills."""
+        """Return the inbox of a sender, and start the thread that fills it if there is none."""
         if sender not in self._inboxes:
             self._inboxes[sender], self._room[sender] = queue.SimpleQueue(), threading.Semaphore(_AHEAD)
             name = f"asks {self.names[sender]}"
@@ -311,7 +311,7 @@ def fact(run: str, me: int, tag: str, values: Sequence[Any], disclosed: bool) ->
 
 
 def neighbours(edges: Mapping[str, Any], me: int) -> list[int]:
-    """Return all whom an agent hears, by any of its network's matrices (each row is a hearer)."""
+    """Return all agents whose messages an agent receives, by any of its network's matrices (each row is a receiver)."""
     heard: set[int] = set()
     for matrix in edges.values():
         entries = matrix.tocoo()

@@ -1,4 +1,4 @@
-"""The job that travels: two configuration files that name installed classes, and the text of a run file. No code.
+"""Write the job that travels: two configuration files that name installed classes, and the text of a run file. No code.
 
 FLARE's own recipe for such jobs ships source files. Here a job names four classes that each site has installed and
 allows (`ALLOWED`); a site refuses every other class, and jobs that bring code.

@@ -62,7 +62,7 @@ def _counted(known: Sequence[dict[str, Any]], run: str, folder: str) -> bool:
 
 
 def taken(home: Path) -> list[dict[str, Any]]:
-    """Return the joins that there were."""
+    """Return the joins that took place."""
     path = home / _BOOK
     return list(read_facts(path, _COUNTED, 1, _RESTORE)["joins"]) if path.exists() else []
 

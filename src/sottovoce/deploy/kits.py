@@ -32,24 +32,24 @@ _PREPARE = """Read policy.toml and edit it. Put the table where file in its tabl
 This folder has a private key: nobody else may get it.
 """
 _START = "To start: sottovoce deploy site FOLDER, where FOLDER is this one. Ctrl-C ends it.\n"
-_TRIED_AGAIN = 10.0  # seconds after which a job is started again that a site missed: FLARE's own are up to 600
-_RIGHTS = {  # of administrators at a site: to run jobs and to see how they are, not to look around
+_TRIED_AGAIN = 10.0  # seconds after which a job that a site missed is started again: FLARE waits up to 600
+_RIGHTS = {  # rights of administrators at a site: to run jobs and to see their state, nothing else
     "submit_job": "any", "clone_job": "none", "manage_job": "any", "download_job": "none", "view": "any",
     "operate": "any", "shell_commands": "none", "byoc": "none",
 }  # fmt: skip
 
 
 class _Quiet:
-    """What the provisioner reports goes to the log."""
+    """Send what the provisioner reports to the log."""
 
     debug = info = staticmethod(logging.getLogger(__name__).debug)
     warning = error = staticmethod(logging.getLogger(__name__).warning)
 
 
-def provision(sites: Sequence[str], host: str, port: int, out: Path, project: str = "sottovoce") -> Path:
+def provision(sites: Sequence[str], host: str, port: int, out: Path) -> Path:
     """Make all kits under `out`: one folder per site, one called server, one for the administrator.
 
-    Whoever does this holds everybody's keys for a moment: hand the kits over safely, and remove your copies.
+    The person who does this holds everybody's keys for a moment: hand the kits over safely, and remove your copies.
     """
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty: give a new folder; kits are made once")
@@ -59,7 +59,7 @@ def provision(sites: Sequence[str], host: str, port: int, out: Path, project: st
         {"name": ADMIN, "type": "admin", "org": _ORG, "role": "project_admin"},
     ]
     described = {
-        "api_version": 3, "name": project, "description": "", "participants": participants, "builders": _BUILDERS,
+        "api_version": 3, "name": "sottovoce", "description": "", "participants": participants, "builders": _BUILDERS,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as aside:
         made = Provisioner(aside, prepare_builders(described)).provision(prepare_project(described), logger=_Quiet())
@@ -69,7 +69,7 @@ def provision(sites: Sequence[str], host: str, port: int, out: Path, project: st
         out.mkdir(parents=True, exist_ok=True)
         for name, kit in [(SERVER, host), *((site, site) for site in sites), ("admin", ADMIN)]:
             shutil.move(str(folder / kit), out / name)
-    (out / SERVER / "readme.txt").write_text(_START)  # FLARE's own tell another way to start
+    (out / SERVER / "readme.txt").write_text(_START)  # FLARE's own readme describes another way to start
     _narrow_server(out / SERVER)
     for site in sites:
         (out / site / "readme.txt").write_text(_PREPARE + _START)

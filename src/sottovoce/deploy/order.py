@@ -1,4 +1,4 @@
-"""What a site is asked to do (`Order`), and its place in that run (`Seat`): checked before a record is read."""
+"""Say what a site is asked to do (`Order`), and its place in that run (`Seat`): checked before a record is read."""
 
 import hashlib
 import importlib.metadata
@@ -26,7 +26,7 @@ _PINNED, _KIND = "order.json", "what a run was begun with"
 
 @dataclass(frozen=True)
 class Order:
-    """What a site is asked to do: all that travels. `text` is a run file, `run` the run's name."""
+    """State what a site is asked to do: nothing else travels. `text` is a run file, `run` the run's name."""
 
     text: str
     run: str
@@ -65,7 +65,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Seat:
-    """One site's place in a run. `home` is the site's folder: kit, policy, ledger and runs."""
+    """Describe one site's place in a run. `home` is the site's folder: kit, policy, ledger and runs."""
 
     home: Path
     name: str
@@ -73,9 +73,12 @@ class Seat:
 
     def __post_init__(self) -> None:
         if self.name not in self.deploy.sites:
-            raise ValueError(f"{self.name} is not in deploy.sites ({', '.join(self.deploy.sites)})")
+            raise ValueError(
+                f"{self.name} is not in deploy.sites ({', '.join(self.deploy.sites)}): add it, or use the kit "
+                "of a listed site"
+            )
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.order.run):  # it becomes a folder here
-            raise ValueError(f"the run's name {self.order.run!r} is none: letters, digits, '.', '_' and '-'")
+            raise ValueError(f"the run's name is {self.order.run!r}: use letters, digits, '.', '_' and '-'")
 
     @cached_property
     def _read(self) -> tuple[str, Case, DeployTable]:
@@ -83,38 +86,39 @@ class Seat:
 
     @property
     def title(self) -> str:
-        """The run file's title."""
+        """Return the run file's title."""
         return self._read[0]
 
     @property
     def case(self) -> Case:
-        """What is to be run."""
+        """Return what is to be run."""
         return self._read[1]
 
     @property
     def deploy(self) -> DeployTable:
-        """The table [deploy]."""
+        """Return the table [deploy]."""
         return self._read[2]
 
     @property
     def me(self) -> int:
-        """The site's number."""
+        """Return the site's number."""
         return self.deploy.sites.index(self.name)
 
     @property
     def folder(self) -> Path:
-        """The folder of this run."""
+        """Return the folder of this run."""
         return self.home / "runs" / self.order.run
 
     @cached_property
     def policy(self) -> Policy:
-        """What the site agrees to, as it is when the run starts."""
+        """Return what the site agrees to, as it is when the run starts."""
         return Policy.load(self.home / NAME)
 
     def require(self) -> None:
         """Refuse what the policy does not agree to, and another run file under the name of a run that was begun.
 
-        What was drawn for the first one would serve the second: two results of the same noise tell what it hides.
+        The stored draws of the first file would be used for the second: two results with the same noise reveal what it
+        hides.
         """
         self.policy.require(self.case, self.name, self.deploy.noise, self.deploy.sites)
         pinned, mine = self.folder / _PINNED, self.order.digest()

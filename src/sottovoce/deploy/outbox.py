@@ -1,9 +1,9 @@
-"""What a party has said and drawn, on disk before anybody hears of it.
+"""Keep on disk what a party has sent and drawn, before anybody can receive it.
 
-Example: in round 7 a party draws a batch and noise, and says the result to two neighbours. Before the first of them can
-hear it, the folder holds the draws (`drawn/`) and the message's bytes (`said/<hearer>/`). If the process is killed now,
-the next one computes round 7 from the same draws, and says the same bytes: nothing is drawn twice, nothing is charged
-twice. Exact noise could not be repeated otherwise.
+Example: in round 7 a party draws a batch and noise, and sends the result to two neighbours. Before the first of them
+can receive it, the folder holds the draws (`drawn/`) and the message's bytes (`said/<hearer>/`). If the process is
+killed now, the next one computes round 7 from the same draws, and sends the same bytes: nothing is drawn twice, nothing
+is charged twice. Exact noise could not be repeated otherwise.
 
 Draws that no message followed may be lost in a kill: nobody has seen anything of them.
 """
@@ -20,13 +20,13 @@ import numpy as np
 from sottovoce.files import append, write_atomically
 from sottovoce.runtime.frames import Message, MessageId
 
-Place = tuple[int, int]  # a round, and which message of this round to this hearer
+Place = tuple[int, int]  # a round, and the number of the message in this round to this receiver
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"(\d{9})-(\d{6})")
 
 
 class Outbox:
-    """Messages by hearer, in the order in which they were said, and the draws behind them.
+    """Keep messages per receiver, in the order in which they were sent, and the draws behind them.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -39,12 +39,12 @@ class Outbox:
 
     def __init__(self, folder: Path) -> None:
         self._said, self._drawn, self._behind = folder / "said", folder / "drawn", folder / "behind"
-        self._fresh: dict[str, Sequence[np.ndarray]] = {}  # drawn, and not on disk yet
-        self._known: dict[str, Sequence[np.ndarray]] = {}  # on disk, from before the last kill
+        self._fresh: dict[str, Sequence[np.ndarray]] = {}  # draws that are not on disk yet
+        self._known: dict[str, Sequence[np.ndarray]] = {}  # draws on disk, from before the last kill
         self._places: dict[int, list[Place]] = {}
-        self._turn: dict[int, Place] = {}  # the last place that was said in this process, by hearer
+        self._turn: dict[int, Place] = {}  # by receiver: the place of the last message of this process
         self._last: tuple[Message, Path] | None = None
-        self._removed = int(self._behind.read_text()) if self._behind.exists() else 0  # what is older is not kept
+        self._removed = int(self._behind.read_text()) if self._behind.exists() else 0  # older messages are not kept
         self._changed = threading.Condition()
         self._ended = self._closed = False
         for path in sorted(self._drawn.glob("*")) if self._drawn.is_dir() else ():
@@ -75,7 +75,7 @@ class Outbox:
         self._fresh[place] = drawn
 
     def say(self, hearer: int, message: Message) -> None:
-        """Keep a message for a hearer; what was said at this place before is said again."""
+        """Keep a message for a receiver; if this place has one from before a kill, that one is kept and sent."""
         round, number = message.id.round, 0
         if (before := self._turn.get(hearer)) is not None and before[0] == round:
             number = before[1] + 1
@@ -92,7 +92,7 @@ class Outbox:
         path = self._path(hearer, place)
         if self._last is not None and self._last[0] is message and self._last[1].exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.link(self._last[1], path)  # the same bytes; if a power cut takes the link away, they are said again
+            os.link(self._last[1], path)  # the same bytes; if a power cut removes the link, they are sent again
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             append(path, message.to_bytes(), at=0)  # one sync: a part of a message is no message, and was not sent
@@ -102,7 +102,7 @@ class Outbox:
             self._changed.notify_all()
 
     def after(self, hearer: int, place: Place, seconds: float) -> tuple[Place, bytes] | None:
-        """Return the first message for a hearer after a place, waiting some seconds for one; None if there is none."""
+        """Return the first message for a receiver after a place; wait some seconds for one; None if there is none."""
 
         def following() -> Place | None:
             return min((found for found in self._places.get(hearer, ()) if found > place), default=None)
@@ -113,7 +113,7 @@ class Outbox:
         return None if found is None else (found, self._path(hearer, found).read_bytes())
 
     def end(self) -> None:
-        """Wake everybody who waits: nothing more will be said."""
+        """Wake everybody who waits: nothing more will be sent."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -126,17 +126,17 @@ class Outbox:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will be said."""
+        """Say whether nothing more will be sent."""
         return self._ended
 
     def forget(self, before: Callable[[int], int], drawn_before: int) -> None:
-        """Remove messages of rounds that a hearer has behind it (`before(hearer)`), and draws of stored rounds."""
+        """Remove messages of rounds that a receiver has stored (`before(receiver)`), and draws of stored rounds."""
         with self._changed:
             limits = {hearer: before(hearer) for hearer in self._places}
             said = [(hearer, place) for hearer in limits for place in self._places[hearer] if place[0] < limits[hearer]]
             named = [(_NAME.fullmatch(path.name), path) for path in self._drawn.glob("*")]
             drawn = [path for name, path in named if name and int(name[1]) < drawn_before]
-            if said or drawn:  # first it is written down: no kill leaves a gap that nobody knows of
+            if said or drawn:  # written down first, so that a kill leaves no unknown gap
                 self._removed = max(self._removed, *(limits[hearer] for hearer, _ in said), drawn_before * bool(drawn))
                 write_atomically(self._behind, str(self._removed).encode(), private=True)
             for hearer, place in said:
@@ -146,7 +146,7 @@ class Outbox:
                 path.unlink()
 
     def forget_draws(self) -> None:
-        """Remove all draws of a run that has its result: nothing is computed again, and they would tell batches."""
+        """Remove all draws of a run that has its result: nothing is computed again, and draws would reveal batches."""
         names = [_NAME.fullmatch(path.name) for path in self._drawn.glob("*")]
         if rounds := [int(name[1]) for name in names if name]:
             self.forget(lambda hearer: 0, max(rounds) + 1)

@@ -1,4 +1,4 @@
-"""A site's own columns: its rows by their ids, its block of features, and the labels if it is the one that has them.
+"""Read a site's own columns: its rows by their ids, its block of features, and the labels if it has them.
 
 Example: a bank's table has the columns customer, income, debt and default. The run file says that the bank holds income
 and debt, and the label, default. A shop's table has customer and purchases. Neither reads a column of the other.
@@ -27,7 +27,7 @@ _SHORTEST = 32  # letters of a key: 16 bytes
 
 @dataclass(frozen=True, eq=False)
 class OwnRows:
-    """What a site holds of a run over columns, in the order of its table: rows without an id are left out."""
+    """Hold a site's own part of a run over columns, in the order of its table: rows without an id are left out."""
 
     ids: list[str]
     block: np.ndarray
@@ -79,7 +79,7 @@ def store(seat: Seat, own: OwnRows) -> tuple[Labels, np.ndarray]:
     """Return the store of all labels that this site has, and the place of each of its rows in it.
 
     One store serves all runs, whichever rows they join: what they draw and spend adds up per label. A simulation has a
-    store of its own, which is forgotten, so that no deployed run meets what a public seed drew.
+    store of its own, which is forgotten, so that no deployed run uses labels that a public seed drew.
     """
     assert own.label is not None
     order = np.argsort(own.ids)

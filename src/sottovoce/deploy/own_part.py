@@ -1,4 +1,4 @@
-"""A site's own part of the data, and stand-ins for everybody else's, of which only sizes are known.
+"""Read a site's own part of the data, and make stand-ins for the others' parts, of which only sizes are known.
 
 Example: site "south" holds 300 records and was told that "north" has 400. The list of parts that an account and a trace
 take then has zeros of the right shapes in place of the 400 records: nothing of them is ever read.
@@ -44,15 +44,14 @@ def read(case: Case, policy: Policy, home: Path, names: Sequence[str], me: int) 
     return case, ([own], test, replace(shape, agents=len(names)))
 
 
-def sizes(part: Any, population: Population | None = None, me: int = 0) -> list[int]:
-    """Return what a site tells of its part: units by level, and how levels are known to be apart.
+def sizes(part: Any) -> list[int]:
+    """Return what a site tells the others about its part: units by level, and how levels are known to be apart.
 
     >>> sizes(np.zeros((5, 2)))
     [5, 0]
     """
-    known = population if population is not None else Population.of([part])
-    counts = [int(n[me]) for _, n in sorted(known.counts.items())]
-    return [*counts, APART.index(known.apart[me])]
+    known = Population.of([part])
+    return [*(int(n[0]) for _, n in sorted(known.counts.items())), APART.index(known.apart[0])]
 
 
 def with_stand_ins(own: Any, told: Mapping[str, Sequence[int]], me: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""One party's run: from the text of a run file to its own result, with its own policy, ledger and checkpoints.
+"""Run one party: from the text of a run file to its own result, with its own policy, ledger and checkpoints.
 
 The policy is asked before a record is read. Then a party with rows (`sottovoce.deploy.rows`), or one with columns
 (`sottovoce.deploy.columns`), takes part.
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Party:
-    """A site's part in one run. `home` is the site's folder: kit, policy, ledger and runs."""
+    """Play a site's part in one run. `home` is the site's folder: kit, policy, ledger and runs."""
 
     home: Path
     name: str
@@ -48,7 +48,7 @@ class Party:
     def live(self) -> None:
         """Take part from the beginning to the end, or from where an earlier process stopped.
 
-        One process at a time: two would draw and say different things. An earlier one that is about to end is waited
+        One process at a time: two would draw and send different things. An earlier one that is about to end is waited
         for.
         """
         deadline = time.monotonic() + _ENDING
@@ -76,9 +76,9 @@ class Party:
             Patience(deploy.deadline), self.agreed if deploy.absent == "go on" else None,
             Absences(seat.folder / "absent.json"),
         )  # fmt: skip
-        if self.stopped:  # before there was a line
+        if self.stopped:  # `stop` was called before the line was open
             self.transport.stop()
-        if self.finished:  # the others may still need what was said
+        if self.finished:  # the others may still need earlier messages
             self.transport.outbox.end()
 
     def run(self) -> None:
@@ -89,7 +89,7 @@ class Party:
             wing = rows if seat.case.columns is None else columns
             wing.take_part(seat, self.transport)
         self.transport.outbox.forget_draws()
-        if self.finished and (seat.folder / "report.html").exists():  # a kill may have come in between
+        if self.finished and (seat.folder / "report.html").exists():  # a kill may have left no report
             return
         row = {"name": self.name, "kind": "together", "metric": seat.case.run.metric, "runs": ["run"]}
         comparison.save_plan(seat.folder, f"{seat.title}, {self.name}", self.order.text, (), [row])

@@ -1,4 +1,4 @@
-"""A whole federation on this machine, in one go: kits, processes, run, results, stop."""
+"""Run a whole federation on this machine: kits, processes, run, results, stop."""
 
 import csv
 import io
@@ -19,18 +19,18 @@ from sottovoce.experiments.schema import Case
 from sottovoce.experiments.toml import dump, read
 from sottovoce.files import write_atomically
 
-TABLE = "table.csv"  # a site's own, in a trial
+TABLE = "table.csv"  # a site's own table, in a trial
 ROW = "row"  # the column of ids that a trial makes, if the table has none
 KEY = "join.key"  # the file of the secret that ids are keyed with
-_UNSEEN = 5.0  # seconds without a word of a job, after which it is looked whether the server was restarted
+_UNSEEN = 5.0  # seconds without news of a job, after which we look whether the server was restarted
 _SAY = 5.0  # seconds between two lines about how far the sites are
-_ATTEMPTS = 100  # of one run, each of which goes on from the sites' checkpoints
+_ATTEMPTS = 100  # attempts at one run; each goes on from the sites' checkpoints
 
 
 def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: None) -> Path:
     """Run a file's one case on a federation of this machine; return the folder with one folder per site."""
     made, known = out / "kits", out / "run.txt"
-    Order(runfile.text, "").case(trial=True)  # refuse what is no federation before anything is made
+    Order(runfile.text, "").case(trial=True)  # refuse a file that is not for a federation, before anything is made
     text, tables = distributed(runfile)
     order = Order(text, known.read_text() if known.exists() else new_name(runfile.title))
     sites = order.case()[2].sites
@@ -165,7 +165,7 @@ def _own_columns(case: Case, site: str) -> dict[str, object]:
 
 def submitted(
     order: Order, admin: Administrator, folder: Path, say: Callable[[str], None],
-    revive: Callable[[], list[str]] = list, attempts: int = _ATTEMPTS,
+    revive: Callable[[], list[str]] = list,
 ) -> None:  # fmt: skip
     """Submit a run and watch it to its end; where a process or the server was lost, submit it again.
 
@@ -173,7 +173,7 @@ def submitted(
     """
     sites = order.case()[2].sites
     job.write(folder, order.text, order.run, sites)
-    for attempt in range(attempts):
+    for attempt in range(_ATTEMPTS):
         await_sites(admin, sites, revive, say)
         since = admin.server_since()
         number = admin.submit(folder)
@@ -184,7 +184,7 @@ def submitted(
         if why:
             raise ValueError(f"{order.run} ended: {'; '.join(dict.fromkeys(why))}")
         say(f"the job ended ({status}); the sites keep what they have stored")
-    raise ValueError(f"the run did not end in {attempts} attempts: see the sites' logs")
+    raise ValueError(f"the run did not end in {_ATTEMPTS} attempts: see the sites' logs")
 
 
 def await_sites(

@@ -1,4 +1,4 @@
-"""What a site agrees to, in a file of its own: everything else is refused before a record is read.
+"""Read what a site agrees to, from a file of its own: everything else is refused before a record is read.
 
 methods = ["DpSgd", "LdpDsbo"]  # which methods may run here
 tasks = ["logistic"]            # leave it out to allow all
@@ -19,10 +19,10 @@ key = "join.key"                # a file with the secret that ids are keyed with
 features = ["income", "debt"]   # what may be computed with: the label holder sees it through a head, without an epsilon
 label = "default"               # may be the label, under epsilon and budget; without it this site never holds the label
 joins = 1                       # runs in which rows may be joined: each lets the others test ids of their choice
-longest = 1000000               # ids of another site's list
+longest = 1000000               # the most ids in another site's list
 fewest = 100                    # common rows: with fewer the run is refused
 
-[peers]                         # SHA-256 fingerprints of certificates: nobody else is talked to
+[peers]                         # SHA-256 fingerprints of certificates: this site talks to nobody else
 north = "3f:5b:..."             # `sottovoce deploy fingerprint` prints a site's own
 south = "90:aa:..."
 """
@@ -55,7 +55,7 @@ def method_of(case: Case) -> str:
 def require_own_tables(case: Case) -> None:
     """Refuse a run file that speaks of one table for all sites, or reads facts off tables that sites do not share.
 
-    Whoever writes the run file cannot declare for a site that its largest value is no secret.
+    The author of a run file cannot declare for a site that its largest value is no secret.
 
     >>> from sottovoce.experiments.schema import Data, MethodTable
     >>> data = Data(file="all.csv", party="hospital", label="death", columns={"age": {"range": [0, 120]}})
@@ -82,7 +82,7 @@ class _Closed(BaseModel):
 
 
 class OwnData(_Closed):
-    """This site's data, and what of them may be used."""
+    """State which data this site has, and what of them may be used."""
 
     file: str | None = None
     name: str | None = None
@@ -91,7 +91,7 @@ class OwnData(_Closed):
 
 
 class OwnColumns(_Closed):
-    """What a site agrees to in runs over columns."""
+    """State what a site agrees to in runs over columns."""
 
     id: str
     key: str
@@ -109,7 +109,7 @@ class OwnColumns(_Closed):
 
 
 class Policy(_Closed):
-    """What a site agrees to."""
+    """State what a site agrees to."""
 
     methods: Annotated[list[str], Field(min_length=1)]
     epsilon: Annotated[float, Field(gt=0)]
@@ -169,7 +169,9 @@ class Policy(_Closed):
 
     def _require_data(self, case: Case, me: str) -> None:
         if (case.data.file is None) != (self.data.file is None):
-            raise PermissionError(f"the policy of {me} is for {self.data.file or self.data.name}, the run file is not")
+            raise PermissionError(
+                f"the policy of {me} is for {self.data.file or self.data.name}, the run file is not: change one of them"
+            )
         if case.data.file is None:
             self._one(me, "data", case.data.name or "", [self.data.name or ""])
         require_own_tables(case)

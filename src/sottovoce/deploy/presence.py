@@ -1,12 +1,13 @@
-"""Who is there in which round: the relay decides once, and everybody who asks gets the same answer.
+"""Decide who is there in which round: the relay decides once, and everybody who asks gets the same answer.
 
 Example: "south" falls silent. A neighbour whose deadline is over asks about round 7; the relay does not reach south
-either, so south is away from round 7 on. Later south is back. It asks about itself, hears that it is away, and computes
-its rounds alone, until it comes to a round that nobody was told it misses, say 31: from then on it is there, for all.
+either, so south is away from round 7 on. Later south is back. It asks about itself, learns that it is away, and
+computes its rounds alone, until it comes to a round that no party was told it misses, such as 31: from then on it is
+there, for all.
 
-So in each round the same parties exchange with each other, and whoever is away exchanges with nobody: averages stay
-averages, sums stay sums. The one exception is the round in which a party leaves: its last message may have reached some
-neighbours and not others.
+So in each round the same parties exchange with each other, and a party that is away exchanges with nobody: averages
+stay averages, sums stay sums. The one exception is the round in which a party leaves: its last message may have reached
+some neighbours and not others.
 """
 
 import json
@@ -21,12 +22,14 @@ from sottovoce.files import write_atomically
 @dataclass
 class _Span:
     first: int
-    told: int  # the last round for which somebody was told that it is away
+    told: int  # the last round for which a party got the answer that it is away
     end: int | None = None  # the first round in which it is there again
 
 
 class Presence:
-    """The relay's decisions. `round_of(name)` is the round in which a party was last seen, None if it is not reached.
+    """Decide who is away, for the relay.
+
+    `round_of(name)` is the round in which a party was last seen, None if it is not reached.
 
     >>> seen = {"south": None}
     >>> presence = Presence(seen.get)
@@ -45,7 +48,7 @@ class Presence:
         self._lock = threading.Lock()
 
     def away(self, name: str, round: int, silent: bool, asker: str) -> bool:
-        """Decide, or repeat what was decided; who asks about itself is there."""
+        """Decide whether a party is away in a round, or repeat an earlier decision; who asks about itself is there."""
         with self._lock:
             spans = self._spans.setdefault(name, [])
             if any(span.end is not None and span.first <= round < span.end for span in spans):
@@ -57,7 +60,7 @@ class Presence:
                     spans.append(_Span(round, round))
                     return True
                 return False
-            if round < now.first:  # who is behind finds it silent too
+            if round < now.first:  # a party that is behind finds it silent too
                 now.first = round if silent else now.first
                 return silent
             if round > now.told and seen is not None and seen >= round:
@@ -68,7 +71,7 @@ class Presence:
 
 
 class Absences:
-    """One party's record of who was away in which round: kept on disk, because what is computed again must agree.
+    """Record on disk who was away in which round, for one party: what is computed again must agree with it.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

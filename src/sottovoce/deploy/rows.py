@@ -1,7 +1,7 @@
-"""A party with rows: it tells sizes, checks that all mean the same run, and computes its own part.
+"""Run a party with rows: it tells sizes, checks that all mean the same run, and computes its own part.
 
-The order is fixed: sizes are told and public facts compared before anything is drawn; the ledger is charged before each
-step; what is said is kept before it is sent.
+The order is fixed: sizes are sent and public facts compared before anything is drawn; the ledger is charged before each
+step; a message is stored before it is sent.
 """
 
 from dataclasses import replace
@@ -13,6 +13,7 @@ import numpy as np
 
 from sottovoce.accounting.account import Account, account_of
 from sottovoce.accounting.charging import Charging
+from sottovoce.accounting.table import SIMULATED
 from sottovoce.deploy import own_part
 from sottovoce.deploy.flare import FlareTransport, fact, neighbours
 from sottovoce.deploy.order import MEETING, Seat
@@ -22,19 +23,21 @@ from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import generations, peers
 from sottovoce.runtime.about import FEDERATION, About, about_rows
+from sottovoce.runtime.jobs import as_drawn, check_exact, program_of
 from sottovoce.runtime.keys import agent_keys
 from sottovoce.runtime.layout import alone, lay_out, own_digests
 from sottovoce.runtime.lone_agent import LoneAgent, programs_of
+from sottovoce.runtime.loop import Job, drive
 from sottovoce.runtime.place import WholePlace
 from sottovoce.runtime.result import Result
-from sottovoce.runtime.run import EVALUATED, SIMULATED, Job, as_drawn, check_exact, drive, program_of
+from sottovoce.runtime.run import EVALUATED
 from sottovoce.runtime.run_state import RunFolder
 
 TOLD = "the number of records of each party was told to all parties, without noise"
 
 
 class LonePlace(WholePlace):
-    """One agent, which talks to the others."""
+    """Run one agent, which talks to the others."""
 
     def __init__(self, agent: LoneAgent, problem: Any, transport: FlareTransport, folder: Path) -> None:
         super().__init__(agent.programs.spec.trace, problem, deployed=agent.noise == "discrete")
@@ -42,7 +45,7 @@ class LonePlace(WholePlace):
 
     @property
     def holds(self) -> range:
-        """This agent alone."""
+        """Return this agent alone."""
         return range(self.agent.me, self.agent.me + 1)
 
     def begin(self) -> list[Any]:
@@ -84,7 +87,10 @@ def _agreed(seat: Seat, transport: FlareTransport) -> tuple[RowsSetup, Account]:
         made.method, made.parts, made.steps, made.network, privacy.delta, privacy.adjacency, made.problem
     )
     if account.report.epsilon > seat.policy.epsilon:
-        raise PermissionError(f"the policy of {seat.name} does not agree to epsilon {account.report.epsilon:g}")
+        raise PermissionError(
+            f"the policy of {seat.name} does not agree to epsilon {account.report.epsilon:g}: at most "
+            f"{seat.policy.epsilon:g}"
+        )
     if seat.deploy.noise == "exact":
         check_exact(account)
     epsilon = [account.report.epsilon, account.delta, account.adjacency, account.steps, account.population.unit]
@@ -95,7 +101,9 @@ def _agreed(seat: Seat, transport: FlareTransport) -> tuple[RowsSetup, Account]:
 def _numbers(seat: Seat, transport: FlareTransport, peer: int) -> list[int]:
     values = transport.learn(peer, "sizes", MEETING).values
     if len(values) != 1 or values[0].ndim != 1 or values[0].dtype != np.int64 or values[0].size > 3:
-        raise ValueError(f"{seat.deploy.sites[peer]} tells sizes that are none")
+        raise ValueError(
+            f"{seat.deploy.sites[peer]} sent sizes that cannot be read: does it run this version of sottovoce?"
+        )
     return [int(number) for number in values[0]]
 
 

@@ -1,4 +1,4 @@
-"""What runs inside FLARE: `Site`, in the job's process at each site, and `Relay`, at the server.
+"""Run inside FLARE: `Site`, in the job's process at each site, and `Relay`, at the server.
 
 Both are named by a job's configuration, and built by FLARE. A site starts its party on a thread; calls of other sites
 are handed to the party's transport as opaque bytes. The relay hands calls over, asks everybody how far they are, and
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Site:
-    """One party's end of the federation."""
+    """Run one party inside FLARE."""
 
     def __init__(self, run: str) -> None:
         self._run, self._failure, self._paused, self._ended = run, "", False, False
@@ -82,7 +82,7 @@ class Site:
             raise
         try:
             self._party = Party(home, name, Order(text, self._run), self._call, self._agreed)
-            if self._ended:  # before the party was there
+            if self._ended:  # `end` was called before the party was made
                 self._party.stop()
             self._party.live()
         except (Stopped, TimeoutError) as pause:  # nothing is wrong here: the run may be resumed
@@ -92,7 +92,7 @@ class Site:
             self._failure = f"the budget of {name} does not allow this run: its owner can raise budget in policy.toml"
             _log.warning("%s", refusal)
         except PermissionError as refusal:
-            self._failure = str(refusal).partition(":")[0]  # what the policy allows instead stays here
+            self._failure = str(refusal).partition(":")[0]  # what the policy allows is not shown to others
             _log.warning("%s", refusal)
         except BaseException as failure:
             self._failure = f"{type(failure).__name__} at {name}: its owner finds why in console.log of its kit"
@@ -137,7 +137,7 @@ def _has_parent() -> bool:
 
 
 class Relay:
-    """The server's end: it watches."""
+    """Watch the sites from the server."""
 
     def __init__(self, run: str, sites: list[str]) -> None:
         self._run, self._names = run, sites
@@ -151,7 +151,7 @@ class Relay:
         return self._presence.away(name, round, silent, context.caller)
 
     def _stop(self, topic: str, data: object, fl_ctx: object) -> dict[str, Any]:
-        """Tell whoever watches that an administrator stops the run, so that nobody submits it again."""
+        """Tell all watching programs that an administrator stops the run, so that nobody submits it again."""
         self._stopped = True
         return {}
 

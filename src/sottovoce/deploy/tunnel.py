@@ -1,11 +1,11 @@
-"""Mutual TLS from party to party, carried inside the calls of a relay that is not trusted.
+"""Carry mutual TLS from party to party, inside the calls of a relay that is not trusted.
 
 The relay (FLARE's server) hands over opaque bytes. Inside them two parties speak TLS 1.3 with the certificates of their
 start-up kits, so the relay sees lengths and times, and can neither read, change, repeat nor reorder a message. Example:
 agent 2 asks agent 3 for its next message; the first question costs one call more, for the handshake.
 
-The cryptography is OpenSSL's, by Python's `ssl`; here is only the carrying. A call has a session (16 random bytes) and
-a number. Whatever does not fit ends the session, and the next question begins another one.
+The cryptography is OpenSSL's, by Python's `ssl`; this file only carries its bytes. A call has a session (16 random
+bytes) and a number. Whatever does not fit ends the session, and the next question begins another one.
 """
 
 import hashlib
@@ -22,21 +22,21 @@ from typing import Any
 
 _HEAD = struct.Struct("!16sI")  # session, number of the call
 _LENGTH = struct.Struct("!Q")
-_SESSIONS = 4  # that are kept per caller
+_SESSIONS = 4  # sessions that are kept per caller
 _PIECE = 1 << 20
 _log = logging.getLogger(__name__)
 
 
 class Refused(ConnectionError):
-    """The other side is not who it should be, or did not answer as agreed."""
+    """Say that the other side is not who it should be, or did not answer as agreed."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A party's certificate and key, the authority that signed them, and whom the party talks to.
+    """Hold a party's certificate and key, the authority that signed them, and the peers that it talks to.
 
-    `peers` maps a party's name to the SHA-256 fingerprint of its certificate: nobody else is talked to, whoever signed
-    their certificate.
+    `peers` maps a party's name to the SHA-256 fingerprint of its certificate: the party talks to nobody else, even if
+    the same authority signed their certificate.
     """
 
     certificate: Path
@@ -75,7 +75,7 @@ def fingerprint(certificate: Path) -> str:
 
 
 class _End:
-    """One end of a TLS session whose bytes travel in calls."""
+    """Hold one end of a TLS session whose bytes travel in calls."""
 
     def __init__(self, context: ssl.SSLContext, server: bool) -> None:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -98,7 +98,7 @@ class _End:
             self.line.write(data[start : start + _PIECE])
 
     def read(self, limit: int) -> bytes | None:
-        """Return what was said, or None if not all of it is here; ValueError if more than the limit is announced."""
+        """Return what was received, or None if a part is missing; ValueError if more than the limit is announced."""
         with suppress(ssl.SSLWantReadError):
             while True:
                 room = self._wanted(limit) - len(self._got)
@@ -123,7 +123,7 @@ class _End:
 
 
 class Line:
-    """The asking end: one question at a time to one peer. `call(data, seconds)` hands bytes over, and brings others."""
+    """Ask one peer, one question at a time. `call(data, seconds)` sends bytes, and returns those of the answer."""
 
     def __init__(
         self, identity: Identity, peer: str, call: Callable[[bytes, float], bytes], limit: int, seconds: float
@@ -169,7 +169,7 @@ class Line:
 
 
 class Reception:
-    """The answering end, for all peers. `respond(peer, question)` gives the answer, and may take its time."""
+    """Answer the questions of all peers. `respond(peer, question)` gives the answer, and may take its time."""
 
     def __init__(self, identity: Identity, respond: Callable[[str, bytes], bytes], limit: int = 1 << 16) -> None:
         self._identity, self._context = identity, identity.context(server=True)

@@ -1,4 +1,4 @@
-"""Private models with the interface of scikit-learn.
+"""Fit private models with the interface of scikit-learn.
 
 >>> from sottovoce.estimators import PrivateLogisticRegression
 >>> PrivateLogisticRegression(epsilon=2.0).get_params()["epsilon"]

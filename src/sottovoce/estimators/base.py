@@ -1,4 +1,4 @@
-"""What the private estimators share: reading X and y, parties, weights, and one private run.
+"""Provide what the private estimators share: reading X and y, parties, weights, and one private run.
 
 Nothing here is learned from rows except by `sv.run`. What is read off them otherwise (a class list, the range of a
 label) is listed in the statement as public.
@@ -90,7 +90,7 @@ class PrivateLinear(BaseEstimator):
         if network is None and len(parts) > 1:
             network = complete(len(parts))
         plan = auto(task.problem, parts, epsilon=self.epsilon, delta=self.delta, network=network, **by_hand)
-        for line in plan.expected:  # the run itself gives the others
+        for line in plan.expected:  # the run itself gives the other warnings
             warnings.warn(line, stacklevel=4)
         return self._carry_out(task, parts, plan)
 

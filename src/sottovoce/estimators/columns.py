@@ -33,7 +33,7 @@ _OTHER_FITS = (
 
 
 class PrivateColumnsClassifier(ClassifierMixin, BaseEstimator):
-    """Logistic regression on the columns of several organisations, for two classes, with one tuned penalty for each.
+    """Fit logistic regression on the columns of several organisations: two classes, one tuned penalty for each.
 
     Guarantee: the model and all messages are `epsilon`-differentially private (delta 0) for one row's label, which may
     be replaced. Each label is drawn once, by randomised response, before anything is trained. Features are not covered:

@@ -25,7 +25,7 @@ _OBJECTIVES = ("mean", "worst-party", "worst-class", "auc")
 
 
 class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
-    """Logistic regression (softmax for several classes) with differential privacy for each row.
+    """Fit logistic regression (softmax for several classes) with differential privacy for each row.
 
     Guarantee: `coef_`, `intercept_` and everything computed from them are (epsilon, delta)-differentially private for
     one row of X and y under zero-out adjacency, given that the following are public: the number of rows of each party,
@@ -51,7 +51,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         weight_bound: the largest `sample_weight`; larger ones are cut. Rows of all weights are protected alike.
         network: who talks to whom, if `fit` is given parties; everybody with everybody by default.
         random_state: None draws exact noise from the operating system. With a given state the fit is a simulation, and
-            its statement says so: who knows the state can subtract the noise.
+            its statement says so: anybody who knows the state can subtract the noise.
         ledger: an `sv.Ledger` that all fits on this data share.
         budget: an `sv.Budget` for all fits in the ledger together; this estimator spends under "zero-out" adjacency.
 

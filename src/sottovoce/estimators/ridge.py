@@ -14,7 +14,7 @@ from sottovoce.problems.tasks.linear import ridge
 
 
 class PrivateRidge(RegressorMixin, PrivateLinear):
-    """Linear regression of a number with a declared range, with differential privacy for each row.
+    """Fit linear regression of a number with a declared range, with differential privacy for each row.
 
     Guarantee, parties, `norm`, weights, noise, ledger and budget are as for `PrivateLogisticRegression`; the range of
     the label takes the place of the class list. Values outside the range are set to its nearest end.

@@ -28,11 +28,11 @@ _MOMENTUM = 0.8
 
 
 class TunedLogisticRegression(PrivateLogisticRegression):
-    """Logistic regression (softmax for several classes) with a privately tuned penalty for each feature or group.
+    """Fit logistic regression (softmax for several classes) with a privately tuned penalty for each feature or group.
 
     Guarantee as for `PrivateLogisticRegression`, on one table, and of `penalties_` too; noise is drawn in floating
-    point, from a secret key of 64 bits. Worth its price where many features are useless. A random share `validation` of
-    the rows is used to judge the penalties, the others are used to train: no row is used for both.
+    point, from a secret key of 64 bits. Tuning is worth its price where many features are useless. A random share
+    `validation` of the rows is used to judge the penalties, the others are used to train: no row is used for both.
 
     Args:
         epsilon, delta: the whole budget of `fit`.
@@ -93,7 +93,7 @@ class TunedLogisticRegression(PrivateLogisticRegression):
         label, read = self._labels(y)
         records = self._class_records(X, label, None)
         seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
-        rows_seed = secrets.randbits(63) if seed is None else seed  # which rows judge: kept to ourselves
+        rows_seed = secrets.randbits(63) if seed is None else seed  # which rows judge is kept secret
         part = levels(self._parts(records, None)[0], self.validation, rows_seed)
         task = self._tuned(self._shape(records, len(self.classes_), 1))
         result = run(

@@ -31,7 +31,7 @@ def _noisy(table: TomlTable, made: Any) -> TomlTable:
     for key, value in table.items():
         part = getattr(made, key, None)
         if isinstance(part, Release) and isinstance(value, dict):
-            assert isinstance(part.noise, Scaled)  # what calibration does to a release
+            assert isinstance(part.noise, Scaled)  # calibration scales a release's noise
             noise = value.get("noise", value["clip"])
             factor = float(part.noise.factor)  # type: ignore[arg-type]
             scaled = noise * factor if isinstance(noise, (int, float)) else {"of": noise, "factor": factor}

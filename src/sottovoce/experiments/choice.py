@@ -25,15 +25,15 @@ _GAUSSIAN = "exact GDP"  # the accountant of un-sampled Gaussian releases
 
 
 class Trial(Protocol):
-    """What is needed of a variant that may be chosen."""
+    """State what a variant must offer so that it may be chosen."""
 
     @property
     def case(self) -> Case:
-        """Its configuration, with what one trial may spend."""
+        """Return its configuration, with what one trial may spend."""
 
     @property
     def judges(self) -> "Judges | None":
-        """The rows that score it."""
+        """Return the rows that score it."""
 
     def run(self, seed: int) -> Result:
         """Train it; nothing is stored."""
@@ -41,7 +41,7 @@ class Trial(Protocol):
 
 @dataclass(frozen=True)
 class Judges:
-    """Private rows that nothing is trained on, and the metric that scores a model on them.
+    """Score a model on private rows that nothing is trained on, by a metric.
 
     A row that is taken out of a sum changes it by at most 1, for both metrics, so the sum with Gaussian noise of
     standard deviation 1/mu is mu-GDP under zero-out adjacency. The number of rows is public.
@@ -165,7 +165,7 @@ def stated(trial: PrivacyReport, case: Case, judges: Judges) -> PrivacyReport:
     check_trial(trial)
     allowed = (
         case.privacy.epsilon
-    )  # of a trial (`of_a_trial`): scores spend all of it, a calibrated training hardly less
+    )  # the mu of a trial (`of_a_trial`): a score spends all of it, a calibrated training almost all
     assert allowed is not None
     epsilon = epsilon_of(gdp_mu(max(allowed, trial.epsilon), trial.delta), _law(case), trial.delta)
     words = (

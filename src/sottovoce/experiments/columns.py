@@ -49,7 +49,7 @@ _OF_ROWS = (
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Training and test records, one block of columns per party."""
+    """Hold training and test records, one block of columns per party."""
 
     columns: Columns
     label: np.ndarray
@@ -59,7 +59,7 @@ class Held:
 
     @property
     def shape(self) -> tasks.Shape:
-        """The public facts that a task may use."""
+        """Return the public facts that a task may use."""
         blocks = self.columns.blocks
         widths = tuple(block.shape[1] for block in blocks)
         return tasks.Shape((sum(widths),), self.classes, len(blocks), widths=widths)
@@ -67,7 +67,7 @@ class Held:
 
 @dataclass(frozen=True)
 class ColumnsSetup(Setup):
-    """A case of a table split by columns, with everything built."""
+    """Hold a case of a table split by columns, with everything built."""
 
     case: Case
     held: Held
@@ -77,38 +77,38 @@ class ColumnsSetup(Setup):
 
     @property
     def asked(self) -> ColumnsTable:
-        """The table [columns]."""
+        """Return the table [columns]."""
         assert self.case.columns is not None
         return self.case.columns
 
     @property
     def asked_task(self) -> TaskTable:
-        """The table [task]; a linear model of all parties by default."""
+        """Return the table [task]; a linear model of all parties by default."""
         return self.case.task or TaskTable(name=TASK)
 
     @property
     def data(self) -> Table:
-        """The parties' columns and labels, with the seed of the first run."""
+        """Return the parties' columns and labels, with the seed of the first run."""
         return self._table(self.case.run.seeds[0])
 
     @property
     def problem(self) -> Any:
-        """What is solved, started with the first seed."""
+        """Return what is solved, started with the first seed."""
         return self.task(0).problem
 
     @property
     def graph(self) -> None:
-        """None: parties talk to a server."""
+        """Return None: parties talk to a server."""
         return None
 
     @property
     def delta(self) -> float:
-        """The delta of the statement: memoised labels need none, so it is zero unless the file sets it."""
+        """Return the delta of the statement: memoised labels need none, so it is zero unless the file sets it."""
         return self.case.privacy.delta if "delta" in self.case.privacy.model_fields_set else 0.0
 
     @cached_property
     def account(self) -> PrivacyReport:
-        """The privacy statement, computed without running."""
+        """Return the privacy statement, computed without running."""
         return accounting.account(self.method, self.data, problem=self.problem, steps=self.steps, delta=self.delta)
 
     def _table(self, seed: int) -> Table:
@@ -219,7 +219,8 @@ def setup(case: Case, held: Held | None = None) -> ColumnsSetup:
         build.check_metric(wanted, made.metrics())
     if case.privacy.budget is not None and made.account.epsilon > case.privacy.budget:
         raise ValueError(
-            f"the run would spend epsilon {made.account.epsilon:g}, more than privacy.budget {case.privacy.budget:g}"
+            f"the run would spend epsilon {made.account.epsilon:g}, more than privacy.budget {case.privacy.budget:g}: "
+            "raise the budget, or lower privacy.epsilon"
         )
     return made
 

@@ -95,7 +95,7 @@ def _searched(rows: Sequence[Planned], out: Path, say: Callable[[str], None]) ->
 
 
 class _Left:
-    """A clock of the runs that are left."""
+    """Estimate how long the remaining runs take."""
 
     def __init__(self, runs: int) -> None:
         self.runs, self.done, self.begun = runs, 0, time.monotonic()
@@ -106,7 +106,7 @@ class _Left:
 
     @property
     def words(self) -> str:
-        """The time that is left, in words, once a run has been made."""
+        """Return the time that is left, in words, once a run has been made."""
         if not self.done:
             return ""
         minutes = (time.monotonic() - self.begun) / self.done * (self.runs - self.done) / 60

@@ -61,7 +61,7 @@ def setups(runfile: RunFile, draws: bool = True) -> dict[str, Setup]:
 
 @dataclass(frozen=True)
 class Planned:
-    """One row of the planned comparison. `setup` is built with the settings of the file, for the first seed."""
+    """Hold one row of the planned comparison. `setup` has the settings of the file, for the first seed."""
 
     name: str
     kind: Kind

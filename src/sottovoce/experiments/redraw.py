@@ -1,6 +1,6 @@
 """Let each seed of an experiment redraw all that is random: ``run.redraw = true``.
 
-Without it, seeds redraw batches and noise alone, and what they show is less than what another draw of the split would.
+Without it, seeds redraw batches and noise alone, so results differ less between seeds than between draws of the split.
 """
 
 import inspect

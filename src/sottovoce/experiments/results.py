@@ -19,8 +19,8 @@ from sottovoce.reports import comparison
 from sottovoce.reports.comparison import Comparison, Outcome
 from sottovoce.runtime.result import TRAIN
 
-POINTS = 12  # of a curve, at most
-COUNTED = ("messages", "numbers", "batches")  # per agent, in the whole run
+POINTS = 12  # points of a curve, at most
+COUNTED = ("messages", "numbers", "batches")  # counts per agent, in the whole run
 Cells = list[Any]
 
 

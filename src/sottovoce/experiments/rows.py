@@ -40,7 +40,7 @@ Loaded = tuple[list[Any], Any, tasks.Shape]  # the parties' parts, test records,
 
 @dataclass(frozen=True)
 class RowsSetup(Setup):
-    """A case with everything built that `run` takes."""
+    """Hold a case with everything built that `run` takes."""
 
     case: Case
     task: Task
@@ -56,12 +56,12 @@ class RowsSetup(Setup):
 
     @cached_property
     def account(self) -> PrivacyReport:
-        """The privacy statement, computed without running."""
+        """Return the privacy statement, computed without running."""
         return self._stated(self.one_run)
 
     @cached_property
     def one_run(self) -> PrivacyReport:
-        """The statement of one run; with [select] several runs are made, and `account` covers the best of them."""
+        """Return the statement of one run; with [select] there are several, and `account` covers the best of them."""
         return accounting.account(self.method, self.parts, delta=self.delta, **self.setting)
 
     def _stated(self, own: PrivacyReport) -> PrivacyReport:
@@ -69,27 +69,27 @@ class RowsSetup(Setup):
 
     @property
     def data(self) -> list[Any]:
-        """The parties' parts."""
+        """Return the parties' parts."""
         return self.parts
 
     @property
     def problem(self) -> Any:
-        """What is solved."""
+        """Return what is solved."""
         return self.task.problem
 
     @property
     def graph(self) -> Network:
-        """Who talks to whom."""
+        """Return who talks to whom."""
         return self.network
 
     @property
     def delta(self) -> float:
-        """The delta of the statement."""
+        """Return the delta of the statement."""
         return self.case.privacy.delta
 
     @cached_property
     def setting(self) -> dict[str, Any]:
-        """What `account` and `calibrate` take beside the method, the parts and delta."""
+        """Return what `account` and `calibrate` take besides the method, the parts and delta."""
         return {
             "steps": self.steps,
             "network": self.network,
@@ -274,7 +274,7 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
 
 @dataclass(frozen=True, eq=False)
 class _Same:
-    """Records that are compared by identity."""
+    """Compare records by identity."""
 
     records: Any
 

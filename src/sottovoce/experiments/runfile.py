@@ -155,7 +155,7 @@ _OF_VARIANTS = (*_TABLES, "name", "reduced", "quick")
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run file with all overrides applied: named cases, each complete and checked."""
+    """Hold a run file with all overrides applied: named cases, each complete and checked."""
 
     title: str
     cases: Mapping[str, Case]

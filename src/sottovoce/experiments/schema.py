@@ -1,4 +1,4 @@
-"""The tables of a run file and their keys, checked by pydantic. `sottovoce.experiments.runfile` explains them.
+"""Define the tables of a run file and their keys, checked by pydantic. `sottovoce.experiments.runfile` explains them.
 
 >>> Run(steps=10).seeds
 [0]
@@ -34,24 +34,24 @@ AUTO = "auto"  # the method that is chosen from public facts
 
 
 class _Closed(BaseModel):
-    """A table whose keys are all known here."""
+    """Check a table whose keys are all known here."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class _Open(BaseModel):
-    """A table with keys that are known here, and options of the thing that it names."""
+    """Check the keys of a table that are known here, and keep options of the thing that it names."""
 
     model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
 
     @property
     def options(self) -> TomlTable:
-        """The options: keys that are not known here."""
+        """Return the options: keys that are not known here."""
         return dict(self.model_extra or {})
 
 
 class Data(_Open):
-    """Which records, and how they are distributed to parties: a data set by its name, or one's own table in a file."""
+    """Name the records, a data set or one's own table in a file, and say how they are distributed to parties."""
 
     name: str | None = None
     file: str | None = None
@@ -77,25 +77,25 @@ class Data(_Open):
 
 
 class TaskTable(_Open):
-    """A ready-made task and its parameters."""
+    """Name a ready-made task, and set its parameters."""
 
     name: str
 
 
 class NetworkTable(_Open):
-    """A builder and its parameters."""
+    """Name a builder of networks, and set its parameters."""
 
     kind: str
 
 
 class MethodTable(_Open):
-    """A method and its fields."""
+    """Name a method, and set its fields."""
 
     name: str
 
 
 class Run(_Closed):
-    """The number of steps, how often to evaluate, and the seeds."""
+    """Set the number of steps, how often to evaluate, and the seeds."""
 
     steps: Count | None = None  # `auto` chooses it
     every: Count | None = None
@@ -108,7 +108,7 @@ class Run(_Closed):
 
 
 class Privacy(_Closed):
-    """What is to be guaranteed."""
+    """Set what is to be guaranteed."""
 
     epsilon: Positive | None = None
     delta: Annotated[Number, Field(ge=0, lt=1)] = 1e-5
@@ -118,7 +118,7 @@ class Privacy(_Closed):
 
 
 class ColumnsTable(_Closed):
-    """How a table is split by columns, and how its labels are drawn."""
+    """Set how a table is split by columns, and how its labels are drawn."""
 
     parties: Count = 4
     stages: Count = 1
@@ -131,14 +131,14 @@ class ColumnsTable(_Closed):
 
 
 class Compare(_Closed):
-    """Which comparisons to run in addition."""
+    """Choose which comparisons to run in addition."""
 
     alone: Yes = False
     pooled: Yes = False
 
 
 class SelectTable(_Closed):
-    """How one variant is chosen by a private score."""
+    """Set how one variant is chosen by a private score."""
 
     metric: Literal["accuracy", "auroc"] = "accuracy"
     validation: Annotated[Number, Field(gt=0, lt=1)] = 0.2
@@ -175,7 +175,7 @@ def keys_of(key: str) -> list[str]:
 
 
 class SearchTable(_Closed):
-    """How the settings of every variant are chosen, on records that no result is reported on."""
+    """Set how the settings of every variant are chosen, on records that no result is reported on."""
 
     trials: Count
     seeds: Annotated[list[Whole], Field(min_length=1)] = [1000]
@@ -186,7 +186,7 @@ class SearchTable(_Closed):
 
 
 class Takes(_Closed):
-    """How long an experiment takes, in words, by its scale."""
+    """Say how long an experiment takes, in words, by its scale."""
 
     full: str = ""
     reduced: str = ""
@@ -194,7 +194,7 @@ class Takes(_Closed):
 
 
 class DeployTable(_Closed):
-    """Which sites take part in a federation, and how they wait for each other."""
+    """Name the sites of a federation, and say how they wait for each other."""
 
     sites: Annotated[list[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")]], Field(min_length=1)]
     noise: Literal["exact", "simulated"] = "exact"
@@ -211,7 +211,7 @@ class DeployTable(_Closed):
 
 
 class Case(_Closed):
-    """One complete configuration."""
+    """Hold one complete configuration."""
 
     data: Data
     task: TaskTable | None = None

@@ -36,7 +36,7 @@ _REMEDY = "remove it, and the search starts again"
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings that were tried, and their score; None where a run diverged."""
+    """Hold settings that were tried, and their score; None where a run diverged."""
 
     settings: dict[str, Any]
     score: float | None

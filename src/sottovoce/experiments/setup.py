@@ -1,4 +1,4 @@
-"""A case of a run file with everything built: what the doors `account`, `run` and `audit` take."""
+"""Hold a case of a run file with everything built: what the doors `account`, `run` and `audit` take."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from sottovoce.runtime.result import TRAIN, Result
 
 
 class Setup(ABC):
-    """One case, for parties with records or for parties with columns.
+    """Hold one case, for parties with records or for parties with columns.
 
     Example: ``setup.data`` is a list of parts, or a `Table`; either way ``sv.audit(setup.method, setup.data, ...)``
     audits it.
@@ -26,34 +26,34 @@ class Setup(ABC):
 
     @property
     def steps(self) -> int:
-        """The number of steps: of the file, or as `auto` chose it."""
+        """Return the number of steps: of the file, or as `auto` chose it."""
         assert self.case.run.steps is not None
         return self.case.run.steps
 
     @property
     @abstractmethod
     def data(self) -> Any:
-        """The parties' parts, or their table."""
+        """Return the parties' parts, or their table."""
 
     @property
     @abstractmethod
     def problem(self) -> Any:
-        """What is solved."""
+        """Return what is solved."""
 
     @property
     @abstractmethod
     def graph(self) -> Network | None:
-        """Who talks to whom; None where parties talk to a server."""
+        """Return who talks to whom; None where parties talk to a server."""
 
     @property
     @abstractmethod
     def delta(self) -> float:
-        """The delta of the statement."""
+        """Return the delta of the statement."""
 
     @property
     @abstractmethod
     def account(self) -> PrivacyReport:
-        """The privacy statement, computed without running."""
+        """Return the privacy statement, computed without running."""
 
     @abstractmethod
     def metrics(self) -> list[str]:

@@ -34,14 +34,14 @@ from sottovoce.reports import comparison
 from sottovoce.reports.comparison import Comparison
 from sottovoce.runtime.about import about_rows
 from sottovoce.runtime.array import ArrayPlace
+from sottovoce.runtime.jobs import as_simulated
 from sottovoce.runtime.keys import agent_keys
 from sottovoce.runtime.layout import lay_out, own_digests
 from sottovoce.runtime.result import Result, measure
-from sottovoce.runtime.run import as_simulated
 from sottovoce.schedules import Constant, Scaled, Schedule
 
-_AGENTS = 600  # in one array, at most: each run has a copy of its records there
-_BYTES = 2**31  # of records in one array, at most
+_AGENTS = 600  # agents in one array, at most: each run has a copy of its records there
+_BYTES = 2**31  # bytes of records in one array, at most
 
 
 def execute(
@@ -57,7 +57,7 @@ def execute(
     for row in (row for rows in plans for row in rows):
         rows_together = row.kind == "together" and isinstance(row.setup, RowsSetup)
         if not rows_together or not isinstance(row.setup.problem, MinMax):
-            raise ValueError(f"{row.name}: side by side go min-max tasks of parties with rows, without [compare]")
+            raise ValueError(f"{row.name}: side by side is for min-max tasks of parties with rows, without [compare]")
         search.check(row)
     chosen = _searched(plans, say)
     places: list[tuple[Path, Planned, int]] = []
@@ -196,7 +196,7 @@ def _constant(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Member:
-    """One of the runs: its setup, and which agents of the array are its own."""
+    """Describe one of the runs: its setup, and which agents of the array are its own."""
 
     setup: RowsSetup
     agents: slice
@@ -244,7 +244,7 @@ def _merged(members: Sequence[_Member]) -> Method:
 
 @dataclass(frozen=True, eq=False)
 class _StartingAt(Method):
-    """A method whose agents start where their own run starts; the starts are public, as all of them are."""
+    """Start each agent of a method where its own run starts; starts are public."""
 
     of: Method
     starts: Any  # (x0, y0) of each agent, stacked

@@ -17,7 +17,7 @@ from sottovoce.data.values import is_missing, read_numbers, texts_of
 
 _LABEL = "the label"  # a number or classes, whatever its type
 _MOST = 20  # categories; a column of text with more of them is left out
-_WHOLE = 10  # numbers of at most so many different values are categories
+_WHOLE = 10  # a column of whole numbers with at most this many different values holds categories
 _TO_FILL = {
     "number": "{range = [LOW, HIGH]}",
     "bool": "{categories = [false, true]}",

@@ -1,4 +1,4 @@
-"""Methods: how one agent moves in one step. One file per method, with its paper cited on top.
+"""Define the methods: how one agent moves in one step. One file per method, with its paper cited on top.
 
 Every module in this folder is discovered, so a new method needs no entry anywhere. What the papers prove about the
 methods is in `sottovoce.theory`.

@@ -1,7 +1,7 @@
-"""The handle through which a method acts as one agent: sample, release, mix, loop.
+"""Define the handle through which a method acts as one agent: sample, release, mix, loop.
 
 Example: ``batch = agent.sample(Poisson(50))`` draws a batch, ``agent.release(r, loss, at=x, batch=batch)`` returns the
-noisy gradient at x, ``agent.mix(x)`` tells x to the neighbours and returns the weighted sum of what they say. A handle
+noisy gradient at x, ``agent.mix(x)`` sends x to the neighbours and returns the weighted sum of what they send. A handle
 exists only while a step is traced: each call writes one equation (`sottovoce.methods.equations`).
 """
 
@@ -29,7 +29,7 @@ from sottovoce.trees import Tree
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What every agent knows of a run: all of it is public."""
+    """Hold what every agent knows of a run: all of it is public."""
 
     population: Population
     network: Network
@@ -51,7 +51,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Batch:
-    """A drawn batch. Releases from one batch are charged as one mechanism. Its rows cannot be read."""
+    """Refer to a drawn batch, whose rows cannot be read; releases from one batch are charged as one mechanism."""
 
     drawn: jax.Array
     sampling: Sampling
@@ -59,7 +59,7 @@ class Batch:
 
 
 class Where(TypedDict, total=False):
-    """Where and over what to take a gradient: `upper` and `lower` as `records`; `public` reads no record."""
+    """Say where and over what to take a gradient: `upper` and `lower` are as `records`; `public` reads no record."""
 
     at: Required[Tree]
     batch: Required[Batch]
@@ -69,7 +69,7 @@ class Where(TypedDict, total=False):
 
 
 class Agent(Handle):
-    """One agent at one step: `index` is its number, `t` the step; both are traced."""
+    """Act as one agent at one step: `index` is its number, `t` the step; both are traced."""
 
     def __init__(self, known: Known, index: jax.Array, t: jax.Array, loops: tuple[int, ...] = ()) -> None:
         super().__init__(t, loops)
@@ -79,12 +79,12 @@ class Agent(Handle):
 
     @property
     def steps(self) -> int:
-        """How many steps the run has."""
+        """Return how many steps the run has."""
         return self._known.steps
 
     @property
     def parties(self) -> int:
-        """How many agents take part."""
+        """Return how many agents take part."""
         return self._known.network.size
 
     def size(self, level: str = SINGLE) -> jax.Array:
@@ -131,7 +131,7 @@ class Agent(Handle):
     # Talking to neighbours.
 
     def mix(self, value: Tree, *, own: Tree | None = None, over: str = "mix") -> Tree:
-        """Tell the neighbours `value` and return the weighted sum of what they say, with the own weight on `own`.
+        """Send `value` to the neighbours and return the weighted sum of what they send, with the own weight on `own`.
 
         `own` (by default `value`) stays with the agent, so it may be private; the result then is private too.
         """
@@ -145,7 +145,7 @@ class Agent(Handle):
         weight = self._mine(self._known.network.matrix(over).diagonal().astype(np.float32))
         return jax.tree.map(lambda other, mine: other + weight * mine, others, own)
 
-    # Within.
+    # Helpers.
 
     def _inside(self, loops: tuple[int, ...]) -> "Agent":
         return Agent(self._known, self.index, self.t, loops)
@@ -164,7 +164,7 @@ class Agent(Handle):
         public: Callable[[Tree], Any] | None = None,
     ) -> Tree:
         if self._loops[: len(batch.loops)] != batch.loops:
-            raise ValueError(f"{what} uses a batch drawn inside a loop that is over")
+            raise ValueError(f"{what} uses a batch that was drawn inside a loop, after the loop: draw another one here")
         at = jax.tree.map(jnp.asarray, at)
         leaves, structure = jax.tree.flatten(at)
         functions, operands = [], []

@@ -1,4 +1,4 @@
-"""Averages of iterates: a method whose output is the average of another method's iterates, or a random one of them.
+"""Average iterates: output the average of another method's iterates, or a random one of them.
 
 Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", SIAM Journal on Control and Optimization
 30(4), 1992. Averaging works on what the method has released, so it is post-processing and costs no privacy. (In a
@@ -23,7 +23,7 @@ from sottovoce.trees import Tree
 
 
 class AveragedState(NamedTuple):
-    """`x` and `y` are the averages that would be output now; `inside` is the method's own state."""
+    """Hold the averages `x` and `y` that would be output now, and the method's own state, `inside`."""
 
     x: Tree
     y: Tree
@@ -32,7 +32,7 @@ class AveragedState(NamedTuple):
 
 @dataclass(frozen=True)
 class Averaged(Method):
-    """Any other method, with the average of its iterates as output.
+    """Run any other method, and output the average of its iterates.
 
     Args:
         of: the method whose iterates are averaged.
@@ -90,7 +90,7 @@ class Averaged(Method):
 
     @property
     def design_name(self) -> str:
-        """The design of the method inside."""
+        """Return the design of the method inside."""
         return self.of.design_name
 
     def published(self, setting: Setting) -> float | None:

@@ -1,4 +1,4 @@
-"""BAMBI and BAMBI-DP: vertical federated bilevel optimisation.
+"""Run BAMBI and BAMBI-DP: vertical federated bilevel optimisation.
 
 Anonymous authors, "BAMBI: vertical federated bilevel optimization with privacy-preserving and computation efficiency".
 Here are Algorithm 1 and equation (5); Algorithms 2 and 3 are label gates (`sottovoce.privacy.labels`).
@@ -25,7 +25,7 @@ _SMALLEST = 1e-5  # below this, float32 leaves less than two digits of a perturb
 
 
 class BambiState(NamedTuple):
-    """One party's own blocks, and what its optimisers remember."""
+    """Hold one party's own blocks, and what its optimisers remember."""
 
     x: Tree
     y: Tree
@@ -35,7 +35,7 @@ class BambiState(NamedTuple):
 
 @dataclass(frozen=True)
 class Bambi(Method):
-    """Vertical bilevel optimisation in which only head outputs and gradients at them leave a party.
+    """Tune and train across parties with columns (BAMBI): only head outputs and gradients at them leave a party.
 
     Each step, N inner steps fit the heads y at x, and Q copies of them at x + mu u_j; then
     ``x_m' = x_m - rate (grad_{x_m} f + (1/Q) sum_j s_j u_{j,m})``, where s_j estimates how f changes through the heads,
@@ -90,12 +90,12 @@ class Bambi(Method):
 
     @property
     def batches(self) -> dict[str, int]:
-        """How many batches a step reads at each level."""
+        """Return how many batches a step reads at each level."""
         return {"lower": self.inner_steps, "upper": 1}
 
     @property
     def design_name(self) -> str:
-        """The label gate's design: "sound", "printed" or "non-private"."""
+        """Return the label gate's design: "sound", "printed" or "non-private"."""
         return self.labels.design
 
     def without_privacy(self) -> Self:
@@ -119,7 +119,7 @@ class Bambi(Method):
         start = _repeated((state.y, state.memory_y), self.directions + 1)  # line 3
 
         def fit(carry: Tree, rows: jax.Array, party: Party) -> Tree:
-            """Lines 5 to 13: one inner step of y at x, and of its copies at x + mu u_j."""
+            """Take one inner step of y at x, and of its copies at x + mu u_j (lines 5 to 13)."""
             heads, memory = carry
             at = heads if self.copies == "own" else _repeated(_first(heads), self.directions + 1)  # of v-hat
             embedded = jax.vmap(problem.embedded, (None, 0, None))(m, points, party.features(rows))
@@ -160,12 +160,12 @@ def _repeated(tree: Tree, times: int) -> Tree:
 
 
 def _along(heads: Tree, y: Tree, slope: Tree, mu: float) -> jax.Array:
-    """<(y_j - y) / mu, slope> for each copy j."""
+    """Return <(y_j - y) / mu, slope> for each copy j."""
     return jax.vmap(lambda copy: inner(jax.tree.map(lambda c, y: (c - y) / mu, copy, y), slope))(
         jax.tree.map(lambda leaf: leaf[1:], heads)
     )
 
 
 def _weighted(weights: jax.Array, directions: Tree) -> Tree:
-    """The mean of the directions, each times its weight."""
+    """Return the mean of the directions, each times its weight."""
     return jax.tree.map(lambda u: jnp.tensordot(weights, u, axes=1) / weights.shape[0], directions)

@@ -1,4 +1,4 @@
-"""The contract of a method: what one agent does in one step."""
+"""Define the contract of a method: what one agent does in one step."""
 
 import dataclasses
 import inspect
@@ -25,7 +25,7 @@ State = Any  # a pytree with the fields the problem's variables are named after:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a bound may depend on besides the method: nothing in it comes from a record."""
+    """State what a bound may depend on besides the method: nothing in it comes from a record."""
 
     sizes: Mapping[str, Sequence[int]]
     steps: int
@@ -37,12 +37,12 @@ class Setting:
     frozen=True, eq=False
 )  # a subclass that is no dataclass is compared by identity: equal methods share a trace
 class Method(ABC):
-    """Base of all methods. A subclass is a frozen dataclass in a file of its own, with its paper cited on top.
+    """Define what all methods share. A subclass is a frozen dataclass in a file of its own, and cites its paper there.
 
-    It writes ``init`` and ``step`` for *one* agent, against a handle: an `Agent` for peers with records of their own, a
-    `Party` for holders of columns (where `solves` says `Vertical`). It never sees another agent's state, and no record
-    except through the gate. Which releases it makes is read off by tracing ``step``, so there is nothing to declare.
-    Fields of type `Release` are named after themselves.
+    A subclass writes ``init`` and ``step`` for *one* agent, against a handle: an `Agent` for peers with records of
+    their own, a `Party` for holders of columns (where `solves` says `Vertical`). It never sees another agent's state,
+    and no record except through the gate. Which releases it makes is read off by tracing ``step``, so there is nothing
+    to declare. A release is named after the field that holds it.
     """
 
     solves: ClassVar[tuple[type, ...]] = (Minimize,)
@@ -62,7 +62,8 @@ class Method(ABC):
         for field in dataclasses.fields(self):
             if callable(getattr(Method, field.name, None)):
                 raise TypeError(
-                    f"{type(self).__name__} has a field {field.name!r}, which hides a method of every method"
+                    f"{type(self).__name__} has a field {field.name!r}, a name that all methods use for "
+                    "something else: rename it"
                 )
             value = getattr(self, field.name)
             _check_kind(field.name, value, field.type)
@@ -86,17 +87,17 @@ class Method(ABC):
 
     @property
     def design_name(self) -> str:
-        """ "sound", "printed", or "non-private" when a release has no bound or no noise."""
+        """Return "sound", "printed", or "non-private" when a release has no bound or no noise."""
         if not all(release.private for release in self.releases()):
             return "non-private"
         return getattr(self, "design", "sound")
 
     def published(self, setting: Setting) -> float | None:
-        """The epsilon its paper prints for this configuration, if it prints one."""
+        """Return the epsilon that its paper prints for this configuration, if it prints one."""
         return None
 
     def proved(self, setting: Setting, agent: int) -> float | None:
-        """A proved epsilon for messages of private state (printed designs); None if there is no proof.
+        """Return a proved epsilon for messages of private state (printed designs); None if there is no proof.
 
         A proof is about the code of its class. A subclass that writes some of the code anew writes `proved` anew too.
         """
@@ -104,13 +105,13 @@ class Method(ABC):
 
     @final
     def message_bound(self, setting: Setting, agent: int) -> float | None:
-        """`proved`, where it is about this method's own code."""
+        """Return `proved`, where it is about this method's own code."""
         return None if self.changed_since_proof else self.proved(setting, agent)
 
     @final
     @property
     def changed_since_proof(self) -> tuple[str, ...]:
-        """The functions that a subclass wrote anew, while it inherits the `proved` of other code."""
+        """Name the functions that a subclass wrote anew, while it inherits the `proved` of other code."""
         found: list[str] = []
         for kind in type(self).__mro__:
             if "proved" in vars(kind):
@@ -120,31 +121,31 @@ class Method(ABC):
         return tuple(found)
 
     def caveats(self, setting: Setting) -> Sequence[str]:
-        """What a reader of the report should know besides."""
+        """List what else a reader of the report should know."""
         return ()
 
-    # Derived.
+    # What follows from the fields.
 
     def releases(self) -> list[Release]:
-        """All releases it is configured with."""
+        """Return all releases it is configured with."""
         return [value for value in _values(self) if isinstance(value, Release)]
 
     def schedules(self) -> dict[str, Schedule]:
-        """The fields that are schedules, or numbers that stand for one."""
+        """Return the fields that are schedules, or numbers that stand for one."""
         given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if Schedule in alternatives(f.type)}
         rates = {name: getattr(value, "rate", value) for name, value in given.items()}  # an optimiser has a rate inside
         return {name: schedule(value) for name, value in rates.items() if value is not None and is_plain(value)}
 
     def louder(self, factor: float) -> Self:
-        """The same method with the noise of every release multiplied."""
+        """Return the same method with the noise of every release multiplied."""
         return self.map_releases(lambda release: release.louder(factor))
 
     def without_privacy(self) -> Self:
-        """The non-private twin: no clipping, no noise."""
+        """Return the non-private twin: no clipping, no noise."""
         return self.map_releases(lambda release: dataclasses.replace(Release.open(), name=release.name))
 
     def map_releases(self, fn: Callable[[Release], Release]) -> Self:
-        """A copy with `fn` applied to every release, also to those inside nested values."""
+        """Return a copy with `fn` applied to every release, also to those inside nested values."""
         return _map_releases(self, fn)
 
 
@@ -153,7 +154,7 @@ _KINDS = {Release: "a release, such as sv.Release(clip=1.0, noise=0.1)", Samplin
 
 
 def alternatives(annotation: Any) -> tuple[Any, ...]:
-    """The kinds that an annotation allows.
+    """Return the kinds that an annotation allows.
 
     >>> alternatives(float | None)
     (<class 'float'>, <class 'NoneType'>)
@@ -176,7 +177,7 @@ def _check_kind(name: str, value: Any, annotation: Any) -> None:
 
 
 def _values(value: Any) -> list[Any]:
-    """The dataclass's field values, depth first."""
+    """Return the dataclass's field values, depth first."""
     found: list[Any] = []
     inside = value if isinstance(value, tuple) else [getattr(value, field.name) for field in dataclasses.fields(value)]
     for inner in inside:
@@ -204,5 +205,5 @@ def _map_releases(value: Any, fn: Callable[[Release], Release]) -> Any:
 
 
 def summary(cls: type[Method]) -> str:
-    """The first line of a method's documentation."""
+    """Return the first line of a method's documentation."""
     return (inspect.getdoc(cls) or "").split("\n", 1)[0]

@@ -1,4 +1,4 @@
-"""What bilevel methods share: the directions of y, z and x, and problems whose records never meet x.
+"""Provide what bilevel methods share: the directions of y, z and x, and problems whose records never meet x.
 
 With f the upper and g the lower loss, z stands for the Hessian-inverse-vector product (hess_yy g)^-1 grad_y f. Each
 direction is the gradient of one scalar per record: the derivative of g along z takes the place of a product of z with a
@@ -106,7 +106,7 @@ def without_x(problem: Bilevel) -> Bilevel:
 
 @dataclasses.dataclass(frozen=True)
 class SecondDerivatives:
-    """Second derivatives of g as gradients: <M, hess g> is linear in M, and its gradient is the matrix itself.
+    """Read second derivatives of g as gradients: <M, hess g> is linear in M, and its gradient is the matrix itself.
 
     `x` and `y` are flat vectors; `shape_x` and `shape_y` give them the shapes of the variables.
     """

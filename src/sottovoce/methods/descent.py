@@ -1,4 +1,4 @@
-"""Localised noisy gradient descent: how the inner problems of `DpBilevel` are solved.
+"""Descend with noise in shrinking balls (localisation): how the inner problems of `DpBilevel` are solved.
 
 Kornowski, "Differentially private bilevel optimization", 2024: DP-Loc-GD (Algorithm 2) and DP-Loc-SGD (Algorithm 4),
 whose line numbers are quoted. Example: two rounds of 20 steps, first in a ball of radius 2, then of radius 0.5.
@@ -25,7 +25,7 @@ Slope = Callable[[Tree, Agent], Tree]
 
 @dataclass(frozen=True)
 class Descent:
-    """DP-Loc-(S)GD, Algorithms 2 and 4: each round takes noisy steps in a ball around its start.
+    """Solve by DP-Loc-(S)GD, Algorithms 2 and 4: each round takes noisy steps in a ball around its start.
 
     The next round starts at the average of y_0 to y_{T-1} (line 7): the last step is charged, and not averaged.
 
@@ -58,7 +58,7 @@ class Descent:
 
     @property
     def releases(self) -> int:
-        """The number of releases that one solve makes."""
+        """Return the number of releases that one solve makes."""
         return self.steps * len(self.radii)
 
     def solve(self, slope: Slope, start: Tree, agent: Agent, name: str) -> Tree:

@@ -1,4 +1,4 @@
-"""The two designs of a method: "sound", which is private as it stands, and "printed", which is the paper's text.
+"""Define the two designs of a method: "sound", which is private as it stands, and "printed", the paper's text.
 
 They differ in two places: how an agent reads its records, and what it sends. Example: in LDP-DSBO a sound agent
 releases a clipped and noised gradient, and may then send its state as it is. A printed agent computes an un-noised
@@ -36,3 +36,14 @@ def channels(agent: Agent, design: Design) -> tuple[Reader, Average]:
     if design == "sound":
         return agent.release, lambda release, value: agent.mix(value)
     return agent.mean, lambda release, value: agent.mix(agent.tell(release, value), own=value)
+
+
+def unproved(design: Design) -> tuple[str, ...]:
+    """Return the caveat of a printed design without a proof; nothing for a sound one.
+
+    >>> unproved("sound")
+    ()
+    """
+    if design == "sound":
+        return ()
+    return ("gradients are taken at private states, which drift apart: no epsilon is proved for the messages",)

@@ -1,4 +1,4 @@
-"""DP bilevel optimisation with one curator: any epsilon, gradients only.
+"""Run DP bilevel optimisation with one curator: any epsilon, gradients only.
 
 Kornowski, "Differentially private bilevel optimization", 2024: Algorithms 1 and 3 here, 2 and 4 in `descent.py`. A
 penalty takes the place of second derivatives (`penalty.py`). What the paper proves is in `theory/dp_bilevel.py`.
@@ -28,7 +28,7 @@ from sottovoce.trees import Tree, norm, zeros_like
 
 
 class BilevelState(NamedTuple):
-    """Public by induction: all are functions of releases. `x` and `y` are what would be output now."""
+    """Hold the state: public by induction, because it is a function of releases. `x` and `y` would be output now."""
 
     x: Tree
     y: Tree
@@ -41,7 +41,7 @@ class BilevelState(NamedTuple):
 
 @dataclass(frozen=True)
 class DpBilevel(Method):
-    """Private bilevel optimisation by a penalty: two private inner solves, then one private step of x.
+    """Solve a bilevel problem privately by a penalty: two private inner solves, then one private step of x.
 
     Guarantee: everything that is computed from records is a release with its own clip and noise, the rest is
     post-processing; so the account needs no Lipschitz constant, no exact inner solution and no convexity.
@@ -63,7 +63,7 @@ class DpBilevel(Method):
             upper records, which are few: fewer and larger steps may serve them better.
         solve, output: as above; "last" outputs the last x, "smallest step" the one after which x moves least.
         warm: start inner solves where the last ones ended (it changes nothing in the account).
-        conditioning: declare it to have the paper's epsilon shown beside.
+        conditioning: if it is declared, reports show the paper's epsilon too.
 
     >>> import sottovoce as sv
     >>> inner = Release(clip=1.0, noise=0.05)

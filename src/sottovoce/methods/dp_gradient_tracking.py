@@ -1,4 +1,4 @@
-"""DP gradient tracking over directed graphs.
+"""Run DP gradient tracking over directed graphs.
 
 Chen, Wang and Zhang, "Differentially private gradient-tracking-based distributed stochastic optimization over directed
 graphs": states travel along a pull graph R, trackers of the average gradient along a push graph C. The two may differ,
@@ -32,7 +32,7 @@ from sottovoce.trees import Tree, zeros_like
 
 
 class TrackingState(NamedTuple):
-    """The state, the tracker of the average gradient, the last gradient: in the sound design public, by induction."""
+    """Hold x, the tracker of the average gradient, and the last gradient: public by induction in the sound design."""
 
     x: Tree
     y: Tree
@@ -41,7 +41,7 @@ class TrackingState(NamedTuple):
 
 @dataclass(frozen=True)
 class DpGradientTracking(Method):
-    """Gradient tracking over directed pull and push graphs, with released gradients (or as its paper prints it).
+    """Track gradients over directed pull and push graphs, with released gradients (or as its paper prints it).
 
     Args:
         scheme: step sizes: `S1`, `S2`, or plain `Rates`. A run has at most K+1 steps under `S1` and `S2`.

@@ -1,4 +1,4 @@
-"""DPMixSGD: private decentralised min-max with variance-reduced, tracked gradients.
+"""Run DPMixSGD: private decentralised min-max with variance-reduced, tracked gradients.
 
 Quan, Wang, Zhai, Fang and Liu, "Enhancing privacy in decentralized min-max optimization: a differentially private
 approach", Algorithm 1: the hybrid estimator of STORM (Cutkosky and Orabona, NeurIPS 2019) and the gradient tracking of
@@ -26,7 +26,7 @@ from sottovoce.trees import descend, zeros_like
 
 
 class MixState(NamedTuple):
-    """Public by induction, except for `estimate` in the printed design."""
+    """Hold the state: public by induction, except for `estimate` in the printed design."""
 
     x: Any
     y: Any
@@ -38,7 +38,7 @@ class MixState(NamedTuple):
 
 @dataclass(frozen=True)
 class DpMixSgd(Method):
-    """Private decentralised min-max: noised STORM estimators of both gradients, tracked over the graph (DPMixSGD).
+    """Solve min-max problems privately over a graph: noised, tracked STORM estimators of both gradients (DPMixSGD).
 
     One step of an agent, with a batch that x and y share::
 

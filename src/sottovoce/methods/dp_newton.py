@@ -1,4 +1,4 @@
-"""Private Newton descent for models that are linear in a row of numbers.
+"""Run private Newton descent for models that are linear in a row of numbers.
 
 The second moments of the rows are released once. They give coordinates in which the loss curves alike in all
 directions, however loose the declared ranges of the columns are; in these coordinates a few noisy gradients suffice.
@@ -25,12 +25,15 @@ from sottovoce.problems import Minimize, MinMax
 from sottovoce.problems.linear_model import TARGET, LinearModel
 from sottovoce.trees import Tree
 
-_GRADIENT, _LOSS = 0.15, 0.1  # noise of a party's gradient, and of its loss, at which it is half heard
-_NARROWEST = 1e-5  # a direction's eigenvalue over the largest one, below which float32 does not resolve it
+_GRADIENT, _LOSS = 0.15, 0.1  # with this noise of its gradient, or of its loss, a party has half of its weight
+_NARROWEST = 1e-5  # eigenvalue of a direction over the largest: below it float32 cannot resolve the direction
 
 
 class NewtonState(NamedTuple):
-    """Public by induction: all are functions of releases. `x` is the average of the last iterates, `now` the last."""
+    """Hold the state: public by induction, because it is a function of releases.
+
+    `x` is the average of the last iterates, `now` the last one.
+    """
 
     x: Tree
     now: Tree
@@ -42,7 +45,7 @@ class NewtonState(NamedTuple):
 
 @dataclass(frozen=True)
 class DpNewton(Method):
-    """Private Newton descent: noisy second moments once, then noisy gradients in the coordinates that they whiten.
+    """Run private Newton descent: noisy second moments once, then noisy gradients in the coordinates they whiten.
 
     All agents average every release, each in proportion to its number of records, so that they follow the pooled
     objective. For problems without `LinearModel` the rows are the gradients at x0, one column.
@@ -178,8 +181,8 @@ class DpNewton(Method):
 
     def _judged(self, problem: MinMax, state: NewtonState, agent: Agent, batch: Any) -> tuple[Tree, Tree]:
         """Release the party's mean loss, and return the best weights for all parties' recent losses."""
-        assert self.losses is not None  # `solves` says so
-        if problem.weighted is None:  # of a problem of which nothing is known: y goes up
+        assert self.losses is not None  # else it solves no min-max problem (`__post_init__`)
+        if problem.weighted is None:  # nothing is known of the problem: y takes an ascent step
             up = agent.release(
                 self.losses, lambda y, r: problem.loss(state.now, y, r), at=state.y, batch=batch,
                 public=lambda y: problem.public(state.now, y),
@@ -188,7 +191,7 @@ class DpNewton(Method):
         known, parties, size = problem.weighted.model, agent.parties, self._size(agent)
 
         def loss(times: jax.Array, record: Any) -> jax.Array:
-            return times * known.loss(known.scores(state.now, record), record)  # its slope is the loss
+            return times * known.loss(known.scores(state.now, record), record)  # its derivative in `times` is the loss
 
         here = agent.release(self.losses, loss, at=jnp.zeros(()), batch=batch)
         mine = parties * jax.nn.one_hot(agent.index, parties)
@@ -199,7 +202,10 @@ class DpNewton(Method):
         return problem.weighted.best(shares * losses + (1 - shares) * mean), losses
 
     def _heard(self, agent: Agent, y: Tree, per_noise: float) -> jax.Array:
-        """Return this party's weight: its y as far as it is heard, and its part of what the average stands for."""
+        """Return this party's weight: the heard share of its y, and its share of the weight that no party keeps.
+
+        What noise hides of the parties' weights goes to all parties, in proportion to their records.
+        """
         size, own = self._size(agent), y[agent.index] * self._share_heard(agent, self.gradient, per_noise)
         heard, records = self._average(agent, (agent.parties * own, size))
         return own + (1 - heard) * size / (agent.parties * records)

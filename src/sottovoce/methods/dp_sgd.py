@@ -1,4 +1,4 @@
-"""DP-SGD, for one curator and over a graph.
+"""Run DP-SGD, for one curator and over a graph.
 
 One curator: Abadi et al., "Deep learning with differential privacy", CCS 2016. Over a graph: each agent releases its
 own clipped and noised gradient and averages with its neighbours (Lian et al., NeurIPS 2017, with local noise).
@@ -21,7 +21,7 @@ from sottovoce.trees import Tree
 
 
 class SgdState(NamedTuple):
-    """Public by induction: both are functions of released gradients."""
+    """Hold the state: public by induction, because it is a function of released gradients."""
 
     x: Tree
     memory: Any  # of the optimiser; empty for a plain step size
@@ -29,7 +29,7 @@ class SgdState(NamedTuple):
 
 @dataclass(frozen=True)
 class DpSgd(Method):
-    """Private stochastic gradient descent: ``x' = mix(x - rate * gradient)``.
+    """Run private stochastic gradient descent: ``x' = mix(x - rate * gradient)``.
 
     Args:
         rate: step size, a number or a schedule, or an optimiser (`Momentum`, `Adam`, optax), which works on released

@@ -1,4 +1,4 @@
-"""The equations that a traced step is made of, beside JAX's own.
+"""Define the equations that a traced step is made of, beside JAX's own.
 
 A method's `step` is traced once, to a jaxpr. Whatever it asks of its agent stands in that jaxpr as an equation with one
 of the names below. Example: the step of DP-SGD over a graph reads ``sample, release, (arithmetic), mix``. Three readers
@@ -11,7 +11,7 @@ follow these equations: the account counts them, the private marks are followed 
 | `release` | a batch, a point, what the losses close over | the clipped, averaged and noised gradient: public |
 | `mean` | the same | the clipped and averaged gradient: private |
 | `tell` | a private value | the value with noise: the message of a printed design |
-| `mix` | what the agent says | the weighted sum of what it hears |
+| `mix` | what the agent sends | the weighted sum of what it receives |
 | `loop` | what the body closes over, and the carry | the carry after the last turn |
 | `key` | nothing | a random key for the method's own choices |
 | `features` | row numbers | a party's columns of these rows (tables split by columns) |
@@ -44,7 +44,7 @@ OURS = frozenset({sample_p, release_p, mean_p, tell_p, mix_p, loop_p, key_p, fea
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What a `release` or `mean` reads: its functions, one per level."""
+    """Say what a `release` or `mean` reads: its functions, one per level."""
 
     functions: tuple[RecordFunction, ...]
     structure: Any  # of the point

@@ -1,4 +1,4 @@
-"""What the handles of a traced step share: numbered equations, loops, keys.
+"""Provide what the handles of a traced step share: numbered equations, loops, keys.
 
 Example: an `Agent` (a peer with records of its own) and a `Party` (a holder of columns) both have `loop` and `key`. A
 handle exists only while a step is traced: each call writes one equation (`sottovoce.methods.equations`).
@@ -18,7 +18,7 @@ from sottovoce.trees import Tree
 
 
 class Handle(ABC):
-    """A participant at one step, `t`, while the step is traced."""
+    """Give a step, while it is traced, its numbered equations, loops and keys, for one participant at step `t`."""
 
     def __init__(self, t: jax.Array, loops: tuple[int, ...] = ()) -> None:
         self.t = t
@@ -110,12 +110,12 @@ def like(leaves: list[Any], got: Any, shapes: list[Any], structure: Any, what: s
     2.0
     """
     if got != structure:
-        raise ValueError(f"{what} must return what it is given, with other numbers: {structure} became {got}")
+        raise ValueError(f"{what} must return the structure that it is given: {structure} became {got}")
     kept = []
     for leaf, shape in zip(map(strong, leaves), shapes, strict=True):
         if leaf.shape != shape.shape or leaf.dtype != shape.dtype:
             raise ValueError(
-                f"{what} must return what it is given, with other numbers: "
+                f"{what} must return the shapes and types that it is given: "
                 f"{shape.dtype}{list(shape.shape)} became {leaf.dtype}{list(leaf.shape)}"
             )
         kept.append(leaf)

@@ -1,4 +1,4 @@
-"""LDP-DSBO: locally private decentralised bilevel optimisation without inner loops.
+"""Run LDP-DSBO: locally private decentralised bilevel optimisation without inner loops.
 
 Chen and Wang, "Locally differentially private decentralized stochastic bilevel optimization with guaranteed
 convergence accuracy", ICML 2024, Algorithms 1 and 2. Beside x and y every agent keeps z, its estimate of the
@@ -29,7 +29,7 @@ from sottovoce.trees import Tree, zeros_like
 
 
 class DsboState(NamedTuple):
-    """Sound: the agent's own broadcasts, public. Printed: what the agent keeps un-noised, private."""
+    """Hold the agent's own broadcasts (sound design, public), or what it keeps un-noised (printed, private)."""
 
     x: Tree
     y: Tree
@@ -39,7 +39,7 @@ class DsboState(NamedTuple):
 
 @dataclass(frozen=True)
 class LdpDsbo(Method):
-    """LDP-DSBO: private tuning across peers; x, y and z move together, with one exchange per step.
+    """Tune privately across peers (LDP-DSBO): x, y and z move together, with one exchange per step.
 
     ``design="sound"``: gradients are taken at the agent's own broadcasts, clipped per record and noised at the gate, so
     that every message is post-processing of releases. The noise is that of the released mean; a message then carries
@@ -156,7 +156,7 @@ class LdpDsbo(Method):
 
     @property
     def dynamics(self) -> theory.Dynamics:
-        """Step sizes (not a number for an optimiser), releases and design, as the paper's theory takes them."""
+        """Return step sizes (NaN for an optimiser), releases and design, as the paper's theory takes them."""
         x, y, z = (schedule(s if is_plain(s) else math.nan) for s in (self.step_x, self.step_y, self.step_z))  # type: ignore[arg-type]
         return theory.Dynamics((x, y, z), (self.release_x, self.release_y, self.release_z), self.design)
 

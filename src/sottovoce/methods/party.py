@@ -1,7 +1,8 @@
-"""The handle of a party that holds columns of a table: it reads its own features and asks the server.
+"""Define the handle of a party that holds columns of a table: it reads its own features and asks the server.
 
 Example: ``party.ask("lower", rows, outputs)`` sends the party's head outputs for a batch to the server, which has the
-labels, and returns the gradient of the loss at the summed outputs. Nothing else leaves a party, but for `total`.
+labels, and returns the gradient of the loss at the summed outputs. Apart from the numbers of `total`, nothing else
+leaves a party.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from sottovoce.trees import Tree
 
 @dataclass(frozen=True, eq=False)
 class KnownTable:
-    """What every party knows of a run over columns: all of it is public."""
+    """Hold what every party knows of a run over columns: all of it is public."""
 
     steps: int
     classes: int
@@ -26,7 +27,7 @@ class KnownTable:
 
 
 class Party(Handle):
-    """One party at one step: `index` is its number; `rows` holds the rows of this step's batches by level."""
+    """Act as one party at one step: `index` is its number; `rows` holds the rows of this step's batches by level."""
 
     def __init__(
         self, known: KnownTable, index: int, t: jax.Array, rows: Mapping[str, jax.Array], loops: tuple[int, ...] = ()

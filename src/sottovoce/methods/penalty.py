@@ -1,4 +1,4 @@
-"""Directions of the penalty approach to bilevel problems: gradients only, one scalar per record.
+"""Compute the directions of the penalty approach to bilevel problems: gradients only, one scalar per record.
 
 With yg the minimiser of g(x, .), yl that of f + penalty * g and w = penalty * (yl - yg) the *gap*, the hypergradient
 is, up to O(1/penalty), grad_x f(x, yl) + penalty * (grad_x g(x, yl) - grad_x g(x, yg)). Example: yg = 1, a gap of 4 and

@@ -1,4 +1,4 @@
-"""From a plan to the method: what `sottovoce.theory.bilevel_plan.plan` chose, as a configured `DpBilevel`."""
+"""Build the method of a plan: what `sottovoce.theory.bilevel_plan.plan` chose, as a configured `DpBilevel`."""
 
 from sottovoce.methods.descent import Descent
 from sottovoce.methods.dp_bilevel import DpBilevel

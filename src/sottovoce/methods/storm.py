@@ -1,4 +1,4 @@
-"""STORM estimators of the two gradients of a min-max problem: reading them from records, and combining them.
+"""Estimate the two gradients of a min-max problem by STORM: read them from records, and combine them.
 
 Cutkosky and Orabona, "Momentum-based variance reduction in non-convex SGD", NeurIPS 2019. With `keep = 1 - beta`, the
 next estimate is ``grad F(here) + keep (estimate - grad F(before))``, with both gradients on the same batch. Example:

@@ -1,4 +1,4 @@
-"""Exchanges of gradient tracking over a pull and a push graph, by the equations of Chen, Wang and Zhang.
+"""Exchange states and trackers over a pull and a push graph, by the equations of Chen, Wang and Zhang.
 
 With R the pull and C the push weights, L1 is the in-Laplacian of R (rows sum to 0), L2 the out-Laplacian of C (columns
 sum to 0). Example: an agent at 1 that hears a weighted sum of 6 with weights that sum to 2 moves, at rate 0.5, to

@@ -26,7 +26,7 @@ _DENSE = 400  # up to this many agents a dense eigenvalue solve takes millisecon
 
 @dataclass(frozen=True)
 class Condition:
-    """One checked condition: its name, whether it holds, and the figures behind it."""
+    """State one checked condition: its name, whether it holds, and the figures behind it."""
 
     name: str
     holds: bool
@@ -38,7 +38,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues of a mixing matrix apart from the one that belongs to agreement (eigenvalue 1).
+    """Summarise the eigenvalues of a mixing matrix, without the eigenvalue 1 that belongs to agreement.
 
     `low` and `high` are the smallest and largest real parts, `radius` the largest modulus: the factor by which
     disagreement shrinks per step. For a single agent all are 0, because there is no disagreement.

@@ -26,7 +26,7 @@ _ATTEMPTS = 100  # random graphs that are drawn before we stop looking for a con
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Agents 0 to size - 1 and the weights they give to what they hear.
+    """Connect the agents 0 to size - 1, and say how much weight each gives to what it hears from the others.
 
     `matrices` holds either `mix` (averaging: row i has agent i's weights, its own on the diagonal) or `pull` and `push`
     (directed: raw nonnegative weights, zero diagonal). Entry [i, j] is the weight of what i hears from j. Methods ask
@@ -93,33 +93,33 @@ class Network:
 
     @property
     def mix(self) -> Csr:
-        """The averaging matrix, own weights on the diagonal."""
+        """Return the averaging matrix, own weights on the diagonal."""
         return self.matrix("mix")
 
     @property
     def pull(self) -> Csr:
-        """The weights of the states that an agent hears, without its own."""
+        """Return the weights of the states that an agent hears, without its own."""
         return self.matrix("pull")
 
     @property
     def push(self) -> Csr:
-        """The weights of the gradient trackers that an agent hears, without its own."""
+        """Return the weights of the gradient trackers that an agent hears, without its own."""
         return self.matrix("push")
 
     @property
     def degree(self) -> np.ndarray:
-        """The number of others that each agent hears."""
+        """Return the number of others that each agent hears."""
         return np.bincount(self.edges[:, 1], minlength=self.size)
 
     @property
     def edges(self) -> np.ndarray:
-        """All pairs (sender, hearer), one per row, sorted by hearer."""
+        """Return all pairs (sender, hearer), one per row, sorted by hearer."""
         hears = weights.without_diagonal(sum(abs(matrix) for matrix in self.matrices.values())).tocoo()
         return np.stack([hears.col, hears.row], axis=1)
 
     @property
     def graph(self) -> Any:
-        """The network as a networkx graph: an edge leads from sender to hearer and carries the weights by name."""
+        """Return the network as a networkx graph: edges lead from sender to hearer and carry the weights by name."""
         graph = nx.DiGraph(name=self.name)
         graph.add_nodes_from(range(self.size))
         graph.add_edges_from(self.edges.tolist())

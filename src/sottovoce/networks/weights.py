@@ -1,7 +1,7 @@
 """Compute the weight matrices of a graph: how much weight each agent gives to what it hears.
 
 Entry [i, j] is always the weight that agent i gives to what it hears from agent j. An edge (j, i) of a directed graph
-says that j tells i, so it becomes entry [i, j].
+says that j sends to i, so it becomes entry [i, j].
 """
 
 from collections.abc import Iterable

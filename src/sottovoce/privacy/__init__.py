@@ -1,4 +1,4 @@
-"""Releases, the gate, the ledger and the accountants.
+"""Make private releases, and account for them: releases, the gate, the ledger and the accountants.
 
 `published` holds the bounds that the papers print, `sound` the bounds that are proved. For example, a method makes
 releases (`Release`) from batches (`Poisson`); the gate clips and noises them; the accountant turns them into epsilon;

@@ -1,4 +1,4 @@
-"""The number of records in a Poisson batch: a table of its distribution function, with a proved error.
+"""Tabulate how many records a Poisson batch has: its distribution function, with a proved error.
 
 Example: 20 000 coins of probability 64/20 000 give 64 heads on average, and more than 146 with probability below 1e-18.
 """
@@ -18,9 +18,9 @@ TABLE_BITS = 32 * TABLE_WORDS
 
 @dataclass(frozen=True)
 class Binomial:
-    """The distribution function of a number K of successes, for comparison with 96 random bits.
+    """Tabulate the distribution function of a number K of successes, for comparison with 96 random bits.
 
-    With U uniform among the 96-bit numbers, `highest` minus the number of `thresholds` that are above U is K, but for
+    With U uniform among the 96-bit numbers, `highest` minus the number of `thresholds` that are above U is K, up to
     `error` in total variation.
     """
 

@@ -29,9 +29,9 @@ def binomial_epsilon(coins: int, moved: float, dimension: int, releases: int, de
     3. Use the same random rounding on both sides. A coordinate that is moved by r steps is then moved by floor(r) or by
        one more, the latter with probability r - floor(r). If b = c (2 moved + 1) is at most 1, then exp(b) - 1 is at
        most b (1 + b), and the logarithm of the mean over the rounding is at most (1 + b) c (r^2 + min(r, 1/4)).
-    4. These bounds add up over coordinates and releases, also adaptive ones. All Z lie within w of N/2 but for a tenth
-       of delta (Hoeffding's lemma). With x the ratio of the two laws, (x - e^epsilon)+ is at most x^a times
-       e^(-(a-1) epsilon) (1 - 1/a)^(a-1) / a: the mean of this spends the rest of delta.
+    4. These bounds add up over coordinates and releases, also adaptive ones. All Z lie within w of N/2, except with
+       probability delta / 10 (Hoeffding's lemma). With x the ratio of the two laws, (x - e^epsilon)+ is at most x^a
+       times e^(-(a-1) epsilon) (1 - 1/a)^(a-1) / a: the mean of this spends the rest of delta.
 
     >>> round(binomial_epsilon(coins=2**30, moved=2**15 / 4, dimension=10, releases=1, delta=1e-5), 3)
     2.181

@@ -1,4 +1,4 @@
-"""Noise that is safe on real machines: whole numbers, exact distributions, the operating system's entropy.
+"""Draw noise that is safe on real machines: whole numbers, exact distributions, the operating system's entropy.
 
 Floating-point noise is no differentially private mechanism bit for bit: some outputs are possible under one data set
 and impossible under its neighbour (the exhibits "last-bit" and "runtime" attack exactly this). Here every number that
@@ -22,8 +22,8 @@ with anything else) then holds for the discrete one, which can be computed from 
   phi(x - v) exp(-(k-x)^2 / 2r^2) / R(x), where R(x) = sum_j exp(-(j-x)^2 / 2r^2), by Poisson summation
   r sqrt(2 pi) (1 + 2 sum_i exp(-2 pi^2 r^2 i^2) cos(2 pi i x)), is constant up to factors 1 +- 2.1 exp(-18 pi^2), or
   1 +- 1e-76. Were it constant, P[k] would be proportional to exp(-(k-v)^2 / 2s^2): the discrete Gaussian around v. So
-  probabilities differ by factors within 1 +- 1e-75 a coordinate, and by 1e-63 in a run of 10^12 draws: far below what
-  the accountant charges for its own rounding.
+  probabilities differ by factors within 1 +- 1e-75 per coordinate, and by 1e-63 in a run of 10^12 draws: far below
+  what the accountant charges for its own rounding.
 - Laplace of whole scale s: 1/z = clip/s + 2 ln cosh(1/2s). In one coordinate, with a = e^(-1/s), the hockey-stick
   divergence at epsilon = (clip - 2j)/s is 1 - a^j, the value of the ideal one; between these points it is linear in
   E = e^epsilon where the ideal one is 1 - e^(-clip/2s) sqrt(E). For w = e^(1/s) the chord of the square root over
@@ -55,13 +55,13 @@ from sottovoce.privacy.sampling import (
 
 _LARGEST_CLIP = 2**26  # its square is below 2**53: see `GridRelease.whole`
 LARGEST = 2**62  # of any sum of whole numbers, so that 64 bits hold it, with noise
-_BLUR = 3  # r above
+_BLUR = 3  # the r of the module's docstring
 _SLACK = 1 + Fraction(1, 2**40)  # a schedule's last digits may differ between a number and an array
 
 
 @dataclass(frozen=True)
 class GridRelease:
-    """One release in whole numbers: `clip` and `scale` count grid steps, `step` is a power of two.
+    """Describe one release in whole numbers: `clip` and `scale` count grid steps, `step` is a power of two.
 
     Guarantee: the result is a function of S + Z, where one record moves the whole-number vector S by at most `clip`
     (L1 for Laplace, L2 for Gaussian noise) and Z has independent coordinates, discrete Laplace with P[z] proportional
@@ -94,7 +94,7 @@ class GridRelease:
 
     @property
     def inverse_multiplier(self) -> float:
-        """1/z of an ideal release that is at least as revealing (zero-out, one set of records): what it is charged."""
+        """Return 1/z of an ideal release that reveals at least as much (zero-out, one record set): what is charged."""
         if self._l1:
             return self.clip / self.scale + 2 * math.log(math.cosh(0.5 / self.scale))
         return self.clip / math.sqrt(self.scale**2 - _BLUR**2) if self.scale > _BLUR else math.inf
@@ -169,7 +169,7 @@ def _squares(rows: np.ndarray) -> np.ndarray:
 
 
 def on_grid(release: Release, denominator: int, t: int = 0, agent: int = 0, bits: int = 16) -> GridRelease:
-    """A release at step t in whole numbers: a record's clip is at least 2**bits steps, and noise is rounded up.
+    """Return a release at step t in whole numbers: the clip is at least 2**bits steps, and noise is rounded up.
 
     Guarantee: it is charged at most what the stated release is, so the stated account covers it.
 
@@ -191,8 +191,9 @@ def on_grid(release: Release, denominator: int, t: int = 0, agent: int = 0, bits
 def draw(sampling: Sampling, n: int, t: int, source: random.Random | None = None) -> np.ndarray:
     """Return the rows of a batch out of n records, by the operating system's coins where the sampling has any.
 
-    Guarantee: the law is exactly `Sampling.law`. The time does not depend on the size of a Poisson batch, unless it is
-    larger than `Sampling.capacity`: as many rows as that are drawn, and the first ones are taken.
+    Guarantee: the law is exactly the one that `Sampling.event` charges. The time does not depend on the size of a
+    Poisson batch, unless it is larger than `Sampling.capacity`: as many rows as that are drawn, and the first ones are
+    taken.
 
     >>> sorted(draw(Poisson(10), n=10, t=0).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]

@@ -85,8 +85,8 @@ def _upper_half(a: jax.Array, b: jax.Array) -> jax.Array:
 def distinct_rows(key: jax.Array, words: jax.Array, n: jax.Array, size: jax.Array, usual: int) -> Rows:
     """Return `size` distinct rows out of n, every set equally likely, padded to the number of words (Floyd).
 
-    Repetitions beyond the `usual` rows are looked for only where an agent has so many: comparing all pairs of 146 rows
-    costs three times as much as of 80.
+    Repetitions beyond the `usual` rows are looked for only where some agent has more rows than that: comparing all
+    pairs of 146 rows costs three times as much as of 80.
     """
     turns = jnp.arange(words.size, dtype=jnp.int32)
     lasts = n - size + turns  # J in the proof

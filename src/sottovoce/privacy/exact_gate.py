@@ -1,4 +1,4 @@
-"""The gate as deployed: whole-number sums, exact noise, the operating system's coins.
+"""Define the gate as deployed: whole-number sums, exact noise, the operating system's coins.
 
 Example: with a grid step of 2^-16 a record's clipped gradient (0.25, -0.5) becomes the whole numbers (16384, -32768);
 sums of whole numbers have no rounding error, and the noise that is added to them is a whole number too. The proofs are

@@ -1,4 +1,4 @@
-"""Exact discrete noise, many numbers at once, from the operating system's entropy.
+"""Draw exact discrete noise, many numbers at once, from the operating system's entropy.
 
 The law is exactly P[z] proportional to exp(-E(|z|)), with E(z) = z^2 / (2 scale^2) (Gaussian) or z / scale (Laplace).
 Example: ``draw("gaussian", 65536, 200_000, source)`` takes less than a tenth of a second.

@@ -1,4 +1,4 @@
-"""The gate: the one place where raw records are read.
+"""Define the gate: the one place where raw records are read.
 
 `clipped_mean` bounds what one record can do; `noised` hides the rest. A release is the two in a row, and everything
 done with its result afterwards is post-processing. Example: with clip 1 and a batch divided by 50, removing a record
@@ -27,7 +27,7 @@ from sottovoce.trees import Tree
 
 @dataclass(frozen=True, eq=False)
 class RecordFunction:
-    """A scalar function of one record of a level, with all that it closes over made explicit.
+    """Hold a scalar function of one record of a level, with all that it closes over made explicit.
 
     `jaxpr` takes `consts` closed-over values, then the leaves of the point, then the leaves of one record.
     """
@@ -44,7 +44,7 @@ class RecordFunction:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a release reads of one record set: a function of one record, the rows of a batch, what to divide by.
+    """Say what a release reads of one record set: a function of one record, a batch's rows, what to divide by.
 
     `usual` is how many rows nearly every batch needs (`sampling.usual_rows`): others are computed where there are any.
     """
@@ -74,7 +74,7 @@ def clipped_mean(reading: Reading, at: Tree, release: Release, chunk: int) -> Tr
     width = min(chunk, reading.usual or chunk, rows.shape[0])
     total = partial(rows[:width], weights[:width], reading.whole and width == rows.shape[0])
     if width < rows.shape[0]:
-        # What goes beyond the usual rows is a few rows, seldom; what goes beyond a chunk is as many again.
+        # Rows beyond the usual ones are few and rare, so their pieces are small; a large batch goes on chunk by chunk.
         piece = max(8, width // 64 * 8) if reading.usual == width else width
         count = -(-(rows.shape[0] - width) // piece)
         room = width + count * piece - rows.shape[0]

@@ -4,15 +4,11 @@ Draws are kept with the data: a second run, another seed or a sweep gets the lab
 ten runs with `Memoised(1.0)` see the same noisy labels, and cost epsilon 1 together. A redraw is possible, and adds its
 epsilon. With a path, draws and costs survive the process; the file holds no true label.
 
-One store per set of labels: what two stores spend on the same labels is added up by neither. A small file beside the
-store (`.head`) holds the hash of what was written last, so that an older copy of the store is refused. It also holds a
-salted hash of the labels, by which a second store of the same labels in the same folder, or in the same process, is
-refused, and the place of the store: a copy is refused as long as the store it was copied from is there. A store may be
-moved. A copy on another machine is not noticed: keep one, where only the label holder can write.
+Use one store per set of labels: what two stores spend on the same labels is added up by neither. A second store of the
+same labels in the same folder, or in the same process, is refused. `sottovoce.privacy.label_file` says which copies of
+a store's file are refused. A copy on another machine is not noticed: keep one, where only the label holder can write.
 """
 
-import io
-import json
 import math
 import random
 import secrets
@@ -28,19 +24,17 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from sottovoce.files import locked, read_facts, write_atomically, write_facts
-from sottovoce.privacy import accountant, exact_noise
+from sottovoce.files import locked
+from sottovoce.privacy import accountant, exact_noise, label_file
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.privacy.ledger_line import digest
 from sottovoce.privacy.mechanisms import Epsilon, Mechanism, check_delta, check_epsilon
 from sottovoce.privacy.response import Response, groups
 
-VERSION = 2  # of a store's file and of its head
-_KIND = "the head of a label store"
 _FINE = 2**16  # grid steps per label in the noise of a count
 _SMALLEST = 2.0**-30  # epsilon of a noisy count
 _ALONE = threading.RLock()
-_STORES: "weakref.WeakSet[Labels]" = weakref.WeakSet()  # of this process, to find a second one of the same labels
+_STORES: "weakref.WeakSet[Labels]" = weakref.WeakSet()  # of this process: a second one of the same labels is found
 
 
 P = ParamSpec("P")
@@ -134,7 +128,7 @@ class Labels:
         self._coins: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
         self._memos: dict[float, Memo] = {}
         self._costs: dict[Mechanism, np.ndarray] = {}
-        self._runs: set[str] = set()  # that have paid, by the name of what they draw
+        self._runs: set[str] = set()  # runs that have paid; a run is named after the noise that it draws
         if self.path is not None:
             with locked(self.path):
                 self._read(self.path)
@@ -306,64 +300,30 @@ class Labels:
         for number, counts in enumerate(self._costs.values()):
             arrays[f"counts{number}"] = counts
         facts = {
-            "version": VERSION,
             "rows": self._rows.hexdigest(),
             "memos": list(self._memos),
             "costs": [{"pure": m.pure, "laplace": m.laplace} for m in self._costs],
             "runs": sorted(self._runs),
         }
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, facts=np.asarray(json.dumps(facts)), **arrays)  # type: ignore[arg-type]
-        with locked(self.path, writing=True):
-            if self._seen != (digest(self.path.read_bytes()) if self.path.exists() else None):
-                raise ValueError(
-                    f"{self.path} was written to by another process meanwhile, so what was drawn and what is left of "
-                    "the budget have changed: create the Labels again"
-                )
-            after = digest(buffer.getvalue())
-            self._write_head(self.path, self._seen, after)  # a kill in between leaves either the old store or the new
-            write_atomically(self.path, buffer.getvalue(), private=True)
-            self._write_head(self.path, after, None)
-            self._seen = after
-
-    def _write_head(self, path: Path, now: str | None, coming: str | None) -> None:
-        mark = _mark(self._salt, self._label, self._rows.hexdigest())
-        facts = {"store": now, "next": coming, "salt": self._salt, "labels": mark, "home": str(path.resolve())}
-        write_facts(_head(path), _KIND, VERSION, facts, private=True)
+        mark = label_file.mark(self._salt, self._label, self._rows.hexdigest())
+        data = label_file.packed(facts, arrays)
+        self._seen = label_file.write(self.path, data, self._seen, {"salt": self._salt, "labels": mark})
 
     def _read(self, path: Path) -> None:
-        head = _read_head(_head(path))
-        try:
-            data = path.read_bytes() if path.exists() else None
-        except OSError as error:
-            raise ValueError(f"{path} cannot be read ({error.strerror}): give the path of a label store") from error
-        if head is None and data is None:
-            return
+        head, data = label_file.read(path)
         if head is None:
-            raise ValueError(f"{_head(path)} is missing, so {path} may be an old copy: {_RESTORE}")
-        found = None if data is None else digest(data)
-        if found not in (head["store"], head["next"] or head["store"]):
-            raise ValueError(f"{path} is not what was written last: it was changed, or is an old copy: {_RESTORE}")
-        _refuse_copy(path, head)
-        self._seen, self._salt = found, head["salt"]
+            return
+        self._seen, self._salt = None if data is None else digest(data), head["salt"]
         if data is None:
             return
-        try:
-            facts, arrays = _unpacked(data)
-            if facts["version"] != VERSION:
-                raise ValueError(f"version {facts['version']!r}, and this program reads version {VERSION}")
-            rows, memos, costs, runs = facts["rows"], facts["memos"], facts["costs"], facts["runs"]
-        except Exception as error:  # a damaged file may fail anywhere in the readers of zip, NumPy and JSON
-            raise ValueError(
-                f"{path} is no label store ({type(error).__name__}: {error!s:.100}): {_RESTORE}"
-            ) from error
-        if rows != self._rows.hexdigest():
+        facts, arrays = label_file.unpacked(path, data)
+        if facts["rows"] != self._rows.hexdigest():
             raise ValueError(f"{path} belongs to other rows, or to these in another order: give the right file")
-        self._runs = set(runs)
-        for number, epsilon in enumerate(memos):
+        self._runs = set(facts["runs"])
+        for number, epsilon in enumerate(facts["memos"]):
             parts = [arrays[f"{name}{number}"] for name in ("observed", "answers", "likelihood")]
             self._memos[epsilon] = Memo(epsilon, *parts)
-        for number, cost in enumerate(costs):
+        for number, cost in enumerate(facts["costs"]):
             mechanism = Mechanism(pure=cost["pure"], laplace=tuple(cost["laplace"]))
             self._costs[mechanism] = arrays[f"counts{number}"]
 
@@ -380,56 +340,20 @@ class Labels:
             and np.array_equal(other._label, self._label)
         ]
         for head in sorted(path.parent.glob("*.head")) if path.parent.is_dir() else []:
-            if head.resolve() == _head(here):
+            if head.resolve() == label_file.head_of(here):
                 continue
             try:
-                facts = _read_head(head)
+                facts = label_file.read_head(head)
             except ValueError:
                 continue  # the head of something else, such as a ledger
-            if facts is not None and facts["labels"] == _mark(facts["salt"], self._label, self._rows.hexdigest()):
+            mark = facts and label_file.mark(facts["salt"], self._label, self._rows.hexdigest())
+            if facts is not None and facts["labels"] == mark:
                 same.append(head.with_name(head.name.removesuffix(".head")))
         if same:
             raise ValueError(
                 f"these labels have a store already, {same[0]}: give path={str(same[0])!r}, because two stores do not "
                 "know what each other spends"
             )
-
-
-_RESTORE = "restore both files from the newest copy, without them nobody knows what was spent"
-
-
-def _head(path: Path) -> Path:
-    return path.with_name(path.name + ".head")
-
-
-def _mark(salt: str, label: np.ndarray, rows: str) -> str:
-    """Return a salted hash of the labels, by which a second store of the same labels is recognised."""
-    return sha256(salt.encode() + rows.encode() + label.astype(np.int64).tobytes()).hexdigest()
-
-
-def _read_head(path: Path) -> dict[str, Any] | None:
-    return read_facts(path, _KIND, VERSION, _RESTORE) if path.exists() else None
-
-
-def _refuse_copy(path: Path, head: Mapping[str, Any]) -> None:
-    """Refuse a store that was copied from another place, where it still is."""
-    home = Path(head["home"])
-    try:
-        if home == path.resolve() or not home.exists() or home.samefile(path):
-            return
-        original = _read_head(_head(home))
-    except (ValueError, OSError):
-        return  # another thing has taken its place, or it cannot be seen from here
-    if original is not None and original["salt"] == head["salt"]:
-        raise ValueError(
-            f"{path} is a copy of {home}, which is still there: give path={str(home)!r}, because two stores do not "
-            "know what each other spends; to move a store, delete the old one"
-        )
-
-
-def _unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    with np.load(io.BytesIO(data)) as file:
-        return json.loads(str(file["facts"])), {name: file[name] for name in file.files if name != "facts"}
 
 
 def _most(costs: Mapping[Mechanism, np.ndarray], delta: float) -> Epsilon:

@@ -95,7 +95,7 @@ class Open(LabelGate):
 
     @property
     def mixture(self) -> bool:
-        """The loss is a sum."""
+        """Return False: the loss is a sum."""
         return False
 
     def vectors(self, labels: Labels, rows: np.ndarray | None = None) -> np.ndarray:
@@ -142,7 +142,7 @@ class Memoised(LabelGate):
 
     @property
     def mixture(self) -> bool:
-        """Forward correction is a mixture over the true label."""
+        """Say whether the forward correction is used: its loss is a mixture over the true label."""
         return self.correction == "forward"
 
     def vectors(self, labels: Labels, rows: np.ndarray | None = None) -> np.ndarray:
@@ -181,7 +181,7 @@ class LaplaceGate(LabelGate):
     @final
     @property
     def mixture(self) -> bool:
-        """The loss is a sum."""
+        """Return False: the loss is a sum."""
         return False
 
     @final
@@ -247,7 +247,7 @@ class Printed(LaplaceGate):
     """Follow Algorithms 2 and 3 of BAMBI-DP as printed.
 
     For more than two classes, one noise number multiplies the sum of all candidate gradients. The candidates then lie
-    on parallel lines, and whoever knows the scores (or sees two copies) reads off the label. No epsilon holds.
+    on parallel lines, and anybody who knows the scores (or sees two copies) reads off the label. No epsilon holds.
 
     >>> Printed(1.0).per_use(classes=3, copies=1)[0].pure
     inf

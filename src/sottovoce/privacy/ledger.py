@@ -23,7 +23,7 @@ the number of lines and the hash of the last line; it is made before the first l
 inserted is therefore refused, and so is a file that was cut, deleted or rolled back without its head: nobody would know
 what was spent. A line that a kill left incomplete was never followed by a release, and is removed by the next charge.
 Writers wait for each other (`.lock`), and read what others wrote before they add a line. This guards against accidents
-and careless edits. Whoever rewrites both files can forge them, so the files are readable by their owner only.
+and careless edits. Somebody who rewrites both files can forge them, so the files are readable by their owner only.
 
 """
 
@@ -143,7 +143,8 @@ class Ledger:
         if entry.key in self.entries:
             if self.entries[entry.key] != entry:
                 raise ValueError(
-                    f"run {entry.run}, steps {entry.start} to {entry.stop}, was charged differently before"
+                    f"run {entry.run}, steps {entry.start} to {entry.stop}, was charged differently before: go on with "
+                    "the settings that it began with, or start a new run"
                 )
             return False
         self.check(entry)
@@ -187,7 +188,7 @@ class Ledger:
         size = path.stat().st_size if path.exists() else 0
         if size <= self._size:
             return size < self._size
-        with path.open("rb") as file:  # what a kill left of a line is no line of another's
+        with path.open("rb") as file:  # a part of a line, left by a kill, is not another process's line
             file.seek(self._size)
             return b"\n" in file.read()
 
@@ -195,7 +196,7 @@ class Ledger:
         line = json.dumps({"version": VERSION, **encoded(entry), "before": self._last}).encode()
         if not _head(path).exists():  # before the first line: a kill in between leaves a ledger of 0 lines
             self._write_head(path, 0)
-        append(path, line + b"\n", at=self._size)  # over what a kill left of a line
+        append(path, line + b"\n", at=self._size)  # overwrites the part of a line that a kill may have left
         self._size += len(line) + 1
         self._last = digest(line)
         self._write_head(path, len(self.entries) + 1)

@@ -74,12 +74,12 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, int, int, int]:
-        """What makes it the same entry."""
+        """Return what makes it the same entry."""
         return self.run, self.start, self.stop, self.attempt
 
     @property
     def names(self) -> frozenset[str]:
-        """The parties that it charges."""
+        """Return the parties that it charges."""
         return frozenset(name for group in self.groups for name in group.agents)
 
 

@@ -27,12 +27,12 @@ from sottovoce.privacy.mechanisms import Mechanism, check_delta, check_epsilon
 
 _KIND, _VERSION = "what was bought with noisy counts", 1
 _REMEDY = "give another path, which costs again"
-_PARTS = 1024  # of a record: noise is drawn in whole parts, so that its scale can be close to what is wanted
+_PARTS = 1024  # parts of a record: noise is drawn in whole parts, so that its scale can be close to what is wanted
 
 
 @dataclass(frozen=True, eq=False)
 class Purchase:
-    """What was bought at once: the `name` of its ledger entry, and the answers, which are kept if there is a path."""
+    """Hold what was bought at once: the `name` of its ledger entry, and the answers, stored if there is a path."""
 
     name: str
     answers: dict[str, Any]
@@ -121,7 +121,7 @@ class NoisyCounts:
             ledger.charge(entry)
 
     def grid(self, questions: int) -> GridRelease:
-        """Return the release of one of so many questions: noise on counts, in whole parts of a record."""
+        """Return the release of one question out of `questions`: noise on counts, in whole parts of a record."""
         scale = math.ceil(_PARTS * questions / self.epsilon)
         while (
             made := GridRelease(_PARTS, scale, 1 / _PARTS, 1, "laplace")

@@ -1,4 +1,4 @@
-"""Which records enter a step: drawn in the compiled run and charged by the accountant from one frozen value.
+"""Choose which records enter a step: a run draws them, and the accountant charges them, from one frozen value.
 
 This is a closed list on purpose: a free callback could sample in a way that no accountant covers. Row numbers are
 local to an agent (0 to n-1); `n` is the agent's size, which is public. Example: ``Poisson(64)`` with 20 000 records
@@ -13,17 +13,13 @@ takes each with probability 64/20 000; a draw costs the batch (about 150 places)
 - *A Poisson batch* is a binomial number of distinct rows, every set of that size equally likely. That is the law of
   independent coins: a given set of k rows has probability P[K = k] / C(n, k) = q^k (1-q)^(n-k).
 
-`Sampling.law` states each law as exact fractions for small n, and tests compare it with what is drawn.
+For small n, tests compare what is drawn with the charged law, stated as exact fractions (`tests/privacy/laws.py`).
 """
 
 import bisect
-import itertools
-import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from fractions import Fraction
 from typing import Any, ClassVar, final
 
 import jax
@@ -34,12 +30,9 @@ from sottovoce.privacy import accountant, threefry
 from sottovoce.privacy.binomial import RATE_BITS, TABLE_BITS, TABLE_WORDS, binomial
 from sottovoce.privacy.drawn_rows import Rows, binomial_rows, distinct_rows, mask, of_agent, uniform_below
 
-Multiplicities = tuple[int, ...]  # how often each of the n records is in a batch
-Law = list[tuple[tuple[Multiplicities, ...], Fraction]]  # the batches of all steps, and the probability of just these
-
 
 class Sampling(ABC):
-    """How a batch is drawn. `amplifies` says whether the draw hides who took part.
+    """Say how a batch is drawn. `amplifies` says whether the draw hides who took part.
 
     Every number of a sampling is a whole number of at least 1, or it is refused.
 
@@ -73,29 +66,21 @@ class Sampling(ABC):
 
     @abstractmethod
     def event(self, n: int) -> accountant.Amplification:
-        """Return what the accountant is told."""
+        """Return how the draw amplifies privacy, for the accountant."""
 
     @abstractmethod
     def overflow(self, n: int) -> float:
         """Bound the total variation between one batch as `draw` returns it and as `event` charges it.
 
-        The account pays this, times the number of batches, out of delta: two runs that differ by at most this in
-        total variation can be coupled to be equal but for that probability.
-        """
-
-    @abstractmethod
-    def law(self, n: int, steps: int) -> Law:
-        """Return every possible sequence of batches of `steps` steps, and its exact probability, for small n.
-
-        >>> FixedSize(1).law(2, steps=1)
-        [(((1, 0),), Fraction(1, 2)), (((0, 1),), Fraction(1, 2))]
+        The account pays this, times the number of batches, out of delta: two runs that differ by at most this in total
+        variation can be coupled to be equal, except with that probability.
         """
 
 
 @final
 @dataclass(frozen=True)
 class Full(Sampling):
-    """Every record at every step.
+    """Take every record at every step.
 
     >>> Full().capacity(50), Full().denominator(50, t=0)
     (50, 50)
@@ -119,22 +104,18 @@ class Full(Sampling):
         return _first(int(sizes.max()), of_agent(sizes, agent))
 
     def event(self, n: int) -> accountant.Amplification:
-        """Return that nothing is hidden."""
+        """Return no amplification: nothing is hidden."""
         return accountant.NoAmplification()
 
     def overflow(self, n: int) -> float:
         """Return 0: nothing is random."""
         return 0.0
 
-    def law(self, n: int, steps: int) -> Law:
-        """Return the one sequence of batches."""
-        return [(((1,) * n,) * steps, Fraction(1))]
-
 
 @final
 @dataclass(frozen=True)
 class Poisson(Sampling):
-    """Each record on its own with probability ``batch / n``, anew each step; the sum is divided by `batch`.
+    """Draw each record on its own with probability ``batch / n``, anew each step; divide the sum by `batch`.
 
     The rate is rounded down to a multiple of 2**-32, and that is the rate charged. With `cut`, a party that has fewer
     than `batch` records takes all of them and divides by their number.
@@ -182,7 +163,7 @@ class Poisson(Sampling):
         return jnp.where(own <= room, places, rows), jnp.where(own <= room, tossed, weights)
 
     def event(self, n: int) -> accountant.Amplification:
-        """Return Poisson at the rounded rate."""
+        """Return the amplification of a Poisson batch at the rounded rate."""
         return accountant.PoissonAmplification(self._threshold(n) / 2**RATE_BITS)
 
     def overflow(self, n: int) -> float:
@@ -193,36 +174,43 @@ class Poisson(Sampling):
         table = binomial(n, self._threshold(n))
         return 0.0 if table.highest == n else table.error
 
-    def law(self, n: int, steps: int) -> Law:
-        """Return independent coins."""
-        rate = Fraction(self._threshold(n), 2**RATE_BITS)
-        subsets = itertools.product((0, 1), repeat=n)
-        return _independent(((batch, rate ** sum(batch) * (1 - rate) ** (n - sum(batch))) for batch in subsets), steps)
+
+@dataclass(frozen=True)
+class _OfOneSize(Sampling):
+    """Define what samplings share whose batches always have `batch` rows; all of them are drawn exactly."""
+
+    batch: int
+
+    @final
+    def capacity(self, n: int) -> int:
+        """Return the batch."""
+        return self.batch
+
+    @final
+    def denominator(self, n: Any, t: Any) -> Any:
+        """Return the batch."""
+        return self.batch
+
+    @final
+    def overflow(self, n: int) -> float:
+        """Return 0: the draw is exact."""
+        return 0.0
 
 
 @final
 @dataclass(frozen=True)
-class FixedSize(Sampling):
-    """Exactly `batch` records, without replacement, anew each step.
+class FixedSize(_OfOneSize):
+    """Draw exactly `batch` records, without replacement, anew each step.
 
     >>> FixedSize(20).event(1000)
     SubsetAmplification(size=1000, batch=20)
     """
 
-    batch: int
     amplifies: ClassVar[bool] = True
 
     def check(self, n: int, steps: int) -> None:
         """Refuse a batch that is larger than the data."""
         _check_batch(self.batch, n)
-
-    def capacity(self, n: int) -> int:
-        """Return the batch."""
-        return self.batch
-
-    def denominator(self, n: Any, t: Any) -> Any:
-        """Return the batch."""
-        return self.batch
 
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Return distinct rows, every set equally likely."""
@@ -231,43 +219,24 @@ class FixedSize(Sampling):
         )
 
     def event(self, n: int) -> accountant.Amplification:
-        """Return that it is without replacement."""
+        """Return the amplification of a batch without replacement."""
         return accountant.SubsetAmplification(n, self.batch)
-
-    def overflow(self, n: int) -> float:
-        """Return 0: the draw is exact."""
-        return 0.0
-
-    def law(self, n: int, steps: int) -> Law:
-        """Return all sets of that size, equally likely."""
-        chance = Fraction(1, math.comb(n, self.batch))
-        subsets = itertools.combinations(range(n), self.batch)
-        return _independent(((_multiplicities(rows, n), chance) for rows in subsets), steps)
 
 
 @final
 @dataclass(frozen=True)
-class WithReplacement(Sampling):
-    """`batch` independent draws of one record, anew each step: a record may come up several times.
+class WithReplacement(_OfOneSize):
+    """Draw one record `batch` times independently, anew each step: a record may come up several times.
 
     >>> WithReplacement(20).event(1000)
     RedrawAmplification(size=1000, batch=20)
     """
 
-    batch: int
     amplifies: ClassVar[bool] = True
 
     def check(self, n: int, steps: int) -> None:
         """Refuse a batch that is larger than the data."""
         _check_batch(self.batch, n)
-
-    def capacity(self, n: int) -> int:
-        """Return the batch."""
-        return self.batch
-
-    def denominator(self, n: Any, t: Any) -> Any:
-        """Return the batch."""
-        return self.batch
 
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Return uniform row numbers."""
@@ -275,34 +244,19 @@ class WithReplacement(Sampling):
         return uniform_below(key, threefry.words(key, (self.batch,)), bounds), jnp.ones(self.batch)
 
     def event(self, n: int) -> accountant.Amplification:
-        """Return that it is with replacement."""
+        """Return the amplification of a batch with replacement."""
         return accountant.RedrawAmplification(n, self.batch)
-
-    def overflow(self, n: int) -> float:
-        """Return 0: the draw is exact."""
-        return 0.0
-
-    def law(self, n: int, steps: int) -> Law:
-        """Return multinomial multiplicities."""
-        drawn = itertools.combinations_with_replacement(range(n), self.batch)
-        ways = math.factorial(self.batch)
-        batches = (_multiplicities(rows, n) for rows in drawn)
-        return _independent(
-            ((batch, Fraction(ways // math.prod(map(math.factorial, batch)), n**self.batch)) for batch in batches),
-            steps,
-        )
 
 
 @final
 @dataclass(frozen=True)
-class OnePass(Sampling):
-    """Records in stored order, `batch` per step, each in one step only: a record pays for one step, not for all.
+class OnePass(_OfOneSize):
+    """Take records in stored order, `batch` per step: each record is in one step only, and pays only for that step.
 
     >>> OnePass(10).steps_possible(95)
     9
     """
 
-    batch: int
     amplifies: ClassVar[bool] = False
 
     def steps_possible(self, n: int) -> int:
@@ -318,36 +272,19 @@ class OnePass(Sampling):
                 f"not {steps}: lower the steps or the batch"
             )
 
-    def capacity(self, n: int) -> int:
-        """Return the batch."""
-        return self.batch
-
-    def denominator(self, n: Any, t: Any) -> Any:
-        """Return the batch."""
-        return self.batch
-
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Return the next `batch` rows."""
         return t * self.batch + jnp.arange(self.batch), jnp.ones(self.batch)
 
     def event(self, n: int) -> accountant.Amplification:
-        """Return that nothing is hidden."""
+        """Return no amplification: nothing is hidden."""
         return accountant.NoAmplification()
-
-    def overflow(self, n: int) -> float:
-        """Return 0: nothing is random."""
-        return 0.0
-
-    def law(self, n: int, steps: int) -> Law:
-        """Return the one sequence of batches."""
-        turns = [range(t * self.batch, (t + 1) * self.batch) for t in range(steps)]
-        return [(tuple(_multiplicities(rows, n) for rows in turns), Fraction(1))]
 
 
 @final
 @dataclass(frozen=True)
 class Stream(Sampling):
-    """All records that have arrived: ``arrivals * (t+1)`` of them at step t, and their running average.
+    """Take all records that have arrived, ``arrivals * (t+1)`` of them at step t, and average them.
 
     A record takes part from its arrival on, in ever larger averages; the first one pays most and is charged.
 
@@ -374,20 +311,12 @@ class Stream(Sampling):
         return _first(int(sizes.max()), self.denominator(of_agent(sizes, agent), t))
 
     def event(self, n: int) -> accountant.Amplification:
-        """Return that nothing is hidden."""
+        """Return no amplification: nothing is hidden."""
         return accountant.NoAmplification()
 
     def overflow(self, n: int) -> float:
         """Return 0: nothing is random."""
         return 0.0
-
-    def law(self, n: int, steps: int) -> Law:
-        """Return the one sequence of batches."""
-        arrived = [range(self.denominator(n, t)) for t in range(steps)]
-        return [(tuple(_multiplicities(rows, n) for rows in arrived), Fraction(1))]
-
-
-# Laws and checks.
 
 
 def _checked(kind: str, field: Any, value: Any) -> Any:
@@ -413,21 +342,8 @@ def _check_batch(batch: int, n: int) -> None:
         )
 
 
-def _multiplicities(rows: Iterable[int], n: int) -> Multiplicities:
-    return tuple(np.bincount(np.fromiter(rows, int), minlength=n).tolist())
-
-
-def _independent(batches: Iterable[tuple[Multiplicities, Fraction]], steps: int) -> Law:
-    """Return the law of `steps` batches that are drawn independently of each other."""
-    possible = [(batch, chance) for batch, chance in batches if chance]
-    return [
-        (tuple(batch for batch, _ in run), math.prod((chance for _, chance in run), start=Fraction(1)))
-        for run in itertools.product(possible, repeat=steps)
-    ]
-
-
 def usual_rows(sampling: Sampling, sizes: np.ndarray) -> int:
-    """Return how many rows the batches of all agents need, but in one step of 32 or fewer.
+    """Return how many rows are enough for the batches of all agents, in at least 31 of 32 steps.
 
     >>> usual_rows(Poisson(64), np.array([20_000])), Poisson(64).capacity(20_000)
     (80, 146)

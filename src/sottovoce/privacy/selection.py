@@ -25,10 +25,10 @@ ORDERS = (1 + np.geomspace(0.05, 2000, 120)).tolist()  # of Renyi divergences, w
 
 @dataclass(frozen=True)
 class PoissonTrials:
-    """A number of trials by the Poisson law: `mean` on average, and none at all with chance e^-mean.
+    """Draw the number of trials from a Poisson law: `mean` on average, and none at all with chance e^-mean.
 
-    >>> round(PoissonTrials(2.0).generating(0.5), 4)
-    0.3679
+    >>> PoissonTrials(2.0).draw(np.random.default_rng(0))
+    2
     """
 
     mean: float
@@ -41,16 +41,12 @@ class PoissonTrials:
         """Draw a number of trials."""
         return int(rng.poisson(self.mean))
 
-    def generating(self, z: float) -> float:
-        """Return E[z^K]; the best of K trials is at most y with this chance, where one trial is with chance z."""
-        return math.exp(self.mean * (z - 1))
-
     def renyi(self, order: float, rdp: Curve, delta: Curve) -> float:
         """Bound the Renyi divergence of the best trial: Theorem 6.
 
         Proof idea. With F and f the law and density of a trial, the best of K has density f(y) E[K F(y)^(K-1)], which
-        is m f(y) e^(m (F(y) - 1)). In the ratio for two data sets the factors m cancel but for the power order - 1 of
-        one of them, which gives log(m) / (order - 1), and the exponents differ by m (F - F') per unit, which (e,
+        is m f(y) e^(m (F(y) - 1)). In the ratio for two data sets the factors m cancel except for the power order - 1
+        of one of them, which gives log(m) / (order - 1), and the exponents differ by m (F - F') per unit, which (e,
         d)-privacy of a trial with e^e <= 1 + 1/(order - 1) keeps below m d.
         """
         near = math.log1p(1 / (order - 1))
@@ -59,10 +55,10 @@ class PoissonTrials:
 
 @dataclass(frozen=True)
 class GeometricTrials:
-    """A number of trials by the geometric law: at least one, `mean` on average.
+    """Draw the number of trials from a geometric law: at least one, `mean` on average.
 
-    >>> round(GeometricTrials(2.0).generating(0.5), 4)
-    0.3333
+    >>> GeometricTrials(2.0).draw(np.random.default_rng(0))
+    2
     """
 
     mean: float
@@ -74,11 +70,6 @@ class GeometricTrials:
     def draw(self, rng: np.random.Generator) -> int:
         """Draw a number of trials."""
         return int(rng.geometric(1 / self.mean))
-
-    def generating(self, z: float) -> float:
-        """Return E[z^K]."""
-        stop = 1 / self.mean
-        return stop * z / (1 - (1 - stop) * z)
 
     def renyi(self, order: float, rdp: Curve, delta: Curve) -> float:
         """Bound the Renyi divergence of the best trial: Theorem 2 for the geometric law (eta = 1).
@@ -126,8 +117,8 @@ def mu_for(epsilon: float, trials: Trials, delta: float) -> float:
     least = epsilon_of(0.0, trials, delta)
     if epsilon <= least:
         raise ValueError(
-            f"epsilon is {epsilon:g}: a choice among so many trials costs {least:.3g} by itself in this bound. Use "
-            "fewer trials, or a larger epsilon"
+            f"epsilon is {epsilon:g}: a choice among {trials.mean:g} trials costs {least:.3g} by itself in this bound. "
+            "Use fewer trials, or a larger epsilon"
         )
     top = 1.0
     while epsilon_of(top, trials, delta) < epsilon:

@@ -1,4 +1,4 @@
-"""A table split by columns: who holds which features, and who holds the labels.
+"""Describe a table that is split by columns: who holds which features, and who holds the labels.
 
 Example: a bank holds income and debt, a shop holds purchases, and the bank also knows who defaulted. Then
 ``Table(Columns([bank, shop]), Labels(defaulted, classes=2), active=0)`` is the data of a run.
@@ -12,7 +12,7 @@ from sottovoce.privacy.label_store import Labels
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The parties' columns, aligned row by row, and the label holder's store.
+    """Join the parties' columns, aligned row by row, with the label holder's store.
 
     Args:
         columns: the parties' blocks, and the rows of each level.
@@ -43,5 +43,5 @@ class Table:
 
     @property
     def parties(self) -> int:
-        """How many parties hold columns."""
+        """Return how many parties hold columns."""
         return len(self.columns.blocks)

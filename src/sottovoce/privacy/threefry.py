@@ -1,4 +1,4 @@
-"""Random words, keys and noise inside a compiled step: Threefry (Salmon et al., SC 2011), with its rounds written out.
+"""Draw random words, keys and noise inside a compiled step, by Threefry (Salmon et al., SC 2011), written out.
 
 Example: ``words(key, (5,))`` are the words of ``jax.random.bits(key, (5,))``, and ``fold(key, 3)`` is the key of
 ``jax.random.fold_in(key, 3)``. Why by hand: on a processor JAX runs the rounds as a loop, to compile faster. Inside a

@@ -1,4 +1,4 @@
-"""What a function brings along besides its arguments: arrays, and calls back to Python.
+"""Find what a function brings along besides its arguments: arrays, and calls back to Python.
 
 A loss sees one record at a time, through the gate. An array that it closes over is not a record: it would reach the
 result without clip or noise. Example: ``lambda x, r: jnp.sum((x - r) ** 2) * DATA.mean()`` reads all of `DATA` in every
@@ -101,7 +101,7 @@ def arrays_in(function: Any) -> Iterator[tuple[str, Any]]:
     ['t']
     """
     waiting: Found = deque([(getattr(function, "__name__", "it"), function)])
-    seen: dict[int, Any] = {}  # holds what was seen, so that no number is given twice
+    seen: dict[int, Any] = {}  # keeps what was seen alive, so that no id is used twice
     names, classes = set[str](), dict[int, type]()
     while waiting:
         while waiting:
@@ -217,7 +217,7 @@ def _inner(jaxpr: Any) -> Iterator[tuple[Jaxpr, Sequence[Any]]]:
 
 
 class _Names(NamedTuple):
-    """The names that code uses, also in functions defined inside it."""
+    """List the names that code uses, also in functions defined inside it."""
 
     globals: frozenset[str]
     attributes: frozenset[str]  # of objects, classes and modules
@@ -241,6 +241,6 @@ def _names(code: types.CodeType) -> _Names:
 def _from_library(value: Any) -> bool:
     own = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
     room = (own or type(value).__module__ or "").split(".")[0]
-    if isinstance(value, (types.ModuleType, type)):  # no data of a user's is in Python's own, nor in ours
+    if isinstance(value, (types.ModuleType, type)):  # modules of Python and of this package hold no data of a user
         return room in (*_LIBRARIES, "sottovoce") or room in sys.stdlib_module_names
     return room in _LIBRARIES

@@ -17,7 +17,7 @@ from sottovoce.trees import Tree
 
 @dataclass(frozen=True)
 class Architecture:
-    """A neural network: its starting parameters, and how they are applied to one record's features."""
+    """Describe a neural network: its starting parameters, and how they are applied to one record's features."""
 
     init: Callable[[jax.Array], Tree]
     single: Callable[[Tree, jax.Array], jax.Array]

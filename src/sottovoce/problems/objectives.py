@@ -33,7 +33,7 @@ def _anywhere(tree: Tree) -> Tree:
 @final
 @dataclass(frozen=True, eq=False)
 class Minimize:
-    """min over x of the mean over records of ``loss(x, record)``, plus ``public(x)``.
+    """Minimise over x the mean over records of ``loss(x, record)``, plus ``public(x)``.
 
     Args:
         loss: per-record loss, any JAX function of x (a pytree) and one record.
@@ -70,7 +70,7 @@ class Minimize:
 @final
 @dataclass(frozen=True, eq=False)
 class MinMax:
-    """min over x, max over y of the mean over records of ``loss(x, y, record)``, plus ``public(x, y)``.
+    """Minimise over x and maximise over y the mean over records of ``loss(x, y, record)``, plus ``public(x, y)``.
 
     Arguments as for `Minimize`; `project_y` keeps the adversary in its set (`sets.simplex()` for weights);
     `weighted` is what is known of a loss that weighs parties, each with a linear model's loss. `sv.auto` uses it.
@@ -101,7 +101,7 @@ class MinMax:
 @final
 @dataclass(frozen=True, eq=False)
 class Bilevel:
-    """min over x of the mean of ``upper(x, y*(x), record)``, where y*(x) minimises the mean of ``lower(x, y, record)``.
+    """Minimise over x the mean of ``upper(x, y*(x), record)``; y*(x) minimises the mean of ``lower(x, y, record)``.
 
     The levels may read the same records, or two sets (`sottovoce.data.Levels`: validation above, training below).
     ``public_upper(x, y)`` and ``public_lower(x, y)`` are terms without records, such as ``sum(exp(x) * y**2)``.
@@ -258,7 +258,7 @@ def _check_public(problem: Problem) -> None:
         if name.startswith("public") and jnp.shape(value) != ():
             raise ValueError(f"{name} returned shape {jnp.shape(value)}: it must return one number (sum it)")
         if name.startswith("project_") and jax.tree.map(jnp.shape, value) != jax.tree.map(jnp.shape, given[0]):
-            raise ValueError(f"{name} must return what it is given, with other numbers: its shapes changed")
+            raise ValueError(f"{name} must return the shapes that it is given, but they changed")
 
 
 def _fill_defaults(problem: Problem) -> None:

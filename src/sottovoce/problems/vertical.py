@@ -23,7 +23,7 @@ Head = Callable[[Tree, Any], jax.Array]
 @final
 @dataclass(frozen=True, eq=False)
 class Vertical:
-    """min over x of the mean loss on upper rows, at the heads y*(x) that minimise the one on lower rows plus a penalty.
+    """Minimise over x the mean loss on upper rows, at heads y*(x) that minimise loss plus penalty on lower rows.
 
     Args:
         embed: ``embed(x_m, features)`` maps a batch of a party's features to embeddings; one function, or one per
@@ -65,7 +65,7 @@ class Vertical:
 
     @property
     def parties(self) -> int:
-        """The number of parties."""
+        """Return the number of parties."""
         return len(self.x0)
 
     def embedded(self, m: int, x: Tree, features: Any) -> Any:

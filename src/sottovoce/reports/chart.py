@@ -16,16 +16,16 @@ SLOTS = 6
 WIDTH, HEIGHT = 500, 280
 _LEFT, _TOP, _BOTTOM = 66, 16, 44
 _DOWN = HEIGHT - _TOP - _BOTTOM
-_MOST_POINTS = 60  # that can be pointed at, per line
-_LETTERS = 24  # of a name beside its line
-_LETTER = 7.4  # the width of one, at the size of narrow screens
-_APART = 15.0  # between two names
+_MOST_POINTS = 60  # points per line that can be pointed at
+_LETTERS = 24  # letters of a name beside its line
+_LETTER = 7.4  # the width of a letter, at the size of narrow screens
+_APART = 15.0  # distance between two names
 _DASHES = {"-": "", "--": ' stroke-dasharray="7 4"', ":": ' stroke-dasharray="2 4"'}
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A named line. `key` joins what belongs together on a page; `low` and `high` bound its band, if it has one."""
+    """Describe a named line. `key` joins what belongs together on a page; `low` and `high` bound its band, if any."""
 
     name: str
     key: str
@@ -41,7 +41,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows, from where to where.
+    """Say what an axis shows, from where to where.
 
     >>> Axis("epsilon", 0.5, 8.0, log=True).place(2.0)
     0.5
@@ -60,19 +60,19 @@ class Axis:
 
     @property
     def marks(self) -> tuple[float, ...]:
-        """The values that are written beside the axis."""
+        """Return the values that are written beside the axis."""
         return self.ticks or (_decades(self.low, self.high) if self.log else nice(self.low, self.high))
 
 
-def nice(low: float, high: float, count: int = 5) -> tuple[float, ...]:
-    """Return about `count` round numbers from low to high.
+def nice(low: float, high: float) -> tuple[float, ...]:
+    """Return about five round numbers from low to high.
 
     >>> nice(0.0, 1.0)
     (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     """
     if not high > low:
         return (low,)
-    rough = (high - low) / count
+    rough = (high - low) / 5
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)

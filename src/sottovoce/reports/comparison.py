@@ -31,7 +31,7 @@ _LOWER_IS_BETTER = ("loss", "error", "gap", "norm")
 
 
 class PaperFigure(BaseModel):
-    """A figure that a paper prints, to be shown beside ours.
+    """Hold a figure that a paper prints, to be shown beside ours.
 
     >>> PaperFigure(what="DP-SGD, test accuracy", value=0.93, epsilon=1.0, source="Table 2").value
     0.93
@@ -47,7 +47,7 @@ class PaperFigure(BaseModel):
 
 @dataclass(frozen=True)
 class Outcome:
-    """One finished run as `Result.save` wrote it, without the model."""
+    """Hold one finished run as `Result.save` wrote it, without the model."""
 
     history: dict[str, np.ndarray]
     privacy: PrivacyReport
@@ -73,7 +73,7 @@ class Outcome:
 
     @property
     def diverged(self) -> bool:
-        """Whether the agents' state is not finite at the end."""
+        """Say whether the agents' state is not finite at the end."""
         return not finite(self.history)
 
     def values(self, metric: str, kind: Kind = "together") -> np.ndarray:
@@ -98,7 +98,7 @@ def finite(history: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration, run once per seed.
+    """Hold the runs of one configuration, one per seed.
 
     Kind "together": the parties train over their network. "alone": each party trains alone, and the figures are means
     over the parties, not those of an averaged model. "pooled": all records are in one place.
@@ -112,42 +112,42 @@ class Row:
 
     @property
     def family(self) -> str:
-        """The name without its epsilon: rows that differ in nothing else are points of one curve."""
+        """Return the name without its epsilon: rows that differ in nothing else are points of one curve."""
         return re.sub(r"(, )?\bepsilon [\d.]+(, )?", r"\1", self.name).removesuffix(", ")
 
     @property
     def privacy(self) -> PrivacyReport:
-        """The statement of the seed that pays most; where seeds redraw the split, sizes and epsilon may differ."""
+        """Return the statement of the seed that pays most: seeds that redraw the split may differ in epsilon."""
         return max((run.privacy for run in self.runs), key=lambda privacy: privacy.epsilon)
 
     @property
     def about(self) -> About:
-        """The facts of the first run; without any where none were stored."""
+        """Return the facts of the first run; empty ones where none were stored."""
         return self.runs[0].about or About(date="", versions={})
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The names of the parties."""
+        """Return the names of the parties."""
         return self.about.parties or self.privacy.parties
 
     @property
     def called(self) -> tuple[str, ...]:
-        """What the parties are called in words: "party 0" where a party has a number only."""
+        """Return what the parties are called in words: "party 0" where a party has a number only."""
         return tuple(f"party {name}" if name.isdigit() else name for name in self.parties)
 
     @property
     def releasable(self) -> bool:
-        """Whether the results of all seeds may leave."""
+        """Say whether the results of all seeds may leave."""
         return all(run.releasable for run in self.runs)
 
     @property
     def metrics(self) -> list[str]:
-        """The names of what was evaluated."""
+        """Return the names of what was evaluated."""
         return [name for name in self.runs[0].history if name not in _NOT_METRICS and "/" not in name]
 
     @property
     def seconds(self) -> float:
-        """The mean time of a run's steps, compilation included."""
+        """Return the mean time of a run's steps, compilation included."""
         return float(np.mean([run.history["seconds"][-1] for run in self.runs]))
 
     def values(self, metric: str) -> np.ndarray:
@@ -168,7 +168,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rows of an experiment that have been run, and a paper's figures to compare them with."""
+    """Hold all rows of an experiment that have been run, and a paper's figures to compare them with."""
 
     title: str
     rows: tuple[Row, ...]
@@ -179,7 +179,7 @@ class Comparison:
 
     @property
     def main(self) -> Row:
-        """The row that the first screen speaks of: the first private one at the epsilon that most rows share."""
+        """Return the row that the first screen speaks of: the first private one at the epsilon that most rows share."""
         together = [row for row in self.rows if row.kind == "together"] or list(self.rows)
         private = [row for row in together if row.privacy.private]
         epsilon = shared_epsilon(private)
@@ -187,7 +187,7 @@ class Comparison:
 
     @property
     def metric(self) -> str | None:
-        """The metric that pictures show: bytes only if they are asked for. None where a party measures nothing."""
+        """Return the metric that pictures show: bytes only if asked for. None where a party measures nothing."""
         known = [name for row in self.rows for name in row.metrics]
         wanted = [row.metric for row in self.rows if row.metric in known]
         usual = [name for name in ("accuracy", "auroc") if name in known]
@@ -196,13 +196,13 @@ class Comparison:
 
     @property
     def metrics(self) -> list[str]:
-        """All metrics, the one that pictures show first."""
+        """Return all metrics, the one that pictures show first."""
         names = dict.fromkeys(name for row in self.rows for name in row.metrics)
         return sorted(names, key=lambda name: (name != self.metric, list(names).index(name)))
 
     @property
     def sense(self) -> str | None:
-        """In which sense all epsilons are meant, in words; None if rows differ, or if nothing is guaranteed."""
+        """Say in which sense all epsilons are meant; None if rows differ, or if nothing is guaranteed."""
         private = [row.privacy for row in self.rows if row.privacy.private]
         said = {
             f"at delta {one.delta:g}, per {one.unit}, {one.adjacency} adjacency, {one.design} design" for one in private
@@ -262,7 +262,9 @@ def load(*folders: str | Path) -> Comparison:
     parts = {Path(folder): _load_folder(Path(folder)) for folder in folders}
     names = {folder: folder.resolve().name for folder in parts}
     if len(set(names.values())) < len(folders):
-        raise ValueError(f"{', '.join(map(str, folders))}: two folders have the same name, or one is given twice")
+        raise ValueError(
+            f"{', '.join(map(str, folders))}: two folders have the same name, or one is given twice: rename one"
+        )
     rows = (replace(row, name=f"{names[folder]}: {row.name}") for folder, part in parts.items() for row in part.rows)
     text = "\n".join(f"# {names[folder]}\n{part.text}" for folder, part in parts.items() if part.text)
     chosen = "; ".join(f"{names[folder]}: {part.chosen}" for folder, part in parts.items() if part.chosen)

@@ -30,7 +30,7 @@ def explained(page: str, methods: Iterable[str]) -> list[str]:
     """Return a line per method and per word that stands on the page.
 
     >>> explained("<p>epsilon 2 at delta 1e-05</p>", ["DpSgd"])[0]
-    "DpSgd: private stochastic gradient descent: x' = mix(x - rate * gradient)."
+    "DpSgd: run private stochastic gradient descent: x' = mix(x - rate * gradient)."
     >>> [line.partition(":")[0] for line in explained("<p>epsilon 2 at delta 1e-05</p>", [])]
     ['epsilon', 'delta']
     """

@@ -19,7 +19,7 @@ _NOT_CHARGED = (
     "table <code>[select]</code> of a run file, or <code>sv.select</code>, chooses by a private score, and pays for it."
 )
 
-_CONTENT = {  # of the files beside the page, by what follows the page's name
+_CONTENT = {  # what the files beside the page hold, by the ending of their names
     ".json": "all of this page, for programs",
     ".csv": "the table of results",
     "-history.csv": "the figures of every step that was measured",
@@ -260,7 +260,7 @@ def _guarantee(row: Row, shown: bool, shared: Sequence[str]) -> str:
         lines("Notes", own),
     ]
     short = f": epsilon {upward(report.epsilon)}" if report.private else ': <span class="no">no guarantee</span>'
-    if f"epsilon {upward(report.epsilon)}" in row.name.split(", "):  # the name says it
+    if f"epsilon {upward(report.epsilon)}" in row.name.split(", "):  # the row's name says it already
         short = ""
     state = " open" if shown else ""
     return f"<details{state}><summary>{escape(row.name)}{short}</summary>{''.join(body)}</details>"

@@ -28,7 +28,7 @@ _MEASURED = "figures are measured on "  # first words of a caveat about rows tha
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one question of the first screen; `tone` colours it, and its first words say the same."""
+    """Answer one question of the first screen; `tone` colours it, and its first words say the same."""
 
     question: str
     lines: tuple[str, ...]

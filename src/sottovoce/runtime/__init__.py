@@ -1,4 +1,4 @@
-"""Where a method runs: one loop, and the places it drives (array, mesh, threads, columns)."""
+"""Run a method: one loop, and the places it drives (array, mesh, threads, columns)."""
 
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Model, Result

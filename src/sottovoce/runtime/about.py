@@ -27,13 +27,13 @@ DRAWN = 60  # parties up to which links are kept, to be drawn
 
 @dataclass(frozen=True)
 class About:
-    """Facts about a run. Lists have one entry per party, in the order of `parties`.
+    """Hold facts about a run. Lists have one entry per party, in the order of `parties`.
 
     `sizes` has one list per thing that is counted, for example ``{"patient_id, upper level": (200, 180)}``. `links` are
     pairs (sender, hearer) among the first parties. `sent` and `received` count the bytes of the messages of the whole
     run; a simulation sends nothing, and they say what its messages would hold. `messages` counts them: what a party
-    says at once to one other is one. `batches` is how often a party reads a batch of records. `spent` is what the
-    party that spent most has spent of `budget`, over all runs that its ledger knows.
+    sends at once to one other is one message. `batches` is how often a party reads a batch of records. `spent` is what
+    the party that spent most has spent of `budget`, over all runs that its ledger knows.
 
     >>> About(parties=("north",), sizes={"record": (400,)}).sizes["record"]
     (400,)
@@ -133,7 +133,7 @@ def about_table(account: TableAccount, table: Table, place: str) -> About:
 
 
 class _Traffic(NamedTuple):
-    """What the parties of a run with rows exchange and read."""
+    """Count what the parties of a run with rows exchange and read."""
 
     sent: tuple[int, ...]
     received: tuple[int, ...]
@@ -161,7 +161,7 @@ def _traffic(account: Account) -> _Traffic:
 
 
 class _Said(NamedTuple):
-    """What one agent says to one neighbour, by the weights of the exchange, and how many batches it reads."""
+    """Count what one agent sends to one neighbour, by the weights of the exchange, and how many batches it reads."""
 
     bytes: Counter[str]
     messages: Counter[str]

@@ -1,6 +1,6 @@
 """Compare public facts before a run starts: one participant asks all others, and says what differs.
 
-Example: a bank would run 100 steps and a shop 90. Both are told so, and nothing else is sent.
+Example: a bank would run 100 steps and a shop 90. Both learn this, and nothing else is sent.
 """
 
 import json
@@ -12,7 +12,7 @@ import numpy as np
 from sottovoce.runtime.transport import Message, MessageId, Transport
 
 _DIFFER = "the parties would not run the same thing ({}): all need the same run file, seed and joined rows"
-_MOST = 1 << 16  # bytes of facts: more is no list of facts
+_MOST = 1 << 16  # bytes: a longer message is no list of facts
 
 
 def agree(
@@ -55,7 +55,7 @@ def agree(
 
 def _say(transport: Transport, hearer: int, name: MessageId, words: Any) -> None:
     said = np.frombuffer(json.dumps(words).encode(), np.uint8)
-    transport.send(hearer, Message(name, (said,), "public"))  # public: it follows from nothing private
+    transport.send(hearer, Message(name, (said,), "public"))  # public: it depends on nothing private
 
 
 def _heard(transport: Transport, me: int, name: MessageId, kind: type) -> Any:

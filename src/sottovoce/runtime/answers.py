@@ -1,4 +1,4 @@
-"""How an agent's equations are answered in a simulation: its batch, its release, what its neighbours say.
+"""Answer an agent's equations in a simulation: its batch, its release, what its neighbours send.
 
 Example: to `release` the answer is ``noised(clipped_mean(batch))``, with a key made of the run's seed, the agent, the
 phase, the step, the loop turns and the equation's number. No two equations share such a key.
@@ -28,7 +28,7 @@ Drawn = Mapping[str, Rows]  # the rows of a batch by level
 
 @dataclass(frozen=True)
 class Moment:
-    """One agent at one step: who, when, with which key, and its own records."""
+    """Describe one agent at one step: who, when, with which key, and its own records."""
 
     known: Known
     index: Any
@@ -70,7 +70,7 @@ class Moment:
 @partial(jax.tree_util.register_dataclass, data_fields=["rows"], meta_fields=["sampling", "number"])
 @dataclass(frozen=True)
 class BatchRows:
-    """A batch as a place holds it."""
+    """Hold a batch's rows in a place, with the sampling that drew them."""
 
     rows: Drawn
     sampling: Sampling

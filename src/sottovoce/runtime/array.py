@@ -1,4 +1,4 @@
-"""All agents on one machine as one array: `vmap` over agents, `scan` over steps, one compiled program.
+"""Run all agents on one machine as one array: `vmap` over agents, `scan` over steps, one compiled program.
 
 `sottovoce.runtime.mesh` spreads the same program over devices.
 """
@@ -35,7 +35,7 @@ SealedRecords = Mapping[str, Sealed]
 
 @dataclass(frozen=True)
 class Spec:
-    """What a compiled run depends on besides arrays. Equal specs share one compiled program, whatever the seed."""
+    """State what a compiled run depends on besides arrays. Equal specs share one compiled program, for every seed."""
 
     trace: Trace  # compared by identity; `trace` returns the same one for equal arguments
     chunk: int
@@ -44,7 +44,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class ArrayAnswers:
-    """Answers inside the compiled program: an agent is one row of the array."""
+    """Answer equations inside the compiled program: an agent is one row of the array."""
 
     spec: Spec
     moment: Moment
@@ -93,7 +93,7 @@ class ArrayAnswers:
 
 
 def in_cache(moment: Moment, equation: JaxprEqn, values: list[Any]) -> list[Any]:
-    """Return the leaves of a `release` or `mean`; when vectorised, some agents after others.
+    """Return the leaves of a `release` or `mean`; when vectorised, a block of agents at a time.
 
     Memory does not grow with the agents, and noise is added to what is still in the cache.
     """
@@ -198,7 +198,7 @@ def compiled(spec: Spec) -> tuple[Callable[..., list[Array]], Callable[..., tupl
 
 
 class ArrayPlace(WholePlace):
-    """One compiled program for all agents."""
+    """Run all agents as one compiled program."""
 
     def __init__(
         self, trace: Trace, problem: Any, layout: Layout, root: Array, chunk: int, share: bool = False

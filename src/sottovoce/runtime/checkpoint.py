@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill at any moment: written aside, synced, and renamed into place.
+"""Write checkpoints that survive a kill at any moment: written aside, synced, and renamed into place.
 
 A file has a kind ("checkpoint" or "model") and a version. Whatever is wrong with a file is said in one sentence with
 its name. A checkpoint holds private state, so only its owner may read it; a model is made to be handed out.

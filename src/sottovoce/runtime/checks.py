@@ -1,4 +1,4 @@
-"""What is looked at before a run starts: whether things belong together, and what to change if they do not."""
+"""Check before a run starts whether things belong together, and say what to change if they do not."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -25,17 +25,23 @@ def fitting(problem: Any, method: Method, network: Network, population: Populati
     kinds = " or ".join(kind.__name__ for kind in method.solves)
     if type(problem) not in method.solves:
         columns = " (a table split by columns: give data=sv.Table(columns, labels))" if kinds == "Vertical" else ""
-        raise TypeError(f"{type(method).__name__} solves {kinds}{columns}; the problem is a {type(problem).__name__}")
+        raise TypeError(
+            f"{type(method).__name__} solves {kinds}{columns}; the problem is a {type(problem).__name__}: change "
+            "one of them"
+        )
     if kinds == "Vertical":
         raise TypeError(f"{type(method).__name__} is for a table split by columns: give sv.Table(columns, labels)")
     for over in method.over:
         network.matrix(over)  # says what to use instead if the network has none
     for name, rate in method.schedules().items():
         if rate.agents not in (None, population.parties):
-            raise ValueError(f"{name} lists values for {rate.agents} agents, but there are {population.parties}")
+            raise ValueError(
+                f"{name} lists values for {rate.agents} agents, but there are {population.parties}: give one value, or "
+                "one per agent"
+            )
     if "records" not in population.sizes and set(problem.losses) != set(population.sizes):
         raise ValueError(
-            f"Levels(upper, lower) are for bilevel problems; {type(problem).__name__} takes one record set"
+            f"Levels(upper, lower) are for bilevel problems; {type(problem).__name__} takes one record set per agent"
         )
     objectives.check(problem, records)
 
@@ -60,8 +66,8 @@ def finite(layout: Layout) -> None:
     """Warn if some records contain NaN or infinity; never stop the run.
 
     Such records contribute zero to every release, so the guarantee is unaffected. Stopping would itself reveal that a
-    record is malformed; the warning is printed on the data holder's machine only. The holder of a declared table was
-    told when the table was read, on a terminal, so nothing is said here, where a log may take it down.
+    record is malformed; the warning is printed on the data holder's machine only. The holder of a declared table has
+    seen it when the table was read, on a terminal, so nothing is printed here, where a log may record it.
     """
     if layout.population.facts.words:
         return

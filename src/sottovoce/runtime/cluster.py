@@ -82,7 +82,7 @@ def join(coordinator: str, processes: int, rank: int, facts: Mapping[str, str], 
 
 
 def finish(joined: Joined) -> None:
-    """Leave in order: the others are told that this process is not lost."""
+    """Leave in order: tell the others that this process is not lost."""
     joined.gather("done")
     joined.link.say(done=True)
 
@@ -110,7 +110,7 @@ def _reach(address: tuple[str, int], wait: float) -> socket.socket:
 
 
 def _listen(joined: Joined) -> None:
-    """Wait for bad news."""
+    """Wait until the keeper says that a process is lost, and then leave."""
     while (said := joined.link.hear()) is not None:
         if "gone" in said:
             joined.leave(said["gone"])

@@ -1,4 +1,4 @@
-"""Parties with columns and their server, in one place: all walk through their steps together, from question to answer.
+"""Run parties with columns and their server in one place: all take their steps together, from question to answer.
 
 Example: in a step of BAMBI every party stops at `ask` with its head outputs; the server adds them up, computes the
 gradient of its loss through the label gate, and all parties go on with it. The whole run is one compiled program; with
@@ -43,7 +43,7 @@ _ROWS_AT_ONCE = 4_000_000  # rows of batches that are listed at a time
 
 
 class Message(NamedTuple):
-    """Something that crossed a party's boundary; `party` is the one that is not the server."""
+    """Record something that crossed a party's boundary; `party` is the side that is not the server."""
 
     step: int
     turn: int | None
@@ -51,13 +51,13 @@ class Message(NamedTuple):
     up: bool
     what: str
     level: str | None
-    rows: Any  # of the batch it is about, which all parties know
+    rows: Any  # the rows of its batch, which all parties know
     value: Any
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What the compiled run depends on besides arrays."""
+    """State what the compiled run depends on besides arrays."""
 
     trace: TableTrace
     problem: Vertical
@@ -66,7 +66,7 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One step (or one turn of a loop) of all parties and their server."""
+    """Compute one step (or one turn of a loop) of all parties and their server."""
 
     t: Any
     parties: Sequence[PartyMoment]
@@ -192,7 +192,7 @@ def compiled(spec: TableSpec) -> Callable[..., tuple[list[Any], jax.Array]]:
 
 @dataclass(eq=False)
 class ColumnsPlace(Place):
-    """All parties and the server as one compiled program."""
+    """Run all parties and the server as one compiled program."""
 
     account: TableAccount
     table: Table
@@ -214,12 +214,15 @@ class ColumnsPlace(Place):
 
     @property
     def names(self) -> list[str]:
-        """The names of the leaves that are looked at for divergence: all, because none depends on a label unnoised."""
+        """Return the names of the leaves that are looked at for divergence: all of them.
+
+        None depends on a label without noise.
+        """
         return self.account.trace.names
 
     @property
     def shapes(self) -> list[jax.ShapeDtypeStruct]:
-        """The shapes of all parties' leaves, one party after the other."""
+        """Return the shapes of all parties' leaves, one party after the other."""
         return [shape for party in self.account.trace.parties for shape in party.shapes]
 
     def begin(self) -> list[Any]:
@@ -274,7 +277,7 @@ def _shared(spec: TableSpec) -> tuple[TableSpec, list[list[Any]]]:
     slopes = [_slope(loss) for loss in spec.trace.losses]
     public = fingerprint([*spec.trace.losses, *slopes, *spec.trace.alterations])
     numbers = [list(step.consts) for step in steps]
-    if not seen_by_equality(spec.gate):  # the noise of labels is no number that may come from another run
+    if not seen_by_equality(spec.gate):  # runs must not share the noise of labels
         return own, numbers
     return representative((spec.gate, form(steps), public), own), numbers
 

@@ -1,7 +1,7 @@
 """Refuse a compiler that computes wrong sums.
 
 jaxlib 0.10.2 returns wrong numbers on processors when a product of a matrix with a row is followed by a sum (issue
-39103 of JAX). A clipped sum that is wrong has no known sensitivity, so no epsilon is true of it. Versions on which this
+39103 of JAX). A clipped sum that is wrong has no known sensitivity, so no epsilon holds for it. Versions on which this
 package was tested are trusted. Any other one is asked, once per process, for a sum whose value is known.
 """
 

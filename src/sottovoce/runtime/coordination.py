@@ -1,10 +1,11 @@
-"""JAX's coordination service: the only file that uses names of JAX that are not public.
+"""Use JAX's coordination service: the only file that uses names of JAX that are not public.
 
 JAX's processes find each other through a service. The public way, `jax.distributed.initialize`, runs it inside of
 process 0 and aborts the others when that process ends; then no survivor could store its state. Here the keeper runs the
 service, outside of the run. JAX has no public function for that (looked up in 0.10.2), so this file calls what
 `jax.distributed.initialize` itself calls. It was written for jax 0.10, and `tests/cluster` runs all of it. A version
-that has changed these names is refused in words, before any work; runs in one process do not need them.
+that has changed these names is refused before any work, by an error that names the version; runs in one process do not
+need them.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""One exchange of an agent with its neighbours: who talks to whom, and the sum of what was heard."""
+"""Describe one exchange of an agent with its neighbours: who talks to whom, and the sum of what was received."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from sottovoce.runtime import mixing
 @partial(jax.tree_util.register_dataclass, data_fields=["said", "weights"], meta_fields=[])
 @dataclass(frozen=True)
 class Heard:
-    """What was heard at an exchange, in the order of the senders' numbers: summed up inside the next program."""
+    """Hold what was received at an exchange, in the order of the senders' numbers; the next program sums it up."""
 
     said: Sequence[Any]
     weights: Any
@@ -36,7 +36,7 @@ def settled(values: Sequence[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Edges:
-    """Per agent: who hears it (itself apart), whom it hears, in the order of their numbers, and with which weights."""
+    """List per agent who receives from it (itself apart), from whom it receives, in order, and with which weights."""
 
     hearers: list[list[int]]
     senders: list[list[int]]

@@ -1,15 +1,14 @@
-"""Messages as bytes: one versioned binary format for every driver, checked whole before anything is made of it.
+"""Write messages as bytes: one versioned binary format for every driver, checked whole before anything is made of it.
 
 A frame begins with a head of fixed length: magic, version, standing, number of arrays, sender, round, and the lengths
 of what follows, in network order. Then come the run's name, the tag, one description per array, the arrays' bytes,
 little-endian, and a checksum of all that. Example: three float32 numbers, tag "mix 1", run "r", are 65 bytes.
 
-The checksum finds damage, such as a message of which a power cut left the length and zeros. It stops nobody who forges
+The checksum finds damage, such as a message of which a power cut left the length and zeros. It does not stop forged
 messages: TLS does, from party to party.
 
-There is one way to write a message down: other bytes are refused, so a stored frame can be compared bit by bit. Who
-hears a message is not in the frame. All hearers of an exchange are told the same, and a connection knows who is at its
-other end.
+There is one way to write a message: other bytes are refused, so a stored frame can be compared bit by bit. The receiver
+is not in the frame: all receivers of an exchange get the same message, and a connection knows who is at its other end.
 """
 
 import math
@@ -40,7 +39,7 @@ NO_MESSAGE = "these bytes are no message"
 
 @dataclass(frozen=True)
 class MessageId:
-    """Which message: the run, the round (step), who says it, and at which question of the step (`tag`)."""
+    """Identify a message: the run, the round (step), the sender, and the exchange within the step (`tag`)."""
 
     run: str
     round: int
@@ -53,7 +52,7 @@ class MessageId:
 
 @dataclass(frozen=True)
 class Message:
-    """Arrays under an id, with the reason why they may leave.
+    """Hold arrays under an id, with the reason why they may leave.
 
     >>> said = Message(MessageId("r", 3, 0, "mix 1"), (np.arange(3, dtype=np.float32),), "release")
     >>> back = Message.from_bytes(said.to_bytes())

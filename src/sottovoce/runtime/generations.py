@@ -1,4 +1,4 @@
-"""Where the checkpoints of a run are: one file, or one per process and step.
+"""Find the checkpoints of a run: one file, or one per process and step.
 
 Example: two processes store step 40 as ``checkpoint-40-0of2.npz`` and ``checkpoint-40-1of2.npz``. A step counts only
 when all its files are there; older ones are removed after that. So a kill between two writes leaves an older step.

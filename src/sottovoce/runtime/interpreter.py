@@ -23,7 +23,7 @@ Answer = Callable[[JaxprEqn, list[Any]], Sequence[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Consecutive equations without a stop, as one function of the values that they take from before."""
+    """Compute consecutive equations without a stop, as one function of the values that they take from before."""
 
     equations: tuple[JaxprEqn, ...]
     inputs: tuple[Var, ...]
@@ -43,7 +43,7 @@ class Segment:
 
     @cached_property
     def compiled(self) -> Callable[..., list[Any]]:
-        """The same, compiled."""
+        """Return the same function, compiled."""
         return jax.jit(self.__call__)
 
 

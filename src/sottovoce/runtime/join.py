@@ -46,7 +46,7 @@ def join_rows(
         transport: to the other parties.
         me, active, parties: one's number, that of the party that leads, and how many there are.
         run: the name that messages carry.
-        secret: this party's own, from which its blinding keys follow. A party that keeps it says the same bytes again
+        secret: this party's own, from which its blinding keys follow. A party that keeps it sends the same bytes again
             after a restart, so that a join goes on. Never use it for two joins. Default: a new one.
         longest: refuse another party's list if it has more ids.
 
@@ -74,7 +74,7 @@ def _lead(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", oth
     """Ask one party after the other, then answer all; return the common tokens."""
     left, requests = own, {}
     for other in others:
-        # Always as many as there are own ids: else a party would learn how many are left after those before it.
+        # Always as many tokens as own ids: fewer would tell a party how many are left after the parties before it.
         blind = made.numbers(f"fill {other}").integers(0, 256, (len(own) - len(left), SIZE), np.uint8)
         asking = _Asking(made, f"ask {other}", np.concatenate([left, blind]))
         line.send(other, "join: question", check, asking.request)
@@ -88,7 +88,7 @@ def _lead(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", oth
 
 def _follow(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", active: int) -> np.ndarray:
     """Answer the active party, then ask it; return the common tokens."""
-    answering, asking = _Answering(made, "answer", own), _Asking(made, "ask", own)  # while the active one makes its own
+    answering, asking = _Answering(made, "answer", own), _Asking(made, "ask", own)  # as the active one does
     theirs, request = line.heard(active, "join: question", 2)
     if not np.array_equal(theirs, check):
         raise ValueError(f"party {active} has another key for ids: all parties need the same one")
@@ -99,7 +99,7 @@ def _follow(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", a
 
 
 class _Maker:
-    """Makes both ends of the protocol, each with a blinding key of its own that follows from a secret."""
+    """Make both ends of the protocol, each with a blinding key of its own that follows from a secret."""
 
     def __init__(self, psi: Any, secret: bytes, longest: int) -> None:
         self.psi, self._secret, self.longest = psi, secret, longest
@@ -120,12 +120,12 @@ class _Maker:
 
 
 class _Asking:
-    """Who asks which of its tokens the other has: the client of the protocol."""
+    """Ask which of one's own tokens the other party has, as the client of the protocol."""
 
     def __init__(self, made: _Maker, purpose: str, held: np.ndarray) -> None:
         self._made, self._psi = made, made.psi
         self._client = made.psi.client.CreateFromKey(made.key(purpose), True)
-        # A place in the list must tell nothing.
+        # The place of an id in the list must reveal nothing.
         self._asked = held[made.numbers(purpose).permutation(len(held))]
         self.request = _packed(self._client.CreateRequest(_texts(self._asked)))
 
@@ -144,7 +144,7 @@ class _Asking:
 
 
 class _Answering:
-    """Who answers which of another's tokens are among its own: the server of the protocol."""
+    """Answer which of another's tokens are among one's own, as the server of the protocol."""
 
     def __init__(self, made: _Maker, purpose: str, held: np.ndarray) -> None:
         self._made, psi = made, made.psi
@@ -161,7 +161,7 @@ class _Answering:
 
 
 class _Line:
-    """Messages of one join: all are disclosures."""
+    """Send and receive the messages of one join: all are disclosures."""
 
     def __init__(self, transport: Transport, me: int, run: str) -> None:
         self.transport, self.me, self.run = transport, me, run

@@ -1,4 +1,4 @@
-"""What a deployed agent drew, so that it is drawn once, even if a step is computed again after a crash.
+"""Remember what a deployed agent drew, so that it is drawn once, even if a step is computed again after a crash.
 
 Example: round 7 is computed again. Its batch and its noise are recalled, so the same message comes out, and nothing new
 is released. A place that stores journals is `sottovoce.deploy.outbox`.
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Journal(Protocol):
-    """Draws by place in the run, such as "7 step: release 2"."""
+    """Remember draws by their place in the run, such as "7 step: release 2"."""
 
     def recall(self, place: str) -> Sequence[np.ndarray] | None:
         """Return what was drawn at a place, or None."""
@@ -21,7 +21,7 @@ class Journal(Protocol):
 
 
 class _NoJournal:
-    """Remembers nothing: what is computed again is drawn again, and charged again."""
+    """Remember nothing: what is computed again is drawn again, and charged again."""
 
     def recall(self, place: str) -> None:
         """Return None."""

@@ -1,8 +1,8 @@
-"""The keeper starts processes of a run, compares what they bring, and tells the others when one of them is gone.
+"""Start the processes of a run, compare what they bring, and tell the others when one of them is gone.
 
-It does not compute anything. It runs JAX's coordination service, so that this service outlives any process of the run.
-Example: ``sottovoce run mine.toml --processes 4`` is one keeper and four processes. On several machines there is a
-keeper on each; the one with rank 0 listens at ``--coordinator``.
+This is the keeper. It does not compute anything. It runs JAX's coordination service, so that this service outlives any
+process of the run. Example: ``sottovoce run mine.toml --processes 4`` is one keeper and four processes. On several
+machines there is a keeper on each; the one with rank 0 listens at ``--coordinator``.
 """
 
 import os
@@ -27,7 +27,7 @@ _GRACE = 60.0  # seconds for the others to store their state after one is gone
 
 @dataclass
 class Guest:
-    """A process that said hello."""
+    """Describe a process that said hello."""
 
     rank: int
     host: str
@@ -38,7 +38,7 @@ class Guest:
 
 @dataclass
 class Meeting:
-    """Where the processes of a run meet."""
+    """Bring the processes of a run together at one address, and watch them."""
 
     listener: socket.socket
     processes: int
@@ -62,7 +62,7 @@ class Meeting:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Return the address at which it listens."""
         host, port = self.listener.getsockname()
         return f"{host}:{port}"
 
@@ -204,7 +204,7 @@ def _wait(children: dict[int, subprocess.Popen[str]]) -> int:
             _end(children)
         try:
             time.sleep(0.1)
-        except KeyboardInterrupt:  # the children got it too
+        except KeyboardInterrupt:  # the processes that we started got Ctrl-C too
             deadline = time.monotonic() + _GRACE
 
 
@@ -225,7 +225,7 @@ def _service(meeting: Meeting) -> tuple[Any, str]:
 def _start(rank: int, command: list[str]) -> subprocess.Popen[str]:
     """Start a process. The leader writes to our standard error itself, so its progress bar is that of one process."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if sys.stdout.isatty():  # its table is as wide as ours would be
+    if sys.stdout.isatty():  # its table is as wide as this terminal
         environment.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
     errors = subprocess.PIPE if rank else None
     return subprocess.Popen(

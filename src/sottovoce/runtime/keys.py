@@ -1,8 +1,8 @@
-"""Keys of a simulated run: same run and same seed, same bytes; anything else, other noise.
+"""Make the keys of a simulated run: same run and same seed, same bytes; anything else, other noise.
 
-Example: two runs with seed 0 that differ in the noise's scale must not draw the same noise, because who sees both could
-subtract it. So the seed is folded together with all that the releases depend on: the traced program (method, noise,
-losses), the network, and the agent's own records. How a run is computed (chunk, devices) stays out.
+Example: two runs with seed 0 that differ in the noise's scale must not draw the same noise, because somebody who sees
+both could subtract it. So the seed is folded together with all that the releases depend on: the traced program (method,
+noise, losses), the network, and the agent's own records. How a run is computed (chunk, devices) stays out.
 
 The digest of an agent's records lives in memory only. It is never written down: it would confirm a guessed record.
 """
@@ -28,10 +28,10 @@ def check_seed(seed: Any) -> None:
     >>> check_seed(True)
     Traceback (most recent call last):
     ...
-    ValueError: seed is True: it must be a whole number
+    ValueError: seed is True: it must be a whole number, or None
     """
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral)):
-        raise ValueError(f"seed is {seed!r}: it must be a whole number")
+        raise ValueError(f"seed is {seed!r}: it must be a whole number, or None")
 
 
 def root_key(seed: int) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The agents' records as a run holds them: per level one sealed pool, and for each agent where its rows are.
+"""Lay out the agents' records for a run: per level one sealed pool, and for each agent where its rows are.
 
 Parts that are views of one record set share that set: no record is copied per agent, and unequal sizes cost nothing.
 """
@@ -22,7 +22,7 @@ from sottovoce.trees import Tree
 
 @dataclass(frozen=True)
 class Layout:
-    """Sealed records by level, whose they are, and who takes part."""
+    """Hold sealed records by level, whose they are, and who takes part."""
 
     sealed: Mapping[str, Sealed]
     population: Population

@@ -1,6 +1,6 @@
-"""One agent by itself: its program, its own records, and a transport to the others.
+"""Run one agent by itself: its program, its own records, and a transport to the others.
 
-What an agent computes between two exchanges is one compiled program, with the sum of what it heard and its random
+What an agent computes between two exchanges is one compiled program, with the sum of what it received and its random
 keys inside. Example: the step of DP-SGD is one program up to the exchange and one after it. With ``noise="discrete"``
 batches and noise come from the operating system and are exact (`sottovoce.privacy.exact_gate`), so drawing a batch and
 releasing are stops too.
@@ -48,7 +48,7 @@ STOPS = {
 
 
 class Programs:
-    """The compiled programs of a trace, shared by all agents and steps."""
+    """Hold the compiled programs of a trace, shared by all agents and steps."""
 
     def __init__(self, trace: Trace, chunk: int) -> None:
         self.spec, self.shown = Spec(trace, chunk), public(trace)
@@ -57,7 +57,7 @@ class Programs:
         self._edges: dict[tuple[str, bool], Edges] = {}
         self.settle, self.finish = jax.jit(settled), jax.jit(self._finish)
         told = contains([*trace.init.jaxpr.eqns, *trace.step.jaxpr.eqns], frozenset({equations.tell_p}))
-        self.standing: Standing = "disclosure" if told else "release"  # of all messages
+        self.standing: Standing = "disclosure" if told else "release"  # the standing of all messages
 
     def between(self, segment: Segment, phase: str, loops: Sequence[JaxprEqn]) -> Callable[..., list[Any]]:
         """Return the program of a segment, inside the loops that it always is in."""
@@ -66,7 +66,7 @@ class Programs:
             now = moment(self.spec, root, index, phase, t, tuple(zip(loops, turns)), records)
             return segment(*settled(values), answer=ArrayAnswers(self.spec, now))
 
-        made = self._made.get((segment, phase))  # to make one costs more than to run it
+        made = self._made.get((segment, phase))  # making a program costs more than running it
         return made or self._made.setdefault((segment, phase), jax.jit(computed))
 
     def edges(self, over: str, others_only: bool) -> Edges:
@@ -77,7 +77,7 @@ class Programs:
         )
 
     def alone(self, equation: JaxprEqn) -> Segment:
-        """Return the segment that is one equation, for whoever wants to see each answer."""
+        """Return the segment that is one equation, for observers that want to see each answer."""
         inputs = dict.fromkeys(var for var in equation.invars if not isinstance(var, Constant))
         made = Segment((equation,), tuple(inputs), tuple(equation.outvars))
         return self._alone.setdefault(id(equation), made)
@@ -105,7 +105,7 @@ def moment(spec: Spec, root: Any, index: Any, phase: str, t: Any, turns: Turns, 
 
 @dataclass(frozen=True)
 class LoneAnswers:
-    """Answers of one agent that holds its own records and talks to the others, at one step."""
+    """Answer the equations of one agent, at one step: it holds its own records and talks to the others."""
 
     me: int
     phase: str
@@ -122,7 +122,7 @@ class LoneAnswers:
 
     @property
     def moment(self) -> Moment:
-        """The agent's moment, for observers."""
+        """Return the agent's moment, for observers."""
         here = (self.root, jnp.int32(self.me), self.phase, jnp.int32(self.t), self.turns)
         return moment(self.programs.spec, *here, self.records)
 
@@ -201,10 +201,11 @@ class LoneAnswers:
         return [Heard(list(heard), weights) for heard in zip(*said)]
 
     def _heard(self, wanted: MessageId, values: list[Any], over: str) -> Sequence[Any]:
-        """Wait for what a sender says; if all go on without it, return what stands for it.
+        """Wait for what a sender sends; if all go on without it, return a stand-in.
 
-        That is what we say ourselves, so its weight goes to our own value: rows and columns of `mix` still sum to one.
-        What is pushed along edges is kept by who would have sent it (`_not_heard`), so nothing stands for it here.
+        The stand-in is what we send ourselves, so the weight goes to our own value: rows and columns of `mix` still sum
+        to one. What is pushed along edges stays with the agent that would have sent it (`_not_heard`): the stand-in is
+        zero.
         """
         try:
             return self.transport.receive(self.me, wanted, values)
@@ -212,7 +213,7 @@ class LoneAnswers:
             return [jnp.zeros_like(value) for value in values] if over == "push" else values
 
     def _not_heard(self, edges: Edges) -> float:
-        """Return the weight of what we push to agents that all go on without: we keep it, so that sums stay."""
+        """Return the weight of what we push to agents that are away: we keep it, so that sums do not change."""
         away = [hearer for hearer in edges.hearers[self.me] if self.transport.away(hearer, self.t, False)]
         return sum(float(edges.weights[hearer][edges.senders[hearer].index(self.me)]) for hearer in away)
 
@@ -240,11 +241,12 @@ class LoneAnswers:
 
 @dataclass(frozen=True)
 class LoneAgent:
-    """One agent: its program, its own records and its key.
+    """Run one agent by its program, its own records and its key.
 
     `pay(agent, t)` is called before `init` (with step 0) and before each step, so that a deployed agent charges its own
-    ledger before it releases anything; to pay twice for a step is to pay once. `observe` may wrap the agent's answers,
-    for an audit. Messages carry the name `run`. With a `journal`, exact noise that was drawn is not drawn again.
+    ledger before it releases anything; a step that is paid for twice is charged once. `observe` may wrap the agent's
+    answers, for an audit. Messages carry the name `run`. With a `journal`, exact noise that was drawn is not drawn
+    again.
     """
 
     me: int

@@ -1,4 +1,4 @@
-"""One party with columns by itself: its program, its own block, and a transport to the label holder.
+"""Run one party with columns by itself: its program, its own block, and a transport to the label holder.
 
 The label holder is a party with columns of its own, the *active* one. At each question of a step the others send it
 their head outputs; it adds them up, and sends back the gradient of its loss through the label gate. Between two
@@ -57,7 +57,7 @@ DISCLOSED = (
 
 @dataclass(frozen=True)
 class Desk:
-    """What the label holder answers from: what the gate made of its labels, and the key of the gate's noise."""
+    """Hold what the label holder answers from: what the gate made of its labels, and the key of the gate's noise."""
 
     vectors: jax.Array
     root: jax.Array
@@ -65,7 +65,7 @@ class Desk:
 
 @dataclass(frozen=True, eq=False)
 class LoneParty:
-    """One party: its number, its own block of the columns, and, if it is the active one, the labels.
+    """Run one party: its number, its own block of the columns, and the labels if it is the active one.
 
     `secret` makes the keys of the party's own choices and of the label noise; without it they come from the seed, which
     is for simulations. A party keeps its secret over a restart: the same noise is then drawn again, and paid for once.
@@ -127,32 +127,32 @@ class LoneParty:
 
     @property
     def parties(self) -> int:
-        """How many parties there are."""
+        """Return how many parties there are."""
         return self.account.problem.parties
 
     @property
     def others(self) -> list[int]:
-        """The numbers of the other parties."""
+        """Return the numbers of the other parties."""
         return [number for number in range(self.parties) if number != self.me]
 
     @cached_property
     def programs(self) -> Programs:
-        """The compiled programs."""
+        """Return the compiled programs."""
         return programs_of(TableSpec(self.account.trace, self.account.problem, self.account.method.labels))
 
     @cached_property
     def block(self) -> Any:
-        """The party's features, as they are computed with."""
+        """Return the party's features, as they are computed with."""
         return device_block(self.account.columns.blocks[0], self.account.method.batch)
 
     @cached_property
     def roots(self) -> tuple[jax.Array, jax.Array]:
-        """The party's own root key, and the one that all know."""
+        """Return the party's own root key, and the one that all know."""
         return party_root(self.account, self.me, self._begin_with), shared_root(self.account)
 
     @cached_property
     def desk(self) -> Desk:
-        """What answers are made from: the labels are charged for the whole run before there is any."""
+        """Return what answers are made from; the labels are charged for the whole run before the first answer."""
         assert self.labels is not None
         places = np.arange(len(self.labels)) if self.places is None else self.places
         vectors = self.account.method.labels.vectors(self.labels, places[self.account.rows])[places]
@@ -250,7 +250,7 @@ class LoneParty:
 
 @dataclass(frozen=True)
 class PartyAnswers:
-    """Answers of one party that holds its own columns and talks to the label holder, at one step."""
+    """Answer the equations of one party, at one step: it holds its own columns and talks to the label holder."""
 
     party: LoneParty
     t: int

@@ -1,4 +1,4 @@
-"""The array of agents spread over devices with `shard_map`: each device holds only its own agents' records.
+"""Spread the array of agents over devices with `shard_map`: each device holds only its own agents' records.
 
 The devices may belong to several processes (`sottovoce.runtime.peers`). Every process then runs the same lines, and
 holds the records and states of its own devices' agents.
@@ -28,24 +28,24 @@ SPREAD, EVERYWHERE = PartitionSpec(AXIS), PartitionSpec()
 
 @dataclass(frozen=True)
 class Grid:
-    """The devices of a run: `per_process` of every process, in the order of the processes' ranks."""
+    """List the devices of a run: `per_process` of every process, in the order of the processes' ranks."""
 
     per_process: int
 
     @cached_property
     def mesh(self) -> Mesh:
-        """All devices along one axis."""
+        """Return all devices along one axis."""
         owned = [[device for device in jax.devices() if device.process_index == rank] for rank in range(self.processes)]
         return Mesh(np.array([device for own in owned for device in own[: self.per_process]]), (AXIS,))
 
     @property
     def processes(self) -> int:
-        """How many processes there are."""
+        """Return how many processes there are."""
         return peers.current().count
 
     @property
     def local(self) -> range:
-        """Which of the devices are this process's."""
+        """Return which of the devices are this process's."""
         first = peers.current().rank * self.per_process
         return range(first, first + self.per_process)
 
@@ -65,7 +65,7 @@ class Grid:
 
 
 class MeshPlace(RowsPlace):
-    """One compiled program over several devices, with as many slots for agents on each."""
+    """Run one compiled program over several devices, with the same number of slots for agents on each."""
 
     def __init__(self, trace: Trace, problem: Any, layout: Layout, root: Array, chunk: int, devices: int) -> None:
         """Put the records of the layout's agents on their devices; `root` is one key, or one per such agent."""
@@ -77,7 +77,7 @@ class MeshPlace(RowsPlace):
         mine = spread.slots[here.start : here.stop].reshape(-1)
         self._real, first = mine >= 0, self.holds.start
         keys = np.asarray(jax.random.key_data(jnp.broadcast_to(root, len(self.holds))))
-        keys = np.concatenate([keys, np.zeros((1, 2), np.uint32)])  # the last is nobody's
+        keys = np.concatenate([keys, np.zeros((1, 2), np.uint32)])  # the last key is for empty slots
         self._indices = self.grid.put(np.where(self._real, mine, spread.agents - 1).astype(np.int32))
         self._live = self.grid.put(self._real)
         self._roots = self.grid.put(keys[np.where(self._real, mine - first, -1)])
@@ -93,7 +93,7 @@ class MeshPlace(RowsPlace):
 
     @property
     def holds(self) -> range:
-        """The agents on this process's devices."""
+        """Return the agents on this process's devices."""
         return self.grid.held(self.trace.known.population.parties)
 
     def begin(self) -> list[Array]:

@@ -1,8 +1,8 @@
-"""Weighted sums over neighbours, at a cost that grows with the edges.
+"""Compute weighted sums over neighbours, at a cost that grows with the edges.
 
-Small sums are one product with the dense matrix. That also makes the compiler compute what is said once, noise
-included: in a look-up of neighbours it would compute it again for each who hears it. The other forms add in the order
-of the senders' numbers.
+Small sums are one product with the dense matrix. Then the compiler computes each message once, noise included: in a
+look-up of neighbours it would compute it again for each receiver. The other forms add in the order of the senders'
+numbers.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,14 @@ _UNROLL = 8  # neighbours added one by one in straight code; beyond that, in a l
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Who each agent hears, padded to the largest degree (weight 0), senders in ascending order."""
+    """List whom each agent hears, padded to the largest degree (weight 0), senders in ascending order."""
 
     senders: np.ndarray
     weights: np.ndarray
 
 
 def neighbours(network: Network, over: str, others_only: bool = False) -> Neighbours:
-    """The rows of a network's matrix as padded lists.
+    """Return the rows of a network's matrix as padded lists.
 
     >>> from sottovoce.networks import ring
     >>> neighbours(ring(4, weight=0.25), "mix").senders[0].tolist()
@@ -74,7 +74,7 @@ def _dense(lists: Neighbours, heard: jax.Array, hearers: jax.Array) -> jax.Array
 
 
 def _by_edge(network: Network, over: str, others_only: bool, heard: jax.Array, hearers: jax.Array) -> jax.Array:
-    """For graphs with a few very busy agents (a star), where padding to the largest degree would be wasteful."""
+    """Sum edge by edge, for graphs with a few very busy agents (a star), where padded lists would be wasteful."""
     matrix = network.matrix(over).tocoo()
     kept = (matrix.row != matrix.col) | (not others_only)
     hearer, sender, weight = matrix.row[kept], matrix.col[kept], matrix.data[kept]
@@ -87,7 +87,7 @@ def _by_edge(network: Network, over: str, others_only: bool, heard: jax.Array, h
 
 
 def vectorised(network: Network, over: str, others_only: bool) -> Callable[..., Tree]:
-    """`mix(tree, agent)` for code that is `vmap`ped over all agents: the batch axis is the network."""
+    """Return `mix(tree, agent)` for code that is `vmap`ped over all agents: the batch axis is the network."""
     lists = neighbours(network, over, others_only)
     wasteful = lists.senders.size > 4 * network.matrix(over).nnz + 64
     apply = partial(_by_edge, network, over, others_only) if wasteful else partial(_padded, lists)
@@ -103,7 +103,7 @@ def vectorised(network: Network, over: str, others_only: bool) -> Callable[..., 
 
     @mix.def_vmap
     def over_agents(size: int, batched: list[bool], leaf: jax.Array, agent: jax.Array) -> tuple[jax.Array, bool]:
-        if not batched[0]:  # everyone says the same
+        if not batched[0]:  # everyone sends the same
             leaf = jnp.broadcast_to(leaf, (size, *leaf.shape))
         if small(leaf):
             return _dense(lists, leaf, agent), True

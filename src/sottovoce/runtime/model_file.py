@@ -38,7 +38,7 @@ _PLATFORMS = ("cpu", "cuda", "tpu")
 
 @dataclass(frozen=True)
 class NamedTask:
-    """A ready-made task that computes predictions: its name, its options, and the shape it was built for."""
+    """Name a ready-made task that computes predictions: its name, its options, and the shape it was built for."""
 
     name: str
     options: Mapping[str, Any]
@@ -47,7 +47,7 @@ class NamedTask:
 
 @dataclass(frozen=True, eq=False)
 class OpenedModel:
-    """A model that was opened by `load`, with its statement and the declarations of its columns.
+    """Predict with a model that `load` opened; its statement and the declarations of its columns come with it.
 
     `columns` are the declared features, in order; `label` and `target` are the label's name and declaration. A model of
     plain arrays has none of them.
@@ -66,7 +66,7 @@ class OpenedModel:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes; none for a numeric label."""
+        """Return the names of the classes; none for a numeric label."""
         return () if self.target is None or self.target.numeric else self.target.names
 
     def raw(self, rows: Any) -> np.ndarray:
@@ -192,7 +192,9 @@ def load(path: str | Path) -> OpenedModel:
     try:
         return _opened(facts, leaves, path)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} lacks something a model has ({type(error).__name__}: {error})") from error
+        raise ValueError(
+            f"{path} lacks something a model has ({type(error).__name__}: {error}): save it again"
+        ) from error
 
 
 def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> OpenedModel:

@@ -1,4 +1,4 @@
-"""What one party of a run over columns computes between two exchanges, compiled once.
+"""Compile once what one party of a run over columns computes between two exchanges.
 
 Example: a step of BAMBI is cut at its questions to the label holder. Each piece between two questions is one program,
 with the party's features and random keys inside. The label holder's answers are programs too.
@@ -22,7 +22,7 @@ STOPS = frozenset({equations.ask_p, equations.total_p, equations.loop_p})
 
 
 class Programs:
-    """The compiled programs of a party's trace, shared by all its steps."""
+    """Hold the compiled programs of a party's trace, shared by all its steps."""
 
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec

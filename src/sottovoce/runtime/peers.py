@@ -1,4 +1,4 @@
-"""The processes that share one run: who leads, what all agree on, and what happens when one is lost.
+"""Let the processes of one run agree: who leads, what all know, and what happens when one is lost.
 
 Example: before a stretch the leader (rank 0) writes the charge into the ledger, ``peers.lead(lambda: charge(0, 10))``;
 the others wait for the word that it is written. So there is one ledger, and nothing is released before it is charged.
@@ -25,11 +25,11 @@ _NOTICE = 10.0  # seconds in which the keeper names the peer that was lost
 
 
 class LedError(ValueError):
-    """The leader refused: its own output says why."""
+    """Say that the leader refused: its own output says why."""
 
 
 class Peers(ABC):
-    """All processes of a run, as one of them sees them."""
+    """Speak with all processes of a run, from one of them."""
 
     rank: int
     count: int
@@ -52,12 +52,12 @@ class Peers(ABC):
 
     @property
     def leads(self) -> bool:
-        """Whether this process speaks and writes for all."""
+        """Say whether this process speaks and writes for all."""
         return self.rank == 0
 
 
 class Alone(Peers):
-    """One process.
+    """Run as the only process.
 
     >>> Alone().lead(lambda: 3), Alone().gather("x")
     (3, ['x'])
@@ -84,7 +84,7 @@ class Alone(Peers):
 
 
 class Link:
-    """A line to the keeper: JSON, one object per line."""
+    """Talk to the keeper over a connection: JSON, one object per line."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._lines = connection, connection.makefile("r", encoding="utf-8")
@@ -110,7 +110,7 @@ class Link:
 
 
 class Joined(Peers):
-    """One of several processes. Short words go through the store of JAX's coordination service."""
+    """Run as one of several processes. Short messages go through the store of JAX's coordination service."""
 
     def __init__(self, client: Any, rank: int, count: int, link: Link) -> None:
         self.client, self.rank, self.count, self.link = client, rank, count, link
@@ -118,7 +118,7 @@ class Joined(Peers):
         self._keep: Callable[[], str] | None = None
 
     def lead(self, action: Callable[[], Any]) -> Any:
-        """The leader puts its word where the others wait for it."""
+        """Put the leader's result where the others wait for it."""
         key = f"sottovoce/{next(self._turns)}"
         if not self.leads:
             said = self._get(key)
@@ -134,7 +134,7 @@ class Joined(Peers):
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """Everybody puts a word, and reads all."""
+        """Put one's own value where all can read it, and read all values."""
         key = f"sottovoce/{next(self._turns)}"
         self._put(f"{key}/{self.rank}", value)
         return [self._get(f"{key}/{rank}") for rank in range(self.count)]

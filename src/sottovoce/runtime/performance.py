@@ -1,4 +1,4 @@
-"""What cannot affect privacy: how a run is computed and shown."""
+"""Choose what cannot affect privacy: how a run is computed and shown."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from sottovoce.naming import check_count
 
 @dataclass(frozen=True)
 class Performance:
-    """How a run is computed and shown; nothing here changes what is released.
+    """Choose how a run is computed and shown; nothing here changes what is released.
 
     Args:
         chunk: how many records are treated at once: bounds the memory.

@@ -1,4 +1,4 @@
-"""Where a run happens, and what every place owes to the one loop (`sottovoce.runtime.run`).
+"""Define where a run happens, and what every place owes to the one loop (`sottovoce.runtime.loop`).
 
 Example: `ArrayPlace` holds all agents as one array, `ThreadPlace` runs each on a thread of its own, `ColumnsPlace` has
 parties with columns and a server. The loop does not know which one it drives.
@@ -21,17 +21,17 @@ Metrics = Callable[..., Mapping[str, Any]]
 
 
 class Place(ABC):
-    """A place to run: it makes the first state, and moves a state on. A state is a list of arrays, its leaves."""
+    """Define a place to run: it makes the first state, and moves it on. A state is a list of arrays, its leaves."""
 
     @property
     @abstractmethod
     def names(self) -> list[str]:
-        """The names of the leaves that are looked at for divergence, in the order of what `advance` returns."""
+        """Return the names of the leaves that are looked at for divergence, in the order of what `advance` returns."""
 
     @property
     @abstractmethod
     def shapes(self) -> list[jax.ShapeDtypeStruct]:
-        """The shapes of the state's leaves, known without running anything."""
+        """Return the shapes of the state's leaves, known without running anything."""
 
     @abstractmethod
     def begin(self) -> list[Any]:
@@ -47,7 +47,7 @@ class Place(ABC):
 
     @property
     def holds(self) -> range | None:
-        """The agents whose part of the state is here; None where all of it is, as in most places."""
+        """Return the agents whose part of the state is here; None where all of it is, as in most places."""
         return None
 
     def stored(self, state: list[Any]) -> list[np.ndarray]:
@@ -64,7 +64,7 @@ class Place(ABC):
 
 
 class RowsPlace(Place):
-    """A place for agents with records of their own: all of them share how a state is judged and handed out."""
+    """Define what places for agents with records share: how a state is judged and handed out."""
 
     def __init__(self, trace: Trace, problem: Any, deployed: bool = False) -> None:
         self.trace, self.problem, self.is_deployed = trace, problem, deployed
@@ -78,12 +78,12 @@ class RowsPlace(Place):
 
     @property
     def names(self) -> list[str]:
-        """The public leaves of the state."""
+        """Return the public leaves of the state."""
         return [self.trace.names[leaf] for leaf in public(self.trace)]
 
     @property
     def shapes(self) -> list[jax.ShapeDtypeStruct]:
-        """The shapes of all agents' leaves, stacked."""
+        """Return the shapes of all agents' leaves, stacked."""
         agents = self.trace.known.population.parties
         return [jax.ShapeDtypeStruct((agents, *leaf.shape), leaf.dtype) for leaf in self.trace.shapes]
 
@@ -110,7 +110,7 @@ class RowsPlace(Place):
 
 
 class WholePlace(RowsPlace):
-    """A place that holds all agents in one array per leaf."""
+    """Define what places share that hold all agents in one array per leaf."""
 
     def measure(self, state: list[Any], step: int, evaluate: Metrics | None) -> Mapping[str, Any]:
         """Return the consensus error and the user's metrics."""

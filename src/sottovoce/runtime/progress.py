@@ -1,4 +1,4 @@
-"""A progress bar for long work, quiet where nobody watches."""
+"""Show a progress bar for long work, quiet where nobody watches."""
 
 import sys
 from types import TracebackType
@@ -9,7 +9,7 @@ from rich.progress import Progress as RichProgress
 
 
 class Progress:
-    """Steps done, time left and the newest metrics, on standard error."""
+    """Show steps done, time left and the newest metrics, on standard error."""
 
     def __init__(self, title: str, total: int, done: int = 0, shown: bool | None = None) -> None:
         enabled = sys.stderr.isatty() if shown is None else shown

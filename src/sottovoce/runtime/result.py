@@ -1,4 +1,4 @@
-"""What a run gives: the model, its history, and its privacy statement, which travels with it."""
+"""Hold what a run gives: the model, its history, and its privacy statement, which travels with it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def _compiled(
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run.
+    """Hold what a finished run gives.
 
     `x` and `y` are the agents' average (for columns: the parties' blocks); `agents` holds all states, stacked.
     `history` maps a metric to its values over time; a metric computed on private records is for the owner's eyes.
@@ -115,7 +115,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Model:
-    """A model with its privacy statement attached.
+    """Hold a model with its privacy statement attached.
 
     >>> import tempfile, sottovoce as sv
     >>> problem = sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2), jnp.zeros(2), predict=lambda x, rows: rows @ x)

@@ -1,4 +1,4 @@
-"""Where a run is: its state, its step and its history, kept so that a stopped run goes on to the same bytes.
+"""Keep where a run is: its state, its step and its history, so that a stopped run goes on to the same bytes.
 
 Example: after step 30 the loop holds one `RunState`; step 40 makes a new one. An interrupt finds either the old or the
 new one, never half of each.
@@ -30,7 +30,7 @@ _HIDDEN = ("step", "seconds", "consensus", "bytes up", "bytes down")  # not show
 
 @dataclass(frozen=True)
 class RunState:
-    """The leaves of the state after `step` steps, and what was measured on the way."""
+    """Hold the leaves of the state after `step` steps, and what was measured on the way."""
 
     leaves: list[Any]
     step: int = 0
@@ -97,7 +97,7 @@ def keep_for_one_run(out: str | Path | None) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run's folder: its random name, which ledgers know it by, and its secret.
+    """Name a run's folder: its path, the random name by which ledgers know the run, and its secret.
 
     What resuming compares of the records is an HMAC keyed by the secret, so that nothing in the folder or in a ledger
     confirms a guessed record to somebody who does not have the secret.

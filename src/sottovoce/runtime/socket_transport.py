@@ -1,4 +1,4 @@
-"""Messages between processes: the second driver of the transport seam, by TCP sockets.
+"""Carry messages between processes by TCP sockets: the second driver of the transport seam.
 
 Each agent has one `SocketTransport`. It listens at its own address, and makes one connection per agent that it sends
 to, when it first sends. Example: agent 2 says to agent 3 "here is agent 2 of run r", agent 3 says yes, and then each
@@ -9,9 +9,10 @@ connection is noticed where it can be mended, at the price of one round trip per
 A frame is its length (4 bytes) and its bytes; a length over the limit is refused before anything is read. Frames that
 are no message, or of another run or sender, are refused and logged without their content.
 
-This is for a trusted network: nothing is encrypted, and whoever can reach the port and knows the run's name can speak.
-A federation uses FLARE, not this. It is written by hand because framing by length is a few lines: a dependency would
-bring more than it saves, and libraries that send Python objects do it with pickle, which runs what it reads.
+This is for a trusted network: nothing is encrypted, and everybody who can reach the port and knows the run's name can
+send messages. A federation uses FLARE, not this. It is written by hand because framing by length is a few lines: a
+dependency would bring more than it saves, and libraries that send Python objects do it with pickle, which runs what it
+reads.
 """
 
 import json
@@ -37,11 +38,11 @@ _log = logging.getLogger(__name__)
 
 
 class Refused(ConnectionError):
-    """The other side did not take a greeting or a message."""
+    """Say that the other side did not take a greeting or a message."""
 
 
 class SocketTransport(Transport):
-    """TCP connections of one agent, to and from the others.
+    """Send and receive messages of one agent over TCP connections.
 
     Args:
         me: the agent's number.
@@ -128,7 +129,7 @@ class SocketTransport(Transport):
         deadline = time.monotonic() + self._seconds
         line = self._lines.get(hearer) or self._connected(hearer, deadline)
         if line is None:
-            return  # it has left, as in `QueueTransport`: who waits for it is told, who speaks to it is not
+            return  # it has left: as in `QueueTransport`, receivers hear of it, senders do not
         try:
             line.settimeout(max(deadline - time.monotonic(), 1e-3))
             _write(line, frame)
@@ -182,7 +183,7 @@ class SocketTransport(Transport):
         return {"sottovoce": PROTOCOL, "run": self.run, "sender": sender, "hearer": hearer, "purpose": purpose}
 
     def _tell(self, purpose: Purpose) -> None:
-        """Say one word to everybody who is there, each on a connection of its own."""
+        """Send a purpose ("leave" or "stop") to every peer that is there, each on a connection of its own."""
         for peer in range(len(self.addresses)):
             if peer != self.me and peer not in self._gone:
                 with suppress(OSError):
@@ -207,7 +208,7 @@ class SocketTransport(Transport):
             threading.Thread(target=self._serve, args=(guest, address), daemon=True, name=name).start()
 
     def _serve(self, guest: socket.socket, address: Any) -> None:
-        """Hear one connection out."""
+        """Read one connection until it ends."""
         try:
             guest.settimeout(_BRIEF)
             said = self._welcome(_frame(guest, _GREETING))
@@ -237,7 +238,7 @@ class SocketTransport(Transport):
             _close(guest)
 
     def _welcome(self, data: bytes) -> tuple[int, Purpose] | None:
-        """Return who greets, and for what; None if this is no greeting to us."""
+        """Return the sender of a greeting, and its purpose; None if this is no greeting to us."""
         try:
             said = json.loads(data)
             sender, purpose = said["sender"], said["purpose"]
@@ -306,7 +307,7 @@ def _read(line: socket.socket, length: int) -> bytes:
 
 
 def _close(line: socket.socket) -> None:
-    """Close, and wake whoever reads."""
+    """Close a socket, and wake the thread that reads from it."""
     with suppress(OSError):
         line.shutdown(socket.SHUT_RDWR)
     line.close()

@@ -1,7 +1,7 @@
-"""Which device holds which agents, and how they average along the edges between devices.
+"""Say which device holds which agents, and average along the edges between devices.
 
 Example: 5 agents on 2 devices lie in 2 x 3 slots, (0, 1, 2) and (3, 4, nobody). On a ring the devices exchange what the
-agents 0, 2, 3 and 4 say, and nothing else (`ppermute`).
+agents 0, 2, 3 and 4 send, and nothing else (`ppermute`).
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _UNROLL = 8  # neighbours added one by one in straight code; beyond that, in a l
 
 @dataclass(frozen=True)
 class Spread:
-    """Agents in slots: every device has as many slots, the last of which may be empty.
+    """Put agents into slots: every device has the same number of slots, and the last ones may be empty.
 
     >>> Spread(agents=5, devices=2).slots.tolist()
     [[0, 1, 2], [3, 4, -1]]
@@ -35,12 +35,12 @@ class Spread:
 
     @property
     def per(self) -> int:
-        """How many slots a device has."""
+        """Return how many slots a device has."""
         return -(-self.agents // self.devices)
 
     @cached_property
     def slots(self) -> np.ndarray:
-        """The agent in each slot of each device; -1 for nobody."""
+        """Return the agent in each slot of each device; -1 for nobody."""
         table = np.full((self.devices, self.per), -1)
         for device, own in enumerate(np.array_split(np.arange(self.agents), self.devices)):
             table[device, : len(own)] = own
@@ -67,7 +67,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class _Shift:
-    """What each device sends to the device `by` places before it: slots to send, and between whom."""
+    """Say what each device sends to the device `by` places before it: slots to send, and pairs of devices."""
 
     pairs: tuple[tuple[int, int], ...]
     slots: np.ndarray  # (devices, rows)
@@ -75,7 +75,7 @@ class _Shift:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Shifts, and where each slot's senders are in what a device then holds: its own slots, then what came."""
+    """Hold the shifts, and where each slot's senders lie in what a device then holds: its own slots, then what came."""
 
     shifts: list[_Shift]
     places: list[dict[int, int]]  # per device: agent to row
@@ -110,7 +110,7 @@ def _plan(heard: list[np.ndarray], spread: Spread) -> _Plan:
 
 
 def along_edges(network: Network, over: str, others_only: bool, spread: Spread) -> Callable[..., Tree]:
-    """`mix(tree, agent)` for code that is `vmap`ped over a device's slots, inside `shard_map` over `AXIS`."""
+    """Return `mix(tree, agent)` for code that is `vmap`ped over a device's slots, inside `shard_map` over `AXIS`."""
     lists = mixing.neighbours(network, over, others_only)
     used = lists.weights != 0
     heard = [row[kept] for row, kept in zip(lists.senders, used)]

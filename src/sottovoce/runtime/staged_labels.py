@@ -1,4 +1,4 @@
-"""Labels drawn in stages: what is learned from the first part says what to ask about the next.
+"""Draw labels in stages: what is learned from the first part says what to ask about the next.
 
 Stage 1 asks of a part of the labels in which of a few random groups of classes they are, and trains on the randomised
 answers. The model's probabilities for the next part, which need its features only, are a prior: each of those labels is
@@ -28,19 +28,19 @@ from sottovoce.runtime.run import run
 
 @dataclass(frozen=True)
 class Staged:
-    """The models of every stage; the models of the last stage, averaged, are the result."""
+    """Hold the models of every stage; the average of those of the last stage is the result."""
 
     problems: Sequence[Vertical]
     stages: Sequence[Sequence[Result]]
 
     @property
     def members(self) -> Sequence[Result]:
-        """The models of the last stage."""
+        """Return the models of the last stage."""
         return self.stages[-1]
 
     @property
     def privacy(self) -> PrivacyReport:
-        """The statement for everything, labels of all stages included."""
+        """Return the statement for everything, labels of all stages included."""
         return self.members[-1].privacy
 
     def probabilities(self, columns: Columns, rows: Any = None, stage: int = -1) -> np.ndarray:

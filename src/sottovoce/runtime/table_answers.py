@@ -1,4 +1,4 @@
-"""How the equations of a run over columns are answered: a party's features and keys, the server's gradients.
+"""Answer the equations of a run over columns: a party's features and keys, the server's gradients.
 
 Example: to `features` a party answers with its own columns of the rows. To `ask` the server answers with the gradient
 of its loss at the sum of all parties' outputs, with the labels behind their gate. The place with all parties
@@ -23,7 +23,7 @@ from sottovoce.runtime.run_state import digest
 
 @dataclass(frozen=True)
 class PartyMoment:
-    """One party at one step, or at one turn of a loop, with the keys that belong to it."""
+    """Describe one party at one step, or at one turn of a loop, with the keys that belong to it."""
 
     problem: Vertical
     block: Any
@@ -46,7 +46,7 @@ class PartyMoment:
 
 @dataclass(frozen=True)
 class ServerMoment:
-    """The label holder at one step, or at one turn of a loop: its labels behind the gate, and the key of its noise."""
+    """Describe the label holder at one step or turn of a loop: its labels behind the gate, and its noise's key."""
 
     problem: Vertical
     gate: LabelGate

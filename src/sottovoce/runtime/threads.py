@@ -1,6 +1,6 @@
-"""Each agent on a thread of its own, holding its own records only; messages travel by a transport.
+"""Run each agent on a thread of its own, holding its own records only; messages travel by a transport.
 
-This is the shape of a deployment: see `sottovoce.runtime.lone_agent`.
+Agents are as separate as in a deployment: see `sottovoce.runtime.lone_agent`.
 """
 
 import threading
@@ -31,7 +31,7 @@ def queues(agents: int) -> Sequence[Transport]:
 
 
 class ThreadPlace(WholePlace):
-    """One thread per agent.
+    """Run each agent on a thread of its own.
 
     `pay`, `observe` and `run` are those of each `LoneAgent`. `connect(agents)` is called for `begin` and for each
     stretch of steps: it returns each agent's transport.

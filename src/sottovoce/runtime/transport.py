@@ -1,8 +1,8 @@
-"""How agents' messages travel: send and receive per edge, with deadlines and retries.
+"""Carry agents' messages: send and receive per edge, with deadlines and retries.
 
-A transport knows nothing of methods or records. What it carries is what `mix` says, which an agent may let go of: see
-`Standing`. Example: agent 2 sends `Message(MessageId("run", 7, 2, "mix 4"), ...)` to agent 3; agent 3 asks for exactly
-this id, so a message that comes twice, late or out of turn does no harm. `sottovoce.runtime.frames` has the bytes.
+A transport knows nothing of methods or records. It carries what `mix` sends; `Standing` says why that may leave an
+agent. Example: agent 2 sends `Message(MessageId("run", 7, 2, "mix 4"), ...)` to agent 3; agent 3 asks for exactly this
+id, so a message that comes twice, late or out of turn does no harm. `sottovoce.runtime.frames` has the bytes.
 
 A driver implements `_put`, `_take`, `leave`, `stop` and `check`. `QueueTransport`, between threads, is the first,
 `SocketTransport` (`sottovoce.runtime.socket_transport`), between processes, the second.
@@ -35,24 +35,24 @@ _log = logging.getLogger(__name__)
 
 
 class Stopped(Exception):
-    """The run was interrupted: an agent ends without a result."""
+    """Say that the run was interrupted: an agent ends without a result."""
 
 
 class PeerGone(Stopped):
-    """A peer left the run, so nothing more will come from it."""
+    """Say that a peer left the run, so nothing more will come from it."""
 
 
 class Silence(TimeoutError):
-    """A peer said nothing, or could not be reached, within the deadline."""
+    """Say that a peer sent nothing, or could not be reached, within the deadline."""
 
 
 class Absent(Exception):
-    """All parties agreed that the sender is away in this round: the others go on without it."""
+    """Say that all parties agreed that the sender is away in this round: the others go on without it."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a message is waited for (None: as long as its sender is there), and how often sending is tried again.
+    """Say how long to wait for a message (None: as long as its sender is there), and how often to try sending again.
 
     >>> Patience(seconds=5.0).retries
     3
@@ -76,7 +76,7 @@ def never(agent: int, round: int, silent: bool) -> bool:
 
 
 class Transport(ABC):
-    """Messages along edges. One agent is one sender and one hearer; each calls from its own thread only.
+    """Carry messages along edges. One agent is one sender and one receiver; each calls from its own thread only.
 
     `away(agent, round, silent)` says whether all agreed to go on without an agent in a round; `silent` that its
     deadline is over for us. Whoever asks about the same agent and round must get the same answer.
@@ -154,12 +154,12 @@ class Transport(ABC):
                     "process running, and the network between the two up?"
                 )
             if message.id == wanted and self._fits(message, like):
-                if self.away(wanted.sender, wanted.round, False):  # it came, and said that all went on without us
+                if self.away(wanted.sender, wanted.round, False):  # its message says that all went on without us
                     raise Absent(str(wanted))
                 return message.values
             if message.id != wanted and (
                 message.id.run == wanted.run and message.id.round >= wanted.round
-            ):  # what is over, or of another run, goes
+            ):  # messages of earlier rounds and of other runs are dropped
                 self._early[hearer, message.id] = message
 
     @staticmethod
@@ -171,7 +171,7 @@ class Transport(ABC):
 
 
 class QueueTransport(Transport):
-    """Queues between threads of one process.
+    """Carry messages by queues between threads of one process.
 
     >>> import numpy as np
     >>> between = QueueTransport()
@@ -197,7 +197,7 @@ class QueueTransport(Transport):
         except queue.Empty:
             return None
         if message is None:
-            self._inbox(hearer, sender).put(None)  # who asks again is told again
+            self._inbox(hearer, sender).put(None)  # a second call gets the same answer
             self.check()
             raise PeerGone(f"agent {sender} is gone")
         return message
@@ -208,7 +208,7 @@ class QueueTransport(Transport):
             raise Stopped("the run was interrupted")
 
     def leave(self, agent: int) -> None:
-        """Leave a last word in all inboxes, those that are opened later too."""
+        """Put an end mark into all inboxes, also into those that are opened later."""
         with self._lock:
             self._gone.add(agent)
             for (_, sender), inbox in self._inboxes.items():

@@ -1,4 +1,4 @@
-"""What the papers prove: conditions, rates, step-size plans and privacy bounds, a few files per paper.
+"""Compute what the papers prove: conditions, rates, step-size plans and privacy bounds, a few files per paper.
 
 Everything here is a function of numbers, schedules, releases and networks. No method is needed to ask a question:
 

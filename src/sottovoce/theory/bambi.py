@@ -1,4 +1,4 @@
-"""What the convergence theory of BAMBI asks for and promises.
+"""Compute what the convergence theory of BAMBI asks for and promises.
 
 Anonymous authors, "BAMBI: vertical federated bilevel optimization with privacy-preserving and computation efficiency":
 Lemmas 1, 2 and 7, Theorem 1, Remark 1, and the costs of Section 4.2. x has p parameters, y has q, N is the number of
@@ -40,7 +40,7 @@ def lower_samples(steps: int) -> int:
 
 @dataclass(frozen=True)
 class Cost:
-    """Multiplications per upper step, up to a constant: BAMBI's, and those of second derivatives in full."""
+    """Count multiplications per upper step, up to a constant: BAMBI's, and those of second derivatives in full."""
 
     bambi: int
     second_order: int
@@ -59,7 +59,7 @@ def cost(N: int, B: int, Q: int, p: int, q: int) -> Cost:
 
 @dataclass(frozen=True)
 class Constants:
-    """Assumptions 1 to 3: Lipschitz constants of f, its gradient, and g's first and second derivatives; variances.
+    """Hold the constants of Assumptions 1 to 3: Lipschitz constants of f, g and their derivatives, and variances.
 
     `l_f0` is that of f, `l_f1` of grad f, `l_g1` of grad g, `l_g2` of g's Hessian; `mu_g` is the strong convexity of g.
     `var_f`, `var_g1` and `var_g2` are the variances for one record, summed over parties.
@@ -81,29 +81,29 @@ class Constants:
 
     @property
     def l_y(self) -> float:
-        """How fast y* moves with x."""
+        """Return how fast y* moves with x."""
         return self.l_g1 / self.mu_g
 
     @property
     def l_yx(self) -> float:
-        """How fast the Jacobian of y* moves with x (Lemma 8)."""
+        """Return how fast the Jacobian of y* moves with x (Lemma 8)."""
         bend = self.l_g2 * (1 + self.l_y)
         return bend / self.mu_g + self.l_g1 * bend / self.mu_g**2
 
     @property
     def l_mu(self) -> float:
-        """The smoothness of the lower iterates as functions of x."""
+        """Return the smoothness of the lower iterates as functions of x."""
         return (1 + self.l_y) * (self.l_g2 / self.mu_g + self.l_f1 * self.l_g1 / self.mu_g**2)
 
     @property
     def coupling(self) -> float:
-        """The sum l_f1^2 + 2 l_y^2 l_f1^2 + l_y^2, which stands in Theorem 1's step sizes."""
+        """Return l_f1^2 + 2 l_y^2 l_f1^2 + l_y^2, a sum that stands in Theorem 1's step sizes."""
         return self.l_f1**2 * (1 + 2 * self.l_y**2) + self.l_y**2
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Sizes of a run; `mu` is the smoothing, 0 for its limit."""
+    """Hold the sizes of a run; `mu` is the smoothing, 0 for its limit."""
 
     N: int
     B: int
@@ -116,7 +116,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Estimator:
-    """How good the hypergradient estimate is: `delta2` is delta_mu^2, `sigma2` sigma-tilde^2, `C_f2` C_f^2."""
+    """Say how good the hypergradient estimate is: `delta2` is delta_mu^2, `sigma2` sigma-tilde^2, `C_f2` C_f^2."""
 
     delta2: float
     sigma2: float
@@ -194,7 +194,10 @@ def lemma_2(
 
 @dataclass(frozen=True)
 class JacobianError:
-    """Lemma 7: |J^N - J*|^2 <= C1 |y^0 - y*|^2 + C2 + C3. C2 is what N steps cannot know, C3 comes from batches."""
+    """Hold the terms of Lemma 7: |J^N - J*|^2 <= C1 |y^0 - y*|^2 + C2 + C3.
+
+    C2 is what N steps cannot know, C3 comes from batches.
+    """
 
     C1: float
     C2: float
@@ -220,7 +223,7 @@ def lemma_7(given: Constants, at: Setting, beta: float) -> JacobianError:
 
 @dataclass(frozen=True)
 class Steps:
-    """Theorem 1's step sizes, the limits that they come from, and what the proof asks of them."""
+    """Hold Theorem 1's step sizes, the limits that they come from, and what the proof asks of them."""
 
     alpha: float
     beta: float

@@ -29,7 +29,10 @@ from sottovoce.trees import Tree
 
 @dataclass(frozen=True)
 class Constants:
-    """Assumption 2.2: f, grad f, grad g and hess g are L-Lipschitz, g is mu_g-strongly convex in y; 2.3: deviations.
+    """Hold the constants of Assumptions 2.2 and 2.3.
+
+    Assumption 2.2: f, grad f, grad g and hess g are L-Lipschitz, and g is mu_g-strongly convex in y. Assumption 2.3:
+    deviations.
 
     Every constant is the worst over agents and points. `sigma_f1` is the deviation of one record's grad f, and
     `sigma_f2` of its second derivatives; `sigma_g1` to `sigma_g3` those of the first to third derivatives of g.

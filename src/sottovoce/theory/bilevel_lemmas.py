@@ -1,4 +1,4 @@
-"""The lemmas behind DP bilevel's Theorem 3.1, with their constants, and what they ask for.
+"""Compute the lemmas behind DP bilevel's Theorem 3.1, with their constants, and what they ask for.
 
 Kornowski, "Differentially private bilevel optimization", 2024: the gradient mapping (Section 2), Lemmas 3.3 to 3.5,
 A.1, A.4 and A.5, Proposition 3.6, Remark 4.2, and the preconditions of Theorems 3.1 and A.2.
@@ -38,7 +38,7 @@ def gradient_mapping(x: Any, gradient: Any, step: float, project: Callable[[Any]
 
 @dataclass(frozen=True)
 class Smoothness:
-    """The constants of Assumptions 2.5 and 2.6: `L0`, `L1`, `L2` bound first, second and third derivatives.
+    """Hold the constants of Assumptions 2.5 and 2.6: `L0`, `L1`, `L2` bound first, second and third derivatives.
 
     `f` is the upper level, `g` the lower one, `mu` the strong convexity of g in y.
     """
@@ -56,12 +56,12 @@ class Smoothness:
 
     @property
     def ell(self) -> float:
-        """The largest of the Lipschitz constants."""
+        """Return the largest of the Lipschitz constants."""
         return max(self.L0_f, self.L1_f, self.L0_g, self.L1_g, self.L2_g)
 
     @property
     def kappa(self) -> float:
-        """Ell over the strong convexity."""
+        """Return ell over the strong convexity."""
         return self.ell / self.mu
 
 
@@ -113,7 +113,7 @@ def theorem_conditions(
 
 @dataclass(frozen=True)
 class PenaltyGap:
-    """How far the penalised problem is from the bilevel one (Lemmas 3.3, A.4 and A.5).
+    """Bound how far the penalised problem is from the bilevel one (Lemmas 3.3, A.4 and A.5).
 
     `solution` bounds |y_lambda - y*|, `value` the gap F - L*_lambda >= 0, `lipschitz` is that of y_lambda(x). These
     have the proofs' constants. `gradient` and `smoothness` are ell kappa^3 / lambda and ell kappa^3, up to constants.
@@ -178,7 +178,10 @@ def lemma_3_5(given: Smoothness, printed: bool = False) -> float:
 
 @dataclass(frozen=True)
 class OuterLoop:
-    """What Proposition 3.6 promises: |gradient mapping| <= alpha at the output after `steps` steps of size `step`."""
+    """State what Proposition 3.6 promises: |gradient mapping| <= alpha at the output.
+
+    The output is reached after `steps` steps of size `step`.
+    """
 
     alpha: float
     steps: int
@@ -216,7 +219,7 @@ def proposition_3_6(L: float, drop: float, beta: float, sigma: float, d: int, ga
 
 
 def gaussian_norm(d: int, draws: int, gamma: float) -> float:
-    """Return a number that the norms of `draws` standard normal vectors all stay below, but for a chance of gamma.
+    """Return a number that the norms of `draws` standard normal vectors all stay below, except with chance gamma.
 
     >>> round(gaussian_norm(1, draws=1, gamma=0.05), 3)
     3.448
@@ -226,7 +229,7 @@ def gaussian_norm(d: int, draws: int, gamma: float) -> float:
 
 @dataclass(frozen=True)
 class OuterBatch:
-    """A batch for x that keeps the full-batch rate: as Remark 4.2 prints it, and as the deviation of a mean asks."""
+    """Give a batch for x that keeps the full-batch rate: as Remark 4.2 prints it, and as a mean's deviation asks."""
 
     printed: float
     needed: float

@@ -1,4 +1,4 @@
-"""A planner for DP bilevel optimisation: how to spend (epsilon, delta) and a compute budget.
+"""Plan DP bilevel optimisation: how to spend (epsilon, delta) and a compute budget.
 
 It minimises a prediction that has the form of the paper's theory (`sottovoce.theory.dp_bilevel`), constants taken as 1.
 
@@ -22,7 +22,7 @@ _MOVED = 2.0  # replace-one: a record's contribution moves by twice the clip
 
 @dataclass(frozen=True)
 class BilevelPlan:
-    """A configuration with its prediction: `terms` add up to `predicted`.
+    """Hold a configuration with its prediction: `terms` add up to `predicted`.
 
     The terms have the theory's form with its constants taken as 1, so figures are for comparing plans, not promises.
     What is guaranteed is the privacy of `messages`, and that the plan keeps within the budget.
@@ -42,17 +42,17 @@ class BilevelPlan:
 
     @property
     def predicted(self) -> float:
-        """The predicted size of the projected hypergradient, up to constants."""
+        """Return the predicted size of the projected hypergradient, up to constants."""
         return sum(self.terms.values())
 
     @property
     def releases(self) -> int:
-        """How many releases, and passes over the data, it makes."""
+        """Return how many releases, and passes over the data, it makes."""
         return self.steps * (2 * self.inner_steps + 1)
 
     @property
     def messages(self) -> dict[str, Release]:
-        """Clip and noise by name ("y", "penalised", "x"), at the plan's epsilon for full batches."""
+        """Return clip and noise by name ("y", "penalised", "x"), at the plan's epsilon for full batches."""
         clips, mu = _clips(self.facts, self.solve, self.penalty), _gdp(self.epsilon, self.delta)
         return {
             name: Release(clip, _noise(clip, _uses(name, self.steps, self.inner_steps), self.n, mu, self.shares[name]))
@@ -61,12 +61,12 @@ class BilevelPlan:
 
     @property
     def step_x(self) -> float:
-        """The step size of x."""
+        """Return the step size of x."""
         return 1 / (self.facts.ell * self.facts.kappa**3)
 
     @property
     def inner_rate(self) -> float:
-        """The step size of the inner problems."""
+        """Return the step size of the inner problems."""
         return _rate(self.facts)
 
     def explain(self) -> str:

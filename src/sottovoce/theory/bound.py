@@ -1,4 +1,4 @@
-"""An error bound of a paper, term by term.
+"""Write an error bound of a paper, term by term.
 
 >>> bound = ErrorBound({"start": 0.5, "noise": 0.25})
 >>> bound.total, str(bound)
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ErrorBound:
-    """A bound as a sum of named terms; `up_to` says what the paper leaves out, such as constants."""
+    """Bound an error by a sum of named terms; `up_to` says what the paper leaves out, such as constants."""
 
     terms: Mapping[str, float]
     up_to: str = ""
 
     @property
     def total(self) -> float:
-        """Their sum."""
+        """Return the sum of the terms."""
         return sum(self.terms.values())
 
     def __str__(self) -> str:

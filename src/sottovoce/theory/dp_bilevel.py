@@ -1,4 +1,4 @@
-"""The rates of DP bilevel optimisation, and the parameters that its theory assigns.
+"""Compute the rates of DP bilevel optimisation, and the parameters that its theory assigns.
 
 Kornowski, "Differentially private bilevel optimization", 2024: Theorems 3.1, 4.1 and 5.1, Lemma A.1, Theorems A.2 and
 B.1. All rates are up to constants and logarithms, as printed: they tell how an error scales and which term rules, not
@@ -34,7 +34,7 @@ CONSTANT = 3600.0  # Theorem 3.1's absolute constant, from the paper's own lemma
 
 @dataclass(frozen=True)
 class Conditioning:
-    """The paper's constants: `ell` bounds all gradients and Lipschitz constants, `kappa` is ell over g's convexity."""
+    """Hold constants: `ell` bounds all gradients and Lipschitz constants, `kappa` is ell over g's convexity."""
 
     ell: float
     kappa: float
@@ -42,7 +42,7 @@ class Conditioning:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the theory knows of a problem; all of it public.
+    """State what the theory knows of a problem; all of it public.
 
     Args:
         dx, dy: numbers of coordinates of x and y.
@@ -66,7 +66,7 @@ class Facts:
 
     @property
     def mu(self) -> float:
-        """The strong convexity of the lower level."""
+        """Return the strong convexity of the lower level."""
         return self.ell / self.kappa
 
 
@@ -103,7 +103,7 @@ def rate(
 
 @dataclass(frozen=True)
 class Assignment:
-    """The paper's parameters for an accuracy alpha (constants taken as 1)."""
+    """Hold the paper's parameters for an accuracy alpha (constants taken as 1)."""
 
     alpha: float
     steps: int
@@ -114,7 +114,7 @@ class Assignment:
 
     @property
     def releases(self) -> int:
-        """Inner and outer releases in all."""
+        """Return how many releases there are in all, inner and outer."""
         return self.steps * (2 * len(self.radii) * self.inner_steps + 1)
 
 
@@ -159,7 +159,7 @@ def _rounds(reach: float) -> int:
 
 @dataclass(frozen=True)
 class InnerNumbers:
-    """One inner solve of the printed algorithm: steps per round, step sizes, a radius per round, clip and noise."""
+    """Set one inner solve of the printed algorithm: steps per round, step sizes, a radius per round, clip and noise."""
 
     steps: int
     rate: Decay
@@ -169,7 +169,10 @@ class InnerNumbers:
 
 @dataclass(frozen=True)
 class PaperNumbers:
-    """All numbers of the printed algorithm. The penalised problem is f / penalty + g, so its noise is over penalty."""
+    """Hold all numbers of the printed algorithm.
+
+    The penalised problem is f / penalty + g, so its noise is over penalty.
+    """
 
     steps: int
     penalty: float

@@ -1,4 +1,4 @@
-"""What the paper on DPMixSGD prints, and what is proved for its printed design.
+"""Compute what the paper on DPMixSGD prints, and what is proved for its printed design.
 
 Quan, Wang, Zhai, Fang and Liu, "Enhancing privacy in decentralized min-max optimization: a differentially private
 approach": Theorem 1 (convergence), Theorem 2 (privacy). A run has ``T = steps + 1`` iterations: iteration 0, from a
@@ -27,7 +27,7 @@ from sottovoce.theory.bound import ErrorBound
 
 @dataclass(frozen=True)
 class TheoremOne:
-    """The parameters that Theorem 1 sets; `accuracy` is its epsilon."""
+    """Hold the parameters that Theorem 1 sets; `accuracy` is its epsilon."""
 
     steps: int
     beta_x: float
@@ -108,7 +108,7 @@ def theorem_1_conditions(
 
 @dataclass(frozen=True)
 class Start:
-    """What Theorem 1's constants know of a problem and its starting point.
+    """State what Theorem 1's constants know of a problem and its starting point.
 
     `drop` is Phi(x0) minus its infimum, `lag` the delta_0 = |y*(x0) - y0|^2, `gradient_x` and `gradient_y` the agents'
     average of the squared gradients at the start, `variance` the sigma^2 of one record's gradient.

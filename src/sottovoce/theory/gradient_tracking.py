@@ -1,4 +1,4 @@
-"""The step-size plans of the paper on DP gradient tracking, and the privacy of its printed messages.
+"""Compute the step-size plans of the paper on DP gradient tracking, and the privacy of its printed messages.
 
 Chen, Wang and Zhang, "Differentially private gradient-tracking-based distributed stochastic optimization over directed
 graphs". `Rates`, `S1` and `S2` are step-size plans. `printed_epsilon` is the published bound for a given configuration,
@@ -27,7 +27,7 @@ from sottovoce.schedules import Constant, Decay, Schedule, schedule
 
 @dataclass(frozen=True)
 class Rates:
-    """Plain step sizes: `alpha` toward the heard states, `beta` toward the heard trackers, `gamma` downhill.
+    """Set plain step sizes: `alpha` toward the heard states, `beta` toward the heard trackers, `gamma` downhill.
 
     >>> Rates(0.1, 0.1, 0.05).gamma
     0.05
@@ -40,10 +40,10 @@ class Rates:
 
 @dataclass(frozen=True)
 class S1:
-    """Scheme S1: step sizes fall and the batch grows polynomially with the last iteration K (iterations are 0 to K).
+    """Follow scheme S1: step sizes fall and the batch grows polynomially with the last iteration K.
 
-    alpha = a1 / K^p_alpha, beta = a2 / K^p_beta, gamma = a3 / K^p_gamma, m = floor(a4 K^p_m) + 1. The defaults are the
-    paper's experiment.
+    Iterations are numbered 0 to K. alpha = a1 / K^p_alpha, beta = a2 / K^p_beta, gamma = a3 / K^p_gamma,
+    m = floor(a4 K^p_m) + 1. The defaults are the paper's experiment.
 
     >>> scheme = S1(K=2000)
     >>> round(scheme.alpha, 3), round(scheme.beta, 3), round(scheme.gamma, 3), scheme.batch
@@ -65,22 +65,22 @@ class S1:
 
     @property
     def alpha(self) -> float:
-        """The step toward the heard states."""
+        """Return the step toward the heard states."""
         return self.a1 / self.K**self.p_alpha
 
     @property
     def beta(self) -> float:
-        """The step toward the heard trackers."""
+        """Return the step toward the heard trackers."""
         return self.a2 / self.K**self.p_beta
 
     @property
     def gamma(self) -> float:
-        """The step downhill."""
+        """Return the step downhill."""
         return self.a3 / self.K**self.p_gamma
 
     @property
     def batch(self) -> int:
-        """The sampling number m."""
+        """Return the sampling number m."""
         return math.floor(self.a4 * self.K**self.p_m) + 1
 
     def noise(self, p: float) -> Schedule:
@@ -90,7 +90,7 @@ class S1:
 
 @dataclass(frozen=True)
 class S2:
-    """Scheme S2: constant step sizes, and a batch m = floor(p_m^K) + 1 that grows exponentially with K.
+    """Follow scheme S2: constant step sizes, and a batch m = floor(p_m^K) + 1 that grows exponentially with K.
 
     The defaults are the paper's experiment.
 
@@ -109,7 +109,7 @@ class S2:
 
     @property
     def batch(self) -> int:
-        """The sampling number m."""
+        """Return the sampling number m."""
         return math.floor(self.p_m**self.K) + 1
 
     def noise(self, p: float) -> Schedule:
@@ -152,7 +152,7 @@ def _require_positive(scheme: Any, *names: str) -> None:
 
 @dataclass(frozen=True)
 class PrintedTracking:
-    """The printed algorithm's settings: step sizes, noise of both messages, batches, and which form is run.
+    """Hold the printed algorithm's settings: step sizes, noise of both messages, batches, and which form is run.
 
     `state` has the noise of the states' messages. `gradient` has the clip of the gradients and the noise of the
     trackers' messages. `lipschitz` is a constant by which the clipped batch gradient, public terms included, is
@@ -172,7 +172,7 @@ class PrintedTracking:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the bounds apply: Laplace noise, fixed step sizes, and a record counts once in a batch."""
+        """Say whether the bounds apply: Laplace noise, fixed step sizes, and a record counts once in a batch."""
         fixed = all(type(rate) is Constant for rate in step_sizes(self.rates))  # a kind of one may change
         once = isinstance(self.sampling, (Full, Poisson, FixedSize))
         laplace = all(release.private and release.mechanism == "laplace" for release in (self.state, self.gradient))
@@ -192,7 +192,7 @@ class PrintedTracking:
 
 @dataclass(frozen=True)
 class _NoiseOf:
-    """One agent's noise as a function of the step."""
+    """Give one agent's noise as a function of the step."""
 
     scale: Schedule
     agent: int

@@ -1,4 +1,4 @@
-"""What LDP-DSBO's theory asks of a configuration, the rate it predicts, and the privacy bounds for its messages.
+"""Compute what LDP-DSBO's theory asks of a configuration, the rate it predicts, and its messages' privacy bounds.
 
 Chen and Wang, "Locally differentially private decentralized stochastic bilevel optimization with guaranteed
 convergence accuracy", ICML 2024: Assumption 2.1 (weights), Assumption 3.1 (noise decays more slowly than step sizes),
@@ -34,7 +34,7 @@ _STRICT = "stricter reading: eigenvalues of -W below 1"
 
 @dataclass(frozen=True)
 class L1Constants:
-    """Constants of the losses that hold in L1 for every record: the proof for the printed design needs them.
+    """Declare constants of the losses that hold in L1 for every record: the printed design's proof needs them.
 
     `c_h` and `c_l` bound the gradients of the upper and the lower loss. `L_h1` and `L_l1` are the Lipschitz constants
     of these gradients, `L_l2` is that of the lower loss's Hessians, `H1` bounds the lower Hessian in y. Public terms
@@ -58,7 +58,7 @@ class L1Constants:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """value / t^power for large t: one entry per agent, or one entry for all."""
+    """Describe value / t^power for large t: one entry per agent, or one entry for all."""
 
     value: tuple[float, ...]
     power: tuple[float, ...]
@@ -111,7 +111,7 @@ def follows(values: np.ndarray, law: PowerLaw, agent: int, first: int = 1) -> bo
 
 
 class Laws(NamedTuple):
-    """Step sizes and message noise of x, y and z, in this order, as power laws of the step."""
+    """Describe step sizes and message noise of x, y and z, in this order, as power laws of the step."""
 
     steps: tuple[PowerLaw, ...]
     noise: tuple[PowerLaw, ...]
@@ -124,7 +124,7 @@ class Laws(NamedTuple):
 
 @dataclass(frozen=True)
 class Dynamics:
-    """How x, y and z move, in this order: their step sizes, their releases, and the design ("sound" or "printed").
+    """Say how x, y and z move, in this order: step sizes, releases, and the design ("sound" or "printed").
 
     The release of x may be None, for problems in which no record's loss reads x.
 
@@ -139,7 +139,7 @@ class Dynamics:
 
     @property
     def laws(self) -> Laws | None:
-        """All six power laws; None if one of the schedules is no power of the step, or x has no release."""
+        """Return all six power laws; None if one of the schedules is no power of the step, or x has no release."""
         steps = [power_law(step) for step in self.steps]
         noise = [
             message_noise(release, step, self.design) if release else None
@@ -149,7 +149,7 @@ class Dynamics:
         return Laws(tuple(known[:3]), tuple(known[3:])) if len(known) == 6 else None
 
     def follows_the_paper(self, steps: int, agents: Iterable[int]) -> bool:
-        """Tell whether step sizes and message noise of these agents are powers of the step exactly, the noise Laplace.
+        """Say whether step sizes and message noise of these agents are powers of the step exactly, the noise Laplace.
 
         Every step is looked at, because `power_law` says only what a schedule tends to.
         """
@@ -312,7 +312,7 @@ def caveats(dynamics: Dynamics, sampling: Sampling, network: Network, steps: int
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was checked, and the exponent r of the predicted error O(T^-r), which is None when a condition fails."""
+    """State what was checked, and the exponent r of the predicted error O(T^-r): None when a condition fails."""
 
     case: Convexity
     findings: tuple[Condition, ...]
@@ -320,7 +320,7 @@ class Prediction:
 
     @property
     def failed(self) -> tuple[Condition, ...]:
-        """The conditions that do not hold."""
+        """Return the conditions that do not hold."""
         return tuple(finding for finding in self.findings if not finding.holds)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""LDP-DSBO's corollaries: noise for a given budget, costs, rates of its parts, and its Table 1.
+"""Compute LDP-DSBO's corollaries: noise for a given budget, costs, rates of its parts, and its Table 1.
 
 Chen and Wang, "Locally differentially private decentralized stochastic bilevel optimization with guaranteed convergence
 accuracy", ICML 2024: Corollaries 4.3 and 4.7, Lemmas B.1, D.10 and D.11, Proposition G.1, Table 1 with (192) to (194).
@@ -23,7 +23,7 @@ from sottovoce.theory.ldp_dsbo import Convexity, rate
 
 
 class Exponents(NamedTuple):
-    """Exponents of step sizes (v) and noise (s), each for x, y and z."""
+    """Hold the exponents of step sizes (v) and noise (s), each for x, y and z."""
 
     v: tuple[float, float, float]
     s: tuple[float, float, float]
@@ -90,7 +90,7 @@ def noise_for_budget(epsilon: float, v: Sequence[float], s: Sequence[float], wba
 
 @dataclass(frozen=True)
 class Complexity:
-    """Corollary 4.3: iterations of order delta^-`exponent`, each costing `per_step`, for an error delta."""
+    """State Corollary 4.3: iterations of order delta^-`exponent`, each costing `per_step`, for an error delta."""
 
     exponent: float
     per_step: int
@@ -143,7 +143,7 @@ def part_rates(v: Sequence[float], s: Sequence[float]) -> dict[str, float]:
 
 
 class SingleLevel(NamedTuple):
-    """Proposition G.1: an excess loss after a number of steps, up to constants."""
+    """State Proposition G.1: an excess loss after a number of steps, up to constants."""
 
     loss: float
     steps: float
@@ -212,7 +212,7 @@ def cost_in_table_1(algorithm: str, delta: float, p: int, q: int) -> float:
 
 
 class TableRow(NamedTuple):
-    """A row of Table 1: iterations delta^-`iterations`, and budget delta^-`printed`, or delta^-`derived` by (193)."""
+    """State a row of Table 1: delta^-`iterations` iterations, budget delta^-`printed`, or delta^-`derived` by (193)."""
 
     algorithm: str
     iterations: float

@@ -1,4 +1,4 @@
-"""Theorems 1 to 4 of the paper on DP gradient tracking, as functions that say what holds for given numbers.
+"""Check Theorems 1 to 4 of the paper on DP gradient tracking: what holds for given numbers.
 
 Chen, Wang and Zhang, "Differentially private gradient-tracking-based distributed stochastic optimization over directed
 graphs". `convergence` is Theorems 1 and 2 (with Assumptions 1, 5 and 6), `privacy` is Theorems 3 and 4, `trade_off` is
@@ -22,7 +22,7 @@ from sottovoce.theory.tracking_lemmas import laplacians, lemma_2, spectral_radiu
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a theorem applies, and what it then promises.
+    """Say whether a theorem applies, and what it then promises.
 
     `rate` is the exponent e of an error O(K^-e) for S1, the base r of O(r^K) for S2; None for statements without one.
     `complexity` is the exponent c of the O(phi^-c) sampled gradients per agent for error phi (S2: times ln 1/phi),
@@ -35,12 +35,12 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether all conditions do."""
+        """Say whether all conditions hold."""
         return all(finding.holds for finding in self.findings)
 
     @property
     def failing(self) -> tuple[str, ...]:
-        """The names of the conditions that fail."""
+        """Return the names of the conditions that fail."""
         return tuple(finding.name for finding in self.findings if not finding.holds)
 
 

@@ -1,4 +1,4 @@
-"""Lemmas 1 to 3 of the paper on DP gradient tracking: how errors feed each other from step to step.
+"""Compute Lemmas 1 to 3 of the paper on DP gradient tracking: how errors feed each other from step to step.
 
 Chen, Wang and Zhang, "Differentially private gradient-tracking-based distributed stochastic optimization over directed
 graphs". V_k holds three errors of step k: disagreement |W_1 x|^2, tracking error |W_2 y|^2, and the objective's gap at
@@ -24,7 +24,7 @@ from sottovoce.theory.gradient_tracking import Rates
 
 @dataclass(frozen=True)
 class Spread:
-    """How a graph forgets disagreement at a given step size (Lemma 1).
+    """Say how a graph forgets disagreement at a given step size (Lemma 1).
 
     `weights` is the vector v with sum n that the graph keeps, `rate` the r for which disagreement has spectral radius
     1 - step * r, `radius` that of its Laplacian, `norm` the largest factor on it in a step.
@@ -126,7 +126,7 @@ def spectral_radius(matrix: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Problem:
-    """What Lemma 2 knows of a problem, its batches and its noise.
+    """State what Lemma 2 knows of a problem, its batches and its noise.
 
     `L` is the smoothness, `mu` the Polyak-Lojasiewicz constant, `d` the number of coordinates, `noise_x` and `noise_y`
     the Laplace scales of the messages, `variance` the sigma_g^2 of one record's gradient, `batch` the sampling number

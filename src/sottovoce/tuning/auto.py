@@ -1,4 +1,4 @@
-"""`auto`: choose method, clip, sampling, steps, rates and the split of the noise from public facts only.
+"""Choose method, clip, sampling, steps, rates and the split of the noise from public facts only: `auto`.
 
 Example: ``plan = sv.auto(problem, parts, epsilon=1.0, network=network)``, and then ``sv.run(problem, parts,
 **plan.settings)``. Facts are sizes, dimensions, epsilon, delta, the network and the declared bound on a row: no record
@@ -33,12 +33,12 @@ from sottovoce.problems import Bilevel, Minimize, MinMax
 from sottovoce.schedules import Constant, Linear
 
 WIDEST = 1024  # entries of a row up to which its second moments are released
-_AGREE = 1e-3  # what is left of a disagreement after mixing
+_AGREE = 1e-3  # the share of a disagreement that is left after mixing
 _LOUD, _QUIET = 4e-3, 1.5e-3  # noise of a whitened gradient over the signal: where few steps, and where many, are best
-_FEW, _MANY = 8, 32  # steps
+_FEW, _MANY = 8, 32  # numbers of steps at _LOUD and at _QUIET
 _UNEASY = 8e-3  # the same ratio, above which a narrower clip and shorter steps are better
 _LOST = 2.0  # noise of the moments over an average eigenvalue, above which they say too little
-_SHARE = 0.25  # of the budget, for the moments
+_SHARE = 0.25  # share of the budget for the moments
 _HOPELESS = 0.1  # noise of all gradients together over the longest possible gradient
 _LONGEST, _JUDGING = 2.0, 3.0  # clip of a loss; noise of losses over that of gradients, each against its clip
 _UNRULY = 1.0  # a spread of scores that changes odds by a factor of e
@@ -59,8 +59,8 @@ class Plan:
     adjacency: Adjacency
     why: tuple[str, ...]
     spread: float | None = None
-    advice: tuple[str, ...] = ()  # of parties and delta, which `sv.run` gives too
-    expected: tuple[str, ...] = ()  # of what noise will do
+    advice: tuple[str, ...] = ()  # warnings about parties and delta, which `sv.run` gives too
+    expected: tuple[str, ...] = ()  # warnings about what noise will do
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ def auto(
 
 @dataclass(frozen=True)
 class Facts:
-    """What is public about a run."""
+    """Hold what is public about a run."""
 
     sizes: np.ndarray
     norm: float  # of a record's features

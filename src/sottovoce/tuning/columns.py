@@ -1,4 +1,4 @@
-"""Settings for parties with columns, from public facts: what method = "auto" and the estimator take.
+"""Set what parties with columns need, from public facts: method = "auto" and the estimator take these settings.
 
 >>> import numpy as np
 >>> usual(Columns([np.ones((40, 2)), np.ones((40, 3))]))["batch"]
@@ -17,7 +17,7 @@ _BATCH = 500
 
 
 def usual(columns: Columns) -> dict[str, Any]:
-    """Return the fields of `Bambi` but for the label gate; of the table only the numbers of rows are read."""
+    """Return the fields of `Bambi` except the label gate; of the table only the numbers of rows are read."""
     batch = min(_BATCH, len(columns.upper), len(columns.lower))
     return {"inner_steps": 20, "directions": 2, "rate_x": Adam(0.1), "rate_y": Adam(0.02), "batch": batch}
 

@@ -1,4 +1,4 @@
-"""`select`: choose among candidates by a private score, with a random number of trials, and pay for all of it.
+"""Choose among candidates by a private score, with a random number of trials, and pay for all of it: `select`.
 
 Example: three estimators with different penalties. A grid search that fits each one and compares scores on private rows
 spends the budget three times, and the comparison is not covered by any statement. `select` draws candidates at random,
@@ -124,7 +124,7 @@ def select(
 def _charge(
     ledger: Ledger, budget: Budget | None, mu: float, law: Trials, epsilon: float, delta: float, party: str
 ) -> None:
-    """Write the choice down, as one release that is pure but for a small chance."""
+    """Write the choice down, as one release that is pure except with a small chance."""
     apart = _APART * delta / (1 + math.exp(min(2 * epsilon, 300.0)))
     pure = epsilon_of(2 * mu, law, apart)  # under replace-one a record moves twice as far
     group = Group("records", (party,), ((Mechanism(pure=pure), 1),), apart)

@@ -23,7 +23,7 @@ Scores = Callable[[np.random.Generator, int, bool], np.ndarray]  # (rng, trials,
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line of the table: what is claimed, what an attack proves, and what is exact (or soundly bounded)."""
+    """Hold one row of the table: what is claimed, what an attack proves, and what is exact (or soundly bounded)."""
 
     case: str
     claimed: float
@@ -40,7 +40,7 @@ class Measurement:
 
     @property
     def verdict(self) -> str:
-        """The result in words."""
+        """Return the result in words."""
         if self.refuted:
             return "the claim is false"
         return "not detected" if self.exact > self.claimed else "holds"
@@ -48,7 +48,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A runnable demonstration; `says` is the claim in plain words."""
+    """Describe a demonstration that can be run; `says` is the claim in plain words."""
 
     name: str
     paper: str

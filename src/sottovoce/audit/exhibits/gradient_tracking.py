@@ -17,7 +17,10 @@ CONSTANT: NoiseScheme = ("S1", 0.0)
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds 0..K of one agent; gradients are curvature * x + xi, and the record moves xi by 1 in every batch."""
+    """Simulate the rounds 0 to K of one agent whose gradients are curvature * x + xi.
+
+    The attacked record moves xi by 1 in every batch.
+    """
 
     K: int
     a: float

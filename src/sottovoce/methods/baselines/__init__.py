@@ -1,1 +1,1 @@
-"""Methods from other papers, to compare with."""
+"""Provide methods from other papers, to compare with."""

@@ -1,4 +1,4 @@
-"""Distributed SGD with quantised gradients and binomial noise.
+"""Run distributed SGD with quantised gradients and binomial noise.
 
 Yan, Li, Wu and Song, "Killing two birds with one stone: quantization achieves privacy in distributed learning", Digital
 Signal Processing 146, 2024. Written from its abstract and from what others say of it, because the paper itself was not
@@ -27,14 +27,14 @@ _MOST = 2**36  # coins: a table of the noise grows with their square root
 
 
 class BinomialState(NamedTuple):
-    """Public: a function of messages."""
+    """Hold x, which is public: a function of messages."""
 
     x: Tree
 
 
 @dataclass(frozen=True)
 class BinomialSgd(Method):
-    """SGD on gradients that are quantised and get binomial noise: ``x' = mix(x - rate * (rounded gradient + noise))``.
+    """Run SGD on quantised gradients with binomial noise: ``x' = mix(x - rate * (rounded gradient + noise))``.
 
     The quantiser's step is ``2 noise / sqrt(coins)``, so that the number of heads among the coins, in steps, has the
     standard deviation `noise`. More coins mean a finer quantiser, more bits, and noise closer to a Gaussian. Over a

@@ -1,4 +1,4 @@
-"""DM-HSGD: decentralised min-max with hybrid stochastic gradients, without privacy.
+"""Run DM-HSGD: decentralised min-max with hybrid stochastic gradients, without privacy.
 
 Xian, Huang, Zhang and Huang, "A faster decentralized algorithm for nonconvex minimax problems", NeurIPS 2021.
 """
@@ -11,7 +11,7 @@ from sottovoce.privacy.release import Release
 
 @dataclass(frozen=True)
 class DmHsgd(DpMixSgd):
-    """DM-HSGD: `DpMixSgd` without clipping and noise, that is STORM estimators and gradient tracking.
+    """Run DM-HSGD: `DpMixSgd` without clipping and noise, that is STORM estimators and gradient tracking.
 
     >>> from sottovoce.privacy.sampling import Poisson
     >>> DmHsgd(0.1, 0.01, Poisson(20), first=Poisson(10_000, cut=True)).design_name

@@ -1,4 +1,4 @@
-"""F2SA: first-order bilevel optimisation without privacy, the ceiling of what a penalty method reaches.
+"""Run F2SA: first-order bilevel optimisation without privacy, the ceiling of what a penalty method reaches.
 
 Kwon, Kwon, Wright and Nowak, "A fully first-order method for stochastic bilevel optimization", ICML 2023.
 """
@@ -20,7 +20,7 @@ _GROWING = Decay(10.0, -1 / 3)
 
 @dataclass(frozen=True)
 class F2sa(DpBilevel):
-    """F2SA: `DpBilevel` without clipping and noise, with yg and yl by steps of their own and a penalty that grows.
+    """Run F2SA: `DpBilevel` without clipping and noise, with separate steps for yg and yl and a growing penalty.
 
     >>> F2sa(step_x=0.1).design_name
     'non-private'

@@ -1,4 +1,4 @@
-"""GBDSBO: gossip-based decentralised bilevel optimisation with full second derivatives.
+"""Run GBDSBO: gossip-based decentralised bilevel optimisation with full second derivatives.
 
 Yang, Zhang and Wang, "Decentralized gossip-based stochastic bilevel optimization over communication networks",
 NeurIPS 2022. Agents gossip moving averages of gradients and of whole Hessian and Jacobian matrices: q x q and p x q
@@ -26,7 +26,7 @@ from sottovoce.trees import Tree, descend, zeros_like
 
 
 class GbState(NamedTuple):
-    """Moving averages: `s` of grad_x f, `h` of grad_y f, `jacobian` of hess_xy g, `hessians` of hess_yy g (stacked)."""
+    """Hold moving averages: `s` of grad_x f, `h` of grad_y f, `jacobian` of hess_xy g, `hessians` of hess_yy g."""
 
     x: Tree
     y: Tree
@@ -38,7 +38,7 @@ class GbState(NamedTuple):
 
 @dataclass(frozen=True)
 class GbDsbo(Method):
-    """GBDSBO: gossiped moving averages of gradients, of a Jacobian and of `terms` Hessians; a Neumann series inverts.
+    """Run GBDSBO: agents gossip averages of gradients, a Jacobian and `terms` Hessians; a Neumann series inverts.
 
     ``x_{t+1} = W x_t - step_x (s_t - U_t Q_t h_t)`` with ``Q = Q_terms / smoothness``, ``Q_0 = I``,
     ``Q_i = I + (I - V_i / smoothness) Q_{i-1}``; each V_i is averaged from batches of its own. Every gossiped matrix is

@@ -1,4 +1,4 @@
-"""Locally private online learning over a graph, with Laplace noise that decays.
+"""Learn online over a graph with local privacy: Laplace noise that decays.
 
 Chen and Wang, "Locally differentially private distributed online learning with guaranteed optimality": each agent
 averages with its neighbours' noisy states and descends along the running average of all gradients it has seen.
@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method, Setting
-from sottovoce.methods.design import Design, channels, check_design
+from sottovoce.methods.design import Design, channels, check_design, unproved
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling, Stream
 from sottovoce.problems import Minimize
@@ -19,14 +19,14 @@ from sottovoce.trees import Tree, descend
 
 
 class OnlineState(NamedTuple):
-    """The state: public in the sound design, private in the printed one."""
+    """Hold the state: public in the sound design, private in the printed one."""
 
     x: Tree
 
 
 @dataclass(frozen=True)
 class LdpOnline(Method):
-    """Locally private online learning: ``x' = mix(x) - rate * gradient``, with Laplace noise on the messages.
+    """Learn online with local privacy: ``x' = mix(x) - rate * gradient``, with Laplace noise on the messages.
 
     Args:
         rate: step size, decaying in the paper.
@@ -71,9 +71,7 @@ class LdpOnline(Method):
 
     def caveats(self, setting: Setting) -> Sequence[str]:
         """List what the printed design leaves open."""
-        if self.design == "sound":
-            return ()
-        return ("gradients are taken at private states, which drift apart: no epsilon is proved for the messages",)
+        return unproved(self.design)
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:

@@ -1,4 +1,4 @@
-"""MA-DSBO: decentralised bilevel optimisation with inner loops and a moving average of hypergradients.
+"""Run MA-DSBO: decentralised bilevel optimisation with inner loops and a moving average of hypergradients.
 
 Chen, Huang, Ma and Balasubramanian, "Decentralized stochastic bilevel optimization with improved per-iteration
 complexity", ICML 2023. With noise on every message it is Algorithm 3 of Chen and Wang, ICML 2024, whose line numbers
@@ -23,7 +23,7 @@ from sottovoce.trees import Tree, descend, zeros_like
 
 
 class MaState(NamedTuple):
-    """`r` is the moving average of hypergradients."""
+    """Hold x, y, and the moving average `r` of hypergradients."""
 
     x: Tree
     y: Tree
@@ -31,7 +31,7 @@ class MaState(NamedTuple):
 
 
 class _Solve(NamedTuple):
-    """The loop for z: its iterate, the tracked residual, and the agent's own last residual."""
+    """Hold the loop for z: its iterate, the tracked residual, and the agent's own last residual."""
 
     z: Tree
     d: Tree
@@ -40,7 +40,7 @@ class _Solve(NamedTuple):
 
 @dataclass(frozen=True)
 class MaDsbo(Method):
-    """MA-DSBO: every step has `inner_y` exchanges for y, `inner_z` tracked ones for z, then one for x.
+    """Run MA-DSBO: every step has `inner_y` exchanges for y, `inner_z` tracked ones for z, then one for x.
 
     Each of them is charged: a step makes ``inner_y + inner_z + 2`` releases (sound), or sends
     ``inner_y + 2 inner_z + 1`` messages of private state (printed). The text reuses one noise for z and its tracker d;

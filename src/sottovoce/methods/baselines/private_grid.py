@@ -1,4 +1,4 @@
-"""DP-SGD with a grid: tuning without bilevel optimisation, with every trial and the selection charged.
+"""Tune by a grid of DP-SGD runs, without bilevel optimisation: every trial and the selection are charged.
 
 Each candidate is trained by DP-SGD (Abadi et al., CCS 2016) on the lower level; the validation loss of all of them is
 released with noise, and the smallest wins (the Gaussian form of report-noisy-max).
@@ -21,7 +21,7 @@ from sottovoce.trees import Tree, descend
 
 
 class GridState(NamedTuple):
-    """`x` and `y` are those of the candidate that leads; `models` all candidates; `losses` their running averages."""
+    """Hold `x` and `y` of the candidate that leads, all `models`, and the running averages of their `losses`."""
 
     x: Tree
     y: Tree
@@ -31,7 +31,7 @@ class GridState(NamedTuple):
 
 @dataclass(frozen=True)
 class DpGrid(Method):
-    """DP-SGD for several settings of x and of the step size at once; noisy validation losses choose among them.
+    """Train with several settings of x and of the step size at once; noisy validation losses choose among them.
 
     All candidates learn from the same batches, so that a step of training is one mechanism with as many releases as
     there are candidates. The losses of a step are one release of a vector, clipped as a whole: with levels it is
@@ -85,7 +85,7 @@ class DpGrid(Method):
             raise ValueError(f"memory is {self.memory}: it must lie in [0, 1)")
 
     def init(self, problem: Bilevel, agent: Agent) -> GridState:
-        """Every candidate starts at y0."""
+        """Start every candidate at y0."""
         models = (problem.y0,) * len(self.grid)
         return GridState(self._x(problem, 0), problem.y0, models, jnp.zeros(len(self.grid)))
 

@@ -1,4 +1,4 @@
-"""Decentralised SGD whose noisy states are quantised before they are sent.
+"""Run decentralised SGD whose noisy states are quantised before they are sent.
 
 Chen, Wang and Zhang, "Differentially private distributed stochastic nonconvex optimization with quantized
 communication", arXiv 2403.18254, 2024. Written from its abstract and from what later papers of the authors say of it,
@@ -16,7 +16,7 @@ import jax
 
 from sottovoce.methods.agent import Agent
 from sottovoce.methods.base import Method, Setting
-from sottovoce.methods.design import Design, check_design
+from sottovoce.methods.design import Design, check_design, unproved
 from sottovoce.privacy.binomial_noise import rounded
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Sampling
@@ -26,14 +26,14 @@ from sottovoce.trees import Tree, descend
 
 
 class QuantizedState(NamedTuple):
-    """The state: public in the sound design, private in the printed one."""
+    """Hold the state: public in the sound design, private in the printed one."""
 
     x: Tree
 
 
 @dataclass(frozen=True)
 class QuantizedSgd(Method):
-    """SGD over a graph with quantised messages q: ``x' = x + weight * sum_j w_ij (q_j - x) - rate * gradient``.
+    """Run SGD with quantised messages q: ``x' = x + weight * sum_j w_ij (q_j - x) - rate * gradient``.
 
     Args:
         rate: step size along the gradient, the slower one in the paper.
@@ -88,9 +88,7 @@ class QuantizedSgd(Method):
 
     def caveats(self, setting: Setting) -> Sequence[str]:
         """List what the printed design leaves open."""
-        if self.design == "sound":
-            return ()
-        return ("gradients are taken at private states, which drift apart: no epsilon is proved for the messages",)
+        return unproved(self.design)
 
     @classmethod
     def examples(cls) -> Mapping[str, Method]:

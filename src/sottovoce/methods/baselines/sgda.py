@@ -1,4 +1,4 @@
-"""Stochastic gradient descent ascent over a graph, with and without privacy.
+"""Run stochastic gradient descent ascent over a graph, with and without privacy.
 
 Beznosikov et al., "Stochastic gradient descent-ascent: unified theory and new efficient methods", AISTATS 2023; with
 noise: Yang et al., "Differentially private SGDA for minimax problems", UAI 2022. Over a graph, each agent averages with
@@ -23,7 +23,7 @@ from sottovoce.trees import Tree
 
 
 class SgdaState(NamedTuple):
-    """Public by induction: functions of released gradients."""
+    """Hold the state: public by induction, because it is a function of released gradients."""
 
     x: Tree
     y: Tree
@@ -32,14 +32,14 @@ class SgdaState(NamedTuple):
 
 @dataclass(frozen=True)
 class DpSgda(Method):
-    """Private gradient descent ascent: ``x' = mix(x) - rate_x * g``, ``y' = mix(y) + rate_y * h``, projected.
+    """Run private descent ascent: ``x' = mix(x) - rate_x * g``, ``y' = mix(y) + rate_y * h``, projected.
 
     Both gradients are read from one batch and charged as one mechanism.
 
     Args:
         rate_x: step size of x, a number or a schedule, or an optimiser (`Momentum`, `Adam`, optax), which works on
             released gradients and costs nothing.
-        rate_y: the same for y, which goes up.
+        rate_y: the same for y, which takes ascent steps.
         sampling: how batches are drawn.
         release_x: clip and noise of the gradient in x.
         release_y: clip and noise of the gradient in y.
@@ -99,7 +99,7 @@ class DpSgda(Method):
 
 @dataclass(frozen=True)
 class Sgda(DpSgda):
-    """Gradient descent ascent without privacy: `DpSgda` with open releases.
+    """Run gradient descent ascent without privacy: `DpSgda` with open releases.
 
     >>> from sottovoce.privacy.sampling import Poisson
     >>> Sgda(0.1, 0.01, Poisson(20)).design_name

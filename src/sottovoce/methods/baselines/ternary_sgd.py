@@ -1,4 +1,4 @@
-"""Decentralised SGD with ternary quantisation of the messages.
+"""Run decentralised SGD with ternary quantisation of the messages.
 
 Wang and Basar, "Quantization enabled privacy protection in decentralized stochastic optimization", IEEE Transactions on
 Automatic Control 68(7), 2023: each coordinate is sent as -threshold, 0 or threshold, at random, with the right mean.
@@ -21,14 +21,14 @@ from sottovoce.trees import Tree, descend
 
 
 class TernaryState(NamedTuple):
-    """The un-noised state."""
+    """Hold the un-noised state."""
 
     x: Tree
 
 
 @dataclass(frozen=True)
 class TernarySgd(Method):
-    """Decentralised SGD whose messages are quantised to three values: ``x' = x + weight (mix(q) - q) - rate gradient``.
+    """Run SGD with messages quantised to three values: ``x' = x + weight (mix(q) - q) - rate gradient``.
 
     No epsilon is proved. Its paper claims (0, delta) for each message, where delta is the distance of two neighbouring
     states over the threshold, in L1: that adds up over messages, passes 1 soon, and is no bound on a likelihood ratio

@@ -1,4 +1,4 @@
-"""VRDSBO: single-loop decentralised bilevel optimisation with variance reduction and gradient tracking.
+"""Run VRDSBO: single-loop decentralised bilevel optimisation with variance reduction and gradient tracking.
 
 Gao, Gu and Thai, "On the convergence of distributed stochastic bilevel optimization algorithms over a network",
 AISTATS 2023. Each agent inverts its own lower Hessian by a Neumann series, so the method is meant for lower levels that
@@ -26,7 +26,7 @@ from sottovoce.trees import Tree, add, descend, zeros_like
 
 
 class VrState(NamedTuple):
-    """Estimators u (hypergradient) and v (lower gradient), their trackers, and where they were last evaluated."""
+    """Hold the estimators u (hypergradient) and v (lower gradient), their trackers, and their last points."""
 
     x: Tree
     y: Tree
@@ -40,7 +40,7 @@ class VrState(NamedTuple):
 
 @dataclass(frozen=True)
 class VrDsbo(Method):
-    """VRDSBO: STORM estimators of both levels' gradients, tracked over the network.
+    """Run VRDSBO: estimate both levels' gradients by STORM, and track them over the network.
 
     ``u' = d(t) - (1 - a) d(t-1) + (1 - a) u`` with the same batch in d(t) and d(t-1) and a = min(1, alpha rate^2)
     (1 at the first step); ``track' = W track + u' - u``; ``x' = x + rate (W x - beta track' - x)``.

@@ -1,4 +1,4 @@
-"""Distributed gradient perturbation with weighted clients.
+"""Perturb gradients of distributed clients, and weigh the clients by their numbers of records.
 
 Kang, Liu, Niu and Wang, "Weighted distributed differential privacy ERM: convex and non-convex", Computers and Security
 106, 2021. Written from its abstract, because the paper itself was not at hand: clients perturb their gradients with
@@ -24,14 +24,14 @@ from sottovoce.trees import Tree, descend
 
 
 class WeightedState(NamedTuple):
-    """Public by induction."""
+    """Hold x: public by induction, because it is a function of released gradients."""
 
     x: Tree
 
 
 @dataclass(frozen=True)
 class WeightedErm(Method):
-    """Gradient perturbation with weighted clients: ``x' = mix(n (x - rate * gradient)) / mix(n)``, n the own records.
+    """Weigh clients by their n records: ``x' = mix(n (x - rate * gradient)) / mix(n)``, with perturbed gradients.
 
     Over a complete graph, which stands for a server, all agents hold the same x, and the step is
     ``x - rate * sum_i n_i gradient_i / sum_i n_i``. With equal sizes this is `DpSgd` over that graph.

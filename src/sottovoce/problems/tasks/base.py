@@ -26,7 +26,7 @@ registry: dict[str, Builder] = {}
 
 @dataclass(frozen=True)
 class Shape:
-    """What a task may know of the data: nothing in it is learned from a record.
+    """State what a task may know of the data: nothing in it is learned from a record.
 
     `features` is the shape of one record's features, `classes` the number of declared classes (1: the label is a
     number), `agents` the number of parties, and `prior` the share of class 1, declared or bought.
@@ -42,7 +42,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Task:
-    """A problem and how its solution is judged.
+    """Join a problem with the metrics that judge its solution.
 
     ``metrics(test)`` takes a test record set and returns the function that `run` evaluates: ``fn(x)``, or ``fn(x, y)``
     for problems with two variables, which returns named numbers. ``prepare(parts)`` adds what the losses need to the
@@ -65,7 +65,7 @@ def task(name: str) -> Callable[[Builder], Builder]:
     def register(builder: Builder) -> Builder:
         known = registry.get(name, builder)
         if (inspect.getfile(known), known.__qualname__) != (inspect.getfile(builder), builder.__qualname__):
-            raise ValueError(f"two tasks are called {name!r}: {known.__module__} and {builder.__module__}")
+            raise ValueError(f"two tasks are called {name!r} ({known.__module__}, {builder.__module__}): rename one")
         registry[name] = builder  # the same one again, where a module is imported twice
         return builder
 

@@ -57,7 +57,7 @@ def meta_heads(
     ]
     embedded = jax.eval_shape(lambda: _embed(body, jnp.zeros((1, *shape.features)))).shape[1]
     heads = {"weights": jnp.zeros((count, embedded, ways)), "bias": jnp.zeros((count, ways))}
-    share = ways / shape.classes  # of the tasks, how many a class takes part in
+    share = ways / shape.classes  # the share of tasks that a class takes part in
 
     def loss(x: Tree, y: Tree, record: Any) -> jax.Array:
         scores = _scores(y, _embed(x, record["features"][None]))[:, 0]
@@ -88,7 +88,7 @@ def meta_heads(
         y0=heads,
         public_lower=lambda x, y: 0.5 * penalty * inner(y, y),
         predict=predict,
-        public_constants=True,  # the tasks' classes
+        public_constants=True,  # the tasks' classes are public
     )
     return Task(problem, metrics)
 

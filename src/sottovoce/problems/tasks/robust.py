@@ -203,7 +203,7 @@ def auc(
 
 
 class _Scores:
-    """Scores of scaled features: a linear model that starts at zero, or a perceptron that starts at random."""
+    """Score scaled features, by a linear model that starts at zero or by a perceptron that starts at random."""
 
     def __init__(self, shape: Shape, outputs: int, hidden: Sequence[int], scale: float, seed: int) -> None:
         if not scale > 0:

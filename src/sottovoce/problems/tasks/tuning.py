@@ -69,7 +69,7 @@ def _register(name: str, untuned: Callable[[Shape], Task], rows: Callable[[Shape
 
 
 class _Penalty:
-    """The public term, and the set that x is confined to."""
+    """Compute the public term, and hold the set that x is confined to."""
 
     def __init__(self, features: int, penalty: float, start: float, limit: float, groups: FeatureGroups) -> None:
         if not penalty > 0:
