@@ -8,7 +8,6 @@ import os
 import random
 import resource
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from sottovoce import files
 from sottovoce.privacy.ledger import Ledger
+from sottovoce.runtime import loop
 
 from . import worker
 from .campaign import cases
@@ -42,7 +42,7 @@ def full_after(writes: int, part: float, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_run_survives_a_full_disk(name: str, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(sys.modules[worker.drive.__module__], "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_SAVE_SECONDS", 0.0)
     job, rng, points = worker.JOBS[name], random.Random(3), cases(20, 2)
     whole, stopped = job(str(tmp_path / "whole")), 0
     for number in range(points):

@@ -25,6 +25,7 @@ from sottovoce.privacy.labels import Labels
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.privacy.ledger_line import Entry, Group
 from sottovoce.privacy.mechanisms import Mechanism
+from sottovoce.runtime import loop
 
 from . import worker
 from .campaign import cases
@@ -97,7 +98,7 @@ CHECKS = {"rows": check_rows, "columns": check_columns, "discrete": check_discre
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_nothing_goes_unpaid(workers: Workers, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(sys.modules[worker.drive.__module__], "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_SAVE_SECONDS", 0.0)
     rng, seen = random.Random(int(time.time())), Counter[str]()
     wholes, lengths = {}, {}
     for name in CHECKS:

@@ -35,8 +35,7 @@ def trials(
 
     A share `validation` of the rows, drawn at random, is used for scores, the others for training: give both to
     ``sv.select(candidates, score, epsilon=...)``. The score is the accuracy, for regressions 1 minus the mean squared
-    error over the squared range, cut to [0, 1] for each row (0 where the label is no number); Gaussian noise hides one
-    row. Each model must be an exact
+    error over the squared range, cut to [0, 1] for each row; Gaussian noise hides one row. Each model must be an exact
     Gaussian mechanism, which objectives other than "mean" and sampled methods are not: that is checked.
 
     Args:
@@ -77,7 +76,7 @@ def trials(
         else:
             low, high = model.label_range_
             each = 1.0 - np.clip(((guessed - y[judge]) / (high - low)) ** 2, 0.0, 1.0)
-        each = np.where(np.isfinite(each), each, 0.0)  # one row must not decide the score, whatever its label is
+        each = np.where(np.isfinite(each), each, 0.0)  # one row whose guess overflows must not decide the score
         return float(each.mean() + rng.normal() / (count * mu))
 
     return {name: candidate(name) for name in models}, score
