@@ -76,7 +76,6 @@ def trials(
         else:
             low, high = model.label_range_
             each = 1.0 - np.clip(((guessed - y[judge]) / (high - low)) ** 2, 0.0, 1.0)
-        each = np.where(np.isfinite(each), each, 0.0)  # one row whose guess overflows must not decide the score
         return float(each.mean() + rng.normal() / (count * mu))
 
     return {name: candidate(name) for name in models}, score
