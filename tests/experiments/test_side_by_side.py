@@ -74,6 +74,18 @@ def test_each_variant_is_in_each_column() -> None:
     assert cases["SGDA, 3 agents"].search.ranges
 
 
+def test_a_try_runs_two_columns_and_those_whose_settings_they_take() -> None:
+    def column(name: str, like: str = "") -> str:
+        taken = f'search.like = "{like}"\n' if like else ""
+        return f'[[column]]\nname = "{name}"\ndata.agents = 3\n{taken}\n'
+
+    more = column("first", like="fourth") + column("second") + column("third") + column("fourth")
+    text = TEXT[: TEXT.index("[[column]]")] + more + TEXT[TEXT.index("[[variant]]") :]
+    assert len(RunFile.parse(text).cases) == 8
+    tried = list(RunFile.parse(text, scale="quick").cases)
+    assert tried[:3] == ["DM-HSGD, first", "DM-HSGD, second", "DM-HSGD, fourth"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -122,8 +122,8 @@
     run.steps = 100         # with the same seeds and trials; a variant
                             # may have its own, [variant.reduced]
 
-    [quick]                 # what --quick changes after [reduced]
-    run.steps = 30
+    [quick]                 # what --quick changes after [reduced]; it runs
+    run.steps = 30          # two columns, and those whose settings they take
 
     [[printed]]             # a paper's figures, shown beside ours
     what = "DP-SGD, test accuracy"
@@ -225,7 +225,8 @@ class RunFile:
                 if name not in known:
                     raise ValueError(unknown("table", name, known))
         variants = _named(document, "variant")
-        variants = _in_columns(variants, _named(document, "column"))
+        columns = _named(document, "column")
+        variants = _in_columns(variants, _few(columns) if scale == "quick" else columns)
         each = [_shrunk(variant, "a variant", scale) for variant in variants]
         if overrides or any(each):
             document = merge(document, overrides)
@@ -263,6 +264,12 @@ def _in_columns(variants: list[TomlTable], columns: list[TomlTable]) -> list[Tom
     if not variants or not all("name" in table for table in (*variants, *columns)):
         raise ValueError("[[column]] needs [[variant]], and each of both a name: the rows and heads of a table")
     return [_in_column(variant, column) for variant in variants for column in columns]
+
+
+def _few(columns: list[TomlTable]) -> list[TomlTable]:
+    """Return two columns of a table, and those whose settings they take: enough for a try."""
+    liked = [column.get("search", {}).get("like") for column in columns[:2]]
+    return [column for number, column in enumerate(columns) if number < 2 or column.get("name") in liked]
 
 
 def _in_column(variant: TomlTable, column: TomlTable) -> TomlTable:
