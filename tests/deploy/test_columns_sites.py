@@ -210,6 +210,7 @@ WRONG = {
     "ids": ('id = "who"', "", "data.id is missing"),
     "order": ('sites = ["north", "south"]', 'sites = ["south", "north"]', "in the order of deploy.sites"),
     "stages": ('active = "south"', 'active = "south"\nstages = 2', "are for one machine"),
+    "question": ('active = "south"', 'active = "south"\nquestion = "classes"', "are for one machine"),
     "absent": ('noise = "exact"', 'noise = "exact"\nabsent = "go on"', "every party is needed"),
     "range": ("c = {range = [-3, 3]}", 'c = {range = "public"}', "needs it declared"),
     "label": ('y = {categories = ["no", "yes"]}', "y = {range = [0, 1]}", "needs declared categories"),

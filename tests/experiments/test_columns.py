@@ -16,7 +16,8 @@ from sottovoce.experiments.runfile import RunFile
 from sottovoce.experiments.schema import Case
 from sottovoce.experiments.search import trial_setup
 from sottovoce.optimisers import Adam
-from sottovoce.privacy.labels import Fresh, Memoised, Open
+from sottovoce.privacy.label_store import Memo
+from sottovoce.privacy.labels import Fresh, Labels, Memoised, Open
 from sottovoce.reports import load, render
 from sottovoce.schedules import Linear
 
@@ -96,6 +97,22 @@ def test_a_search_reads_no_record_that_a_reported_seed_is_tested_on() -> None:
     assert first != second
 
 
+@pytest.mark.parametrize(("question", "grouped"), [("groups", True), ("classes", False)])
+def test_a_file_says_what_is_asked_about_a_label(question: str, grouped: bool, monkeypatch: Any) -> None:
+    drawn, memo = [], Labels.memo
+
+    def draw(self: Labels, *args: Any) -> Memo:
+        drawn.append(memo(self, *args))
+        return drawn[-1]
+
+    monkeypatch.setattr(Labels, "memo", draw)
+    result = setup(_case(f"columns.question={question}", "run.steps=1", "run.every=1")).run(0)
+    assert result.privacy.epsilon == 2.0
+    answers = {count for memo in drawn for count in memo.answers.tolist()} - {0}
+    assert (max(answers) < 10) is grouped
+    assert answers == {10} or grouped
+
+
 @pytest.mark.slow
 def test_stages_and_the_twin_side_by_side(tmp_path: Path) -> None:
     text = TINY.replace("[privacy]\nepsilon = 2.0", "") + (
@@ -145,6 +162,7 @@ def test_a_stopped_experiment_goes_on(tmp_path: Path, stopped_at_first_save: Any
         (["method.labels=open"], "both say how labels"),
         (["privacy.budget=1"], "more than privacy.budget"),
         (["columns.parties=65"], "65 parties for 64 columns"),
+        (["columns.question=classes", "columns.stages=2"], "is for one stage and one model"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(sets: list[str], message: str) -> None:

@@ -165,7 +165,9 @@ def _require_columns(case: Case, deploy: DeployTable, trial: bool) -> None:
             list(asked.holders or ()) != deploy.sites
         ),
         "columns.active is missing: say which site holds the label": asked.active is None,
-        "columns.stages and columns.models are for one machine: remove them": max(asked.stages, asked.models) > 1,
+        "columns.stages, models and question are for one machine: remove them": (
+            max(asked.stages, asked.models) > 1 or asked.question != "groups"
+        ),
         'deploy.absent = "go on" is for parties with rows: with [columns] every party is needed': (
             deploy.absent != "pause"
         ),

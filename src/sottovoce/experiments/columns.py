@@ -148,7 +148,8 @@ class ColumnsSetup(Setup):
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""
         how, asked = self.case.run, self.asked
-        staged = isinstance(self.method.labels, Memoised) and self.method.labels.mixture
+        gate = self.method.labels
+        staged = isinstance(gate, Memoised) and gate.mixture and asked.question == "groups"
         made = [self.task(seed * asked.models + number) for number in range(asked.models if staged else 1)]
         options: dict[str, Any] = {
             "steps": self.steps,
@@ -185,7 +186,7 @@ def records(case: Case) -> Held:
     assert case.columns is not None
     # A search, whose seeds are not reported, must not train on records that a reported seed is tested on.
     testing = case.data.seed if case.search is None else 0
-    return _records(case.data, case.columns.model_dump_json(exclude={"stages", "models"}), testing)
+    return _records(case.data, case.columns.model_dump_json(exclude={"stages", "models", "question"}), testing)
 
 
 def apart(held: Held, share: float, seed: int) -> Held:
@@ -265,6 +266,8 @@ def check(case: Case) -> None:
     if case.method.name not in ("Bambi", AUTO):
         raise ValueError(unknown("method for [columns]", case.method.name, ["Bambi"]))
     asked = case.columns
+    if asked is not None and asked.question == "classes" and max(asked.stages, asked.models) > 1:
+        raise ValueError('columns.question = "classes" is for one stage and one model: remove stages and models')
     if asked is not None and case.data.file is None and asked.holders is not None:
         raise ValueError("columns.holders is for your own table (data.file): set columns.parties instead")
     if asked is not None and asked.active is not None and asked.active not in (asked.holders or ()):

@@ -54,6 +54,8 @@
     parties = 4             # Bambi, a vertical task; epsilon is for labels
     stages = 2              # labels are drawn in 2 parts
     models = 3              # 3 models are averaged
+    question = "groups"     # what is asked about a label that is drawn once:
+                            # its group of classes, or "classes", to compare
     test = 0.2              # hold out a share of all records
     log = true              # log(1 + count), then
     unit = true             # each party's part of a record at norm 1

@@ -123,6 +123,7 @@ class ColumnsTable(_Closed):
     parties: Count = 4
     stages: Count = 1
     models: Count = 1
+    question: Literal["groups", "classes"] = "groups"
     test: Annotated[Number, Field(gt=0, lt=1)] | None = None
     log: Yes = False
     unit: Yes = False
