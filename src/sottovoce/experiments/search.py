@@ -45,6 +45,8 @@ class Trial:
 def settings_of(case: Case, name: str) -> list[dict[str, Any]]:
     """Return the settings of all trials of a contender: those of the file, then random ones, the same every time.
 
+    With one trial there is nothing to choose, and nothing is tried.
+
     >>> case = Case.model_validate({
     ...     "data": {"name": "digits"}, "method": {"name": "DpSgd", "rate": 0.5},
     ...     "search": {"trials": 3, "ranges": {"method.rate": [0.1, 1.0]}},
@@ -53,7 +55,7 @@ def settings_of(case: Case, name: str) -> list[dict[str, Any]]:
     [0.5, 0.16, 0.603]
     """
     search = case.search
-    if search is None or not search.ranges:
+    if search is None or not search.ranges or search.trials == 1:
         return []
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     own = own_settings(case, search.ranges)
