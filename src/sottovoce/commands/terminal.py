@@ -23,7 +23,7 @@ notes = Console(stderr=True, highlight=False)
 RunFilePath = Annotated[Path, typer.Argument(help="a run file", metavar="FILE.toml")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change one key, e.g. run.steps=100")]
 Reduced = Annotated[bool, typer.Option("--reduced", help="apply the file's [reduced] table: minutes on a laptop")]
-Quick = Annotated[bool, typer.Option("--quick", help="apply the file's [quick] table too: a short try")]
+Quick = Annotated[bool, typer.Option("--quick", help="a short try: the file's [quick] table, two [[column]]s")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document in place of text")]
 
 
