@@ -9,7 +9,7 @@ both: what is charged is never above what is drawn.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +69,7 @@ class Constant(Schedule):
     0.2
     """
 
+    kind: ClassVar[str] = "constant"
     value: PerAgent
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:
@@ -92,6 +93,7 @@ class Decay(Schedule):
     0.25
     """
 
+    kind: ClassVar[str] = "decay"
     value: PerAgent
     power: PerAgent
     offset: float = 1.0
@@ -118,6 +120,7 @@ class Linear(Schedule):
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     """
 
+    kind: ClassVar[str] = "linear"
     start: PerAgent
     stop: PerAgent
     steps: int
@@ -148,6 +151,7 @@ class Scaled(Schedule):
     3.0
     """
 
+    kind: ClassVar[str] = "scaled"
     of: Schedule
     factor: PerAgent
 
@@ -170,6 +174,7 @@ class Ratio(Schedule):
     5.0
     """
 
+    kind: ClassVar[str] = "ratio"
     top: Schedule
     bottom: Schedule
 
@@ -192,6 +197,7 @@ class Listed(Schedule):
     0.2
     """
 
+    kind: ClassVar[str] = "listed"
     rows: tuple[tuple[float, ...], ...]
 
     def __call__(self, t: Any, agent: Any = 0) -> Any:

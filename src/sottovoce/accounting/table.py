@@ -7,7 +7,7 @@ every use is charged, in each perturbed copy. As for rows, what a step sends is 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from sottovoce.accounting.identity import identity
 from sottovoce.accounting.trace import KEPT, seen_by_equality
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
@@ -69,11 +70,11 @@ class TableTrace:
     losses: tuple[ClosedJaxpr, ...]  # the server's losses, one per question
     alterations: tuple[ClosedJaxpr, ...]  # how features are altered, one program per party
 
-    @property
-    def programs(self) -> list[ClosedJaxpr]:
-        """Return everything that is computed."""
+    @cached_property
+    def identity(self) -> str:
+        """Return a digest of everything that is computed."""
         own = (closed for party in self.parties for closed in (party.init, party.step))
-        return [*own, *self.losses, *self.alterations]
+        return identity(*own, *self.losses, *self.alterations)
 
     def states(self, leaves: Sequence[Any]) -> list[Any]:
         """Return a flat list of leaves as the parties' own states."""

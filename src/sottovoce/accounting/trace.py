@@ -19,7 +19,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.core import Literal as Constant
 
 from sottovoce.accounting import marks
-from sottovoce.accounting.fingerprint import fingerprint
+from sottovoce.accounting.identity import identity
 from sottovoce.data.population import SINGLE, Population, named
 from sottovoce.methods import equations
 from sottovoce.methods.agent import Agent, Known
@@ -29,7 +29,6 @@ from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import Bilevel, Minimize, MinMax, captures
 from sottovoce.problems.objectives import scattered
-from sottovoce.schedules import charged, told_by_fields
 
 Phase = Literal["init", "step"]
 
@@ -78,16 +77,12 @@ class Trace:
         return [jax.tree_util.keystr(path).lstrip(".") for path, _ in paths]
 
     @cached_property
-    def fingerprint(self) -> str:
-        """Return a digest of what is computed: method, noise, losses, public terms.
+    def identity(self) -> str:
+        """Return a digest of what is computed, by whom and with whom: program, network, and the parties' sizes.
 
-        Noise by a schedule of another module is in it by its numbers, because the schedule may print nothing of itself.
+        Noise by a schedule of another module stands in the program by its numbers (`Listed`).
         """
-        times, agents = np.arange(self.known.steps), range(self.known.population.parties)
-        releases = [charge.release for charge in self.charges]
-        unsaid = [one.scale for one in releases if type(one) is not Release or not told_by_fields(one.scale)]
-        numbers = [np.stack([charged(scale, times, agent) for agent in agents]) for scale in unsaid]
-        return fingerprint([self.init, self.step], numbers)
+        return identity(self.init, self.step, self.known.network.matrices, self.known.population.counts)
 
     def covers(self, variables: tuple[str, ...]) -> bool:
         """Say whether no leaf of these fields of the state is private."""

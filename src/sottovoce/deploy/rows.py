@@ -23,7 +23,7 @@ from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import generations, peers
 from sottovoce.runtime.about import FEDERATION, About, about_rows
-from sottovoce.runtime.jobs import as_drawn, check_exact, program_of
+from sottovoce.runtime.jobs import as_drawn, check_exact
 from sottovoce.runtime.keys import agent_keys
 from sottovoce.runtime.layout import alone, lay_out, own_digests
 from sottovoce.runtime.lone_agent import LoneAgent, programs_of
@@ -94,7 +94,7 @@ def _agreed(seat: Seat, transport: FlareTransport) -> tuple[RowsSetup, Account]:
     if seat.deploy.noise == "exact":
         check_exact(account)
     epsilon = [account.report.epsilon, account.delta, account.adjacency, account.steps, account.population.unit]
-    seat.compare(transport, "facts", {"told": told, "program": program_of(account), "epsilon": epsilon})
+    seat.compare(transport, "facts", {"told": told, "program": account.trace.identity, "epsilon": epsilon})
     return made, account
 
 
@@ -120,7 +120,7 @@ def _computed(seat: Seat, made: RowsSetup, account: Account, transport: FlareTra
     counts = account.population.counts
     records = {level: alone(sealed, 0, int(counts[level][me])) for level, sealed in layout.sealed.items()}
     begin_with = folder.secret.hex() if exact else seat.case.run.seeds[0]
-    root = agent_keys(begin_with, program_of(account), own_digests(layout))[0]
+    root = agent_keys(begin_with, account.trace.identity, own_digests(layout))[0]
     agent = LoneAgent(
         me, programs_of(account.trace, seat.case.run.chunk), records, root, "discrete" if exact else "simulated",
         lambda agent, t: charging.charge_own(agent, t, t + 1), run=seat.order.run, journal=transport.outbox,
@@ -129,7 +129,7 @@ def _computed(seat: Seat, made: RowsSetup, account: Account, transport: FlareTra
     transport.first = transport.stored = generations.latest(out, peers.current()) or 0
     transport.outbox.require(transport.stored)
     transport.expect(neighbours(account.network.matrices, me))
-    identity = {"program": program_of(account), "noise": seat.deploy.noise, "run": seat.order.run}
+    identity = {"program": account.trace.identity, "noise": seat.deploy.noise, "run": seat.order.run}
 
     def about() -> About:
         spent = float(ledgers[me].epsilon(seat.name, budget.delta, budget.adjacency))

@@ -60,7 +60,7 @@ def construct(
 def _convert(value: Any, hint: Any, where: str, calibrated: bool) -> Any:
     """Convert a TOML value to a parameter of type `hint`."""
     choices = alternatives(hint)
-    kinds = {_kebab(kind.__name__): kind for choice in choices for kind in _concrete(choice)}
+    kinds = {_word(kind): kind for choice in choices for kind in _concrete(choice)}
     if isinstance(value, dict) and kinds:
         return _from_table(value, kinds, where, calibrated)
     if isinstance(value, str) and value in kinds:
@@ -120,5 +120,6 @@ def _example(kind: type) -> str:
     return "{" + ", ".join(keys) + "}"
 
 
-def _kebab(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+def _word(kind: type) -> str:
+    """Return the word for a class in run files: its `kind`, or its name with hyphens."""
+    return getattr(kind, "kind", None) or re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()

@@ -211,7 +211,7 @@ def _run(setups: Sequence[RowsSetup]) -> list[Result | None]:
     parts = [part for setup in setups for part in setup.parts]
     account = account_of(method, parts, steps=first.steps, network=network, delta=first.delta, problem=first.problem)
     layout = lay_out(parts)
-    keys = agent_keys(first.case.run.seeds[0], account.trace.fingerprint, own_digests(layout))
+    keys = agent_keys(first.case.run.seeds[0], account.trace.identity, own_digests(layout))
     place = ArrayPlace(account.trace, first.problem, layout, keys, first.case.run.chunk)
     began = time.perf_counter()
     leaves, _ = place.advance(place.begin(), 0, first.steps)

@@ -39,6 +39,7 @@ __all__ = ["Fresh", "LabelGate", "Labels", "LaplaceGate", "Memoised", "Open", "P
 class LabelGate(ABC):
     """Define what every gate does: it takes true labels and returns weights of the candidate losses."""
 
+    kind: ClassVar[str]  # its name in run files and in identities
     design: ClassVar[str] = "sound"
 
     @property
@@ -91,6 +92,7 @@ class Open(LabelGate):
     [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     """
 
+    kind: ClassVar[str] = "open"
     design: ClassVar[str] = "non-private"
 
     @property
@@ -132,6 +134,7 @@ class Memoised(LabelGate):
     (True, 1.0)
     """
 
+    kind: ClassVar[str] = "memoised"
     epsilon: float
     correction: Literal["forward", "debiased"] = "forward"
 
@@ -191,7 +194,8 @@ class LaplaceGate(LabelGate):
         The gate itself is part of the key. Otherwise two scales on one seed would share their noise, and twice the
         release of `Fresh(2)` minus that of `Fresh(4)` would be the label.
         """
-        key = jax.random.fold_in(key, zlib.crc32(repr(self).encode()))
+        itself = f"{self.kind} {float(self.scale).hex()} {self.shared}"
+        key = jax.random.fold_in(key, zlib.crc32(itself.encode()))
         drawn = jax.random.laplace(key, shape if self.shared else (*copies, *shape))
         return self.scale * _repeated(drawn, copies) if self.shared else self.scale * drawn
 
@@ -230,6 +234,8 @@ class Fresh(LaplaceGate):
     1.0
     """
 
+    kind: ClassVar[str] = "fresh"
+
     def weights(self, vectors: Array, copies: tuple[int, ...], key: Array) -> Array:
         """Return unbiased noisy one-hot vectors."""
         if vectors.shape[-1] == 2:
@@ -253,6 +259,7 @@ class Printed(LaplaceGate):
     inf
     """
 
+    kind: ClassVar[str] = "printed"
     design: ClassVar[str] = "printed"
 
     def weights(self, vectors: Array, copies: tuple[int, ...], key: Array) -> Array:

@@ -7,7 +7,7 @@ standard deviation 0.05 to each coordinate of the mean.
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sottovoce.schedules import PerAgent, Scaled, Schedule, schedule
 
@@ -26,7 +26,7 @@ class Release:
         clip: bound on each record's gradient over the whole pytree, in `norm`. ``math.inf`` leaves it unbounded.
         noise: scale added to the *mean* at step t: the standard deviation for Gaussian noise, b for Laplace noise.
         mechanism: "gaussian" (clips in L2) or "laplace" (clips in L1).
-        name: names the release in the ledger and in the key of its noise; a method's field name by default.
+        name: names the release in the ledger; a method's field name by default.
 
     >>> r = Release(clip=1.0, noise=0.05)
     >>> r.norm, r.private
@@ -35,6 +35,7 @@ class Release:
     False
     """
 
+    kind: ClassVar[str] = "release"
     clip: float
     noise: float | Schedule
     mechanism: NoiseKind = "gaussian"

@@ -41,6 +41,7 @@ class Sampling(ABC):
     ValueError: Stream(arrivals=1.9): arrivals must be a whole number of at least 1
     """
 
+    kind: ClassVar[str]  # its name in run files and in identities
     amplifies: ClassVar[bool]
 
     @final
@@ -86,6 +87,7 @@ class Full(Sampling):
     (50, 50)
     """
 
+    kind: ClassVar[str] = "full"
     amplifies: ClassVar[bool] = False
 
     def check(self, n: int, steps: int) -> None:
@@ -126,6 +128,7 @@ class Poisson(Sampling):
     (1.0, 30)
     """
 
+    kind: ClassVar[str] = "poisson"
     batch: int
     cut: bool = False
     amplifies: ClassVar[bool] = True
@@ -206,6 +209,7 @@ class FixedSize(_OfOneSize):
     SubsetAmplification(size=1000, batch=20)
     """
 
+    kind: ClassVar[str] = "fixed-size"
     amplifies: ClassVar[bool] = True
 
     def check(self, n: int, steps: int) -> None:
@@ -232,6 +236,7 @@ class WithReplacement(_OfOneSize):
     RedrawAmplification(size=1000, batch=20)
     """
 
+    kind: ClassVar[str] = "with-replacement"
     amplifies: ClassVar[bool] = True
 
     def check(self, n: int, steps: int) -> None:
@@ -257,6 +262,7 @@ class OnePass(_OfOneSize):
     9
     """
 
+    kind: ClassVar[str] = "one-pass"
     amplifies: ClassVar[bool] = False
 
     def steps_possible(self, n: int) -> int:
@@ -292,6 +298,7 @@ class Stream(Sampling):
     [1, 2, 3]
     """
 
+    kind: ClassVar[str] = "stream"
     arrivals: int = 1
     amplifies: ClassVar[bool] = False
 

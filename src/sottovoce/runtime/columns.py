@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-from sottovoce.accounting.fingerprint import fingerprint
+from sottovoce.accounting.identity import identity
 from sottovoce.accounting.table import TableAccount, TableTrace, schedule
 from sottovoce.accounting.trace import KEPT, seen_by_equality
 from sottovoce.data.columns import device_block
@@ -275,7 +275,7 @@ def _shared(spec: TableSpec) -> tuple[TableSpec, list[list[Any]]]:
     parties = tuple(replace(party, step=step) for party, step in zip(spec.trace.parties, steps))
     own = replace(spec, trace=replace(spec.trace, parties=parties))
     slopes = [_slope(loss) for loss in spec.trace.losses]
-    public = fingerprint([*spec.trace.losses, *slopes, *spec.trace.alterations])
+    public = identity(*spec.trace.losses, *slopes, *spec.trace.alterations)
     numbers = [list(step.consts) for step in steps]
     if not seen_by_equality(spec.gate):  # runs must not share the noise of labels
         return own, numbers
@@ -303,7 +303,8 @@ def table_roots(account: TableAccount, table: Table) -> jax.Array:
     """
     vectors, seed = account.method.labels.vectors(table.labels, account.rows), account.seed
     parties = [party_root(account, number, seed) for number in account.trace.numbers]
-    return jnp.stack([*parties, shared_root(account), server_root(account, vectors, seed)])
+    holder = account.trace.numbers[0] if table.active is None else table.active
+    return jnp.stack([*parties, shared_root(account), server_root(account, holder, vectors, seed)])
 
 
 def record_messages(account: TableAccount, table: Table) -> tuple[list[Any], list[Message]]:

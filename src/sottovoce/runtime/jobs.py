@@ -15,11 +15,9 @@ import numpy as np
 
 from sottovoce.accounting.account import Account
 from sottovoce.accounting.charging import Charging, own_ledgers
-from sottovoce.accounting.fingerprint import fingerprint
 from sottovoce.accounting.table import SECRET, SIMULATED, calibrate_labels, table_account
 from sottovoce.methods.base import Method
 from sottovoce.naming import how_often
-from sottovoce.networks import Network
 from sottovoce.privacy import discrete, exact_gate
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport
@@ -34,7 +32,7 @@ from sottovoce.runtime.loop import Job
 from sottovoce.runtime.mesh import Grid, MeshPlace, check_devices
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.place import Place
-from sottovoce.runtime.run_state import RunFolder, digest
+from sottovoce.runtime.run_state import RunFolder
 from sottovoce.runtime.threads import ThreadPlace
 
 EXACT = (
@@ -58,7 +56,7 @@ def simulated(
     spread = company.count * devices > 1
     layout = lay_out(data, Grid(devices).held(account.population.parties) if spread else None)
     checks.finite(layout)
-    program = program_of(account)
+    program = account.trace.identity
     report = as_simulated(account, secret=seed is None)
     _require_same("program", program, company)
 
@@ -152,7 +150,7 @@ def columns(
         split = table.columns
         identity = {"method": described(method), "steps": steps, "every": every, "seed": seed}
         if folder.path is not None:
-            identity["program"] = fingerprint(account.trace.programs)
+            identity["program"] = account.trace.identity
             identity["columns"] = folder.seal([split.blocks, split.upper, split.lower])
             identity["labels"] = folder.seal(place.vectors)
         report = account.report(table.labels)
@@ -185,8 +183,8 @@ def _identity(account: Account, digests: Sequence[bytes], folder: RunFolder, eve
         "method": described(account.method),
         "steps": account.steps,
         "every": every,
-        "network": f"{network.name}/{network_digest(network)}",
-        "program": account.trace.fingerprint,
+        "network": network.name,
+        "program": account.trace.identity,
         "records": folder.seal([np.frombuffer("".join(one for own in sealed for one in own).encode(), np.uint8)]),
         **how,
     }
@@ -209,11 +207,6 @@ def one_process(what: str) -> None:
         raise ValueError(f"{what} runs in one process, and there are {count}: leave out --processes")
 
 
-def program_of(account: Account) -> str:
-    """Return what is computed, as text: the same in every process and on every machine."""
-    return f"{account.trace.fingerprint}|{described(account.method)}|{network_digest(account.network)}"
-
-
 def check_exact(account: Account) -> None:
     """Refuse a run that exact noise cannot serve: printed designs, and releases without clip or noise."""
     for charge in account.charges:
@@ -227,11 +220,6 @@ def check_exact(account: Account) -> None:
         )
     if not account.report.private:
         raise ValueError(f"discrete noise is for runs that guarantee something: {account.report.statement()}")
-
-
-def network_digest(network: Network) -> str:
-    """Return a digest of all weights."""
-    return digest([matrix.tocsr() for _, matrix in sorted(network.matrices.items())])[:16]
 
 
 def as_simulated(account: Account, secret: bool = False) -> PrivacyReport:

@@ -55,9 +55,9 @@ def agent_keys(seed: int | str, program: str, records: Sequence[bytes]) -> jax.A
 
 
 def described(method: Any) -> str:
-    """Return a method in words that are the same in every process.
+    """Return a method in words for people, which are the same in every process.
 
-    An optax transformation shows where its functions lie in memory; what they compute is in the traced program.
+    What it computes is in the traced program (`sottovoce.accounting.identity`).
 
     >>> described("scale at 0x7f00dead")
     "'scale'"

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from sottovoce.accounting.fingerprint import fingerprint
+from sottovoce.accounting.identity import identity
 from sottovoce.accounting.table import (
     FEATURES,
     SECRET,
@@ -156,7 +156,7 @@ class LoneParty:
         assert self.labels is not None
         places = np.arange(len(self.labels)) if self.places is None else self.places
         vectors = self.account.method.labels.vectors(self.labels, places[self.account.rows])[places]
-        root = server_root(self.account, vectors, self._begin_with)
+        root = server_root(self.account, self.me, vectors, self._begin_with)
         self.account.charge(self.labels, self._name_of_noise(root), places)
         return Desk(jnp.asarray(vectors), root)
 
@@ -214,7 +214,7 @@ class LoneParty:
             "order of the rows": self.order,
             "parties": self.parties,
             "active": self.active,
-            "losses": fingerprint(account.trace.losses)[:16],
+            "losses": identity(*account.trace.losses)[:16],
             "messages": [list(crossing) for crossing in account.trace.crossings],
         }
 

@@ -25,6 +25,7 @@ from sottovoce.runtime.place import Place
 VERSION = 1  # of run.json
 _RUN, _KIND = "run.json", "the name of a run"
 _UNKNOWN = "without it this run cannot be recognised; restore it from a copy, or choose another folder"
+_WORDS = {"method", "network"}  # of an identity: they tell people what differs, and the program is what is compared
 _HIDDEN = ("step", "seconds", "consensus", "bytes up", "bytes down")  # not shown in the progress bar
 
 
@@ -72,7 +73,7 @@ class RunState:
         for path in paths:
             stored = checkpoint.read_meta(path).get("identity", {})
             differing = [key for key in identity if stored.get(key) != identity[key]]
-            if differing:
+            if set(differing) - _WORDS:
                 said = "; ".join(
                     f"{key} was {stored.get(key)!s:.120} and is {identity[key]!s:.120}" for key in differing
                 )

@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sottovoce.accounting.fingerprint import fingerprint
+from sottovoce.accounting.identity import identity
 from sottovoce.accounting.table import TableAccount
 from sottovoce.data.columns import gather
 from sottovoce.privacy.labels import LabelGate
 from sottovoce.problems.vertical import Vertical
-from sottovoce.runtime.keys import agent_keys, described
+from sottovoce.runtime.keys import agent_keys
 from sottovoce.runtime.run_state import digest
 
 
@@ -84,25 +84,33 @@ def in_order(values: Sequence[jax.Array]) -> jax.Array:
 
 def party_root(account: TableAccount, number: int, seed: int | str) -> jax.Array:
     """Return a party's root key: made of the seed, what the party computes, and its own columns."""
-    at = account.trace.numbers.index(number)
-    party, columns = account.trace.parties[at], account.columns
-    program = f"{number}|{fingerprint([party.init, party.step])}|{described(account.method)}"
-    return _root(seed, program, [columns.blocks[at], columns.upper, columns.lower])
+    columns = account.columns
+    own = [columns.blocks[account.trace.numbers.index(number)], columns.upper, columns.lower]
+    return _root(seed, identity("party", number, *_programs(account, number)), own)
 
 
 def shared_root(account: TableAccount) -> jax.Array:
     """Return the root key that all parties know: made of public facts."""
-    return _root(account.seed, f"shared|{described(account.method)}", [account.columns.upper, account.columns.lower])
+    public = identity("all", *account.trace.losses, [list(crossing) for crossing in account.trace.crossings])
+    return _root(account.seed, public, [account.columns.upper, account.columns.lower])
 
 
-def server_root(account: TableAccount, vectors: Any, seed: int | str) -> jax.Array:
+def server_root(account: TableAccount, holder: int, vectors: Any, seed: int | str) -> jax.Array:
     """Return the root key of the label gate's noise: other labels, losses, scales or batches must meet other noise.
 
-    The parties' columns are no part of it. With other columns the same labels meet the same noise, so both runs
-    together tell no more about a label than one.
+    `holder` is the party with the labels, whose program says what is asked, of which rows, and how often. The parties'
+    columns are no part of the key. With other columns the same labels meet the same noise, so both runs together tell
+    no more about a label than one.
     """
-    program = f"server|{fingerprint(account.trace.losses)}|{described(account.method)}"
-    return _root(seed, program, [vectors, account.columns.upper, account.columns.lower])
+    method, columns = account.method, account.columns
+    batches = [account.seed, method.draw, method.batch, dict(method.batches)]
+    server = identity("server", *account.trace.losses, method.labels, batches, *_programs(account, holder))
+    return _root(seed, server, [vectors, columns.upper, columns.lower])
+
+
+def _programs(account: TableAccount, number: int) -> list[Any]:
+    party = account.trace.parties[account.trace.numbers.index(number)]
+    return [party.init, party.step]
 
 
 def _root(seed: int | str, program: str, held: Any) -> jax.Array:
