@@ -300,8 +300,8 @@ class Account:
         if self.population.spread:
             caveats.append("some units have records with several parties: epsilon is of what one party holds of them")
         caveats.append(
-            "taken as public: sizes of the parties, settings, preprocessing, starting values, and plain numbers inside "
-            "losses and methods"
+            "taken as public: sizes of the parties, settings, preprocessing, starting values, and plain numbers and "
+            "texts inside losses, other functions of the problem, and methods"
         )
         return caveats
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from sottovoce.accounting.trace import KEPT, seen_by_equality
+from sottovoce.accounting.trace import KEPT, REMEDY, refuse_captures, seen_by_equality, settings
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
@@ -28,8 +28,13 @@ from sottovoce.privacy.accountant import Mechanism, library
 from sottovoce.privacy.labels import Fresh, Labels, Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
+from sottovoce.problems import programs
 from sottovoce.problems.vertical import Vertical
 
+TAKEN = (
+    "taken as public: which rows there are and their batches, settings, starting values, and plain numbers and texts "
+    "inside the problem's functions and the method"
+)
 FEATURES = "features are not covered: each party's head outputs travel in the clear to the server"
 TEST = "figures of `evaluate` are computed on records of its own, taken as public: no label of the run is read"
 REVEALED = "the printed noise for more than two classes reveals every label: see docs/bambi.md"
@@ -121,6 +126,7 @@ def _traced(
 
         return jax.eval_shape(one, blocks[m], jax.ShapeDtypeStruct((count,), jnp.int32))
 
+    refuse_captures(method, problem)
     known = KnownTable(steps, classes, features)
     rows = {
         level: jax.ShapeDtypeStruct((count, method.batch), jnp.int32) for level, count in sorted(method.batches.items())
@@ -143,7 +149,11 @@ def _traced(
             asked[crossing.level] = asked.get(crossing.level, 0) + crossing.times
     if asked != method.batches:
         raise RuntimeError(f"a step asks for {asked} batches, the method says {method.batches}")
-    return TableTrace(numbers, parties, tuple(crossings[0]), losses, alterations)
+    made = TableTrace(numbers, parties, tuple(crossings[0]), losses, alterations)
+    declared = [*jax.tree.leaves((problem.x0, problem.y0)), *settings(method)]
+    public = method.public_constants or problem.public_constants
+    programs.refuse("a step over columns", [*made.programs, *map(slope, losses)], REMEDY, declared, public)
+    return made
 
 
 remembered_tables = lru_cache(maxsize=KEPT)(_traced)
@@ -197,6 +207,15 @@ def _losses(problem: Vertical, jaxpr: Jaxpr, classes: int) -> list[ClosedJaxpr]:
                 )
             traced.append(closed)
     return traced
+
+
+def slope(loss: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a loss's gradient: two losses with the same values may have rules of their own for it."""
+
+    def total(scores: Any) -> Any:
+        return jnp.sum(jax.core.eval_jaxpr(loss.jaxpr, loss.consts, scores)[0])
+
+    return jax.make_jaxpr(jax.grad(total))(equations.shape_of(loss.jaxpr.invars[0]))
 
 
 def _altered(problem: Vertical, blocks: Sequence[Any], batch: int) -> list[ClosedJaxpr]:
@@ -295,7 +314,7 @@ class TableAccount:
     def report(self, labels: Labels) -> PrivacyReport:
         """Return the statement: it covers everything ever drawn from these labels, in this run and before."""
         epsilon, gate = labels.epsilon(self.delta), self.method.labels
-        caveats = [FEATURES, TEST] + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
+        caveats = [FEATURES, TAKEN, TEST] + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
         if self.simulated(labels) and math.isfinite(epsilon):
             caveats.append(SIMULATED)
         events = tuple(

@@ -27,7 +27,7 @@ from sottovoce.methods.base import TARGET, Method
 from sottovoce.methods.handle import like, strong
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling
-from sottovoce.problems import Bilevel, Minimize, MinMax, captures
+from sottovoce.problems import Bilevel, Minimize, MinMax, captures, objectives, programs
 from sottovoce.problems.objectives import scattered
 from sottovoce.schedules import charged, told_by_fields
 
@@ -95,9 +95,37 @@ class Trace:
         return not any(any(jax.tree.leaves(getattr(marked, name))) for name in variables)
 
 
-_REMEDY = (
-    "A method reads records through its agent alone; if the array is public, set public_constants = True on the class."
+REMEDY = (
+    "A method reads records through its agent alone; if the array is public, set public_constants = True on the class "
+    "(or public_constants=True, where a function of the problem brings it)."
 )
+
+
+def refuse_captures(method: Method, problem: Any) -> None:
+    """Refuse a problem or a method whose code brings arrays along, unless they declare them public."""
+    objectives.refuse_captures(problem)
+    for name in ("init", "step"):
+        said = f"{type(method).__name__}.{name}"
+        captures.refuse(said, getattr(method, name), [], REMEDY, public=method.public_constants)
+
+
+def settings(value: Any) -> Iterator[np.ndarray]:
+    """Yield the lists of numbers that a method is configured with, such as one rate per agent.
+
+    >>> from sottovoce.schedules import Constant
+    >>> [numbers.tolist() for numbers in settings(Constant((0.1, 0.2)))]
+    [[0.1, 0.2]]
+    """
+    if isinstance(value, tuple):
+        try:
+            yield np.asarray(value, np.float64)
+        except (TypeError, ValueError):  # values of several kinds
+            pass
+        for inner in value:
+            yield from settings(inner)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from settings(getattr(value, field.name))
 
 
 def trace(method: Method, problem: Any, known: Known) -> Trace:
@@ -151,10 +179,7 @@ def _attributes(kind: type) -> Iterator[tuple[str, Any]]:
 
 def _traced(method: Method, problem: Any, known: Known) -> Trace:
     found: dict[str, Any] = {}
-    if not method.public_constants:
-        for name in ("init", "step"):
-            said = f"{type(method).__name__}.{name}"
-            captures.refuse(said, getattr(method, name), [], _REMEDY)
+    refuse_captures(method, problem)
 
     def begin(index: jax.Array) -> list[jax.Array]:
         agent = Agent(known, index, jnp.int32(0))
@@ -171,9 +196,10 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
     init = jax.make_jaxpr(begin)(number)
     shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in init.out_avals)
     stepped = jax.make_jaxpr(step)(number, number, *shapes)
+    known_to_all = [*objectives.declared(problem, known.records), *known.tables, *settings(method)]
     for name, closed in (("init", init), ("step", stepped)):
-        for inside in (closed, *_losses(closed.jaxpr)):
-            captures.refuse_callbacks(f"{type(method).__name__}.{name}", inside)
+        said = f"{type(method).__name__}.{name}"
+        programs.refuse(said, [closed, *_losses(closed.jaxpr)], REMEDY, known_to_all, method.public_constants)
         _refuse_hidden(closed.jaxpr)
     private = _settled(init.jaxpr, stepped.jaxpr)
     charges = (*_charges(init.jaxpr, "init", known), *_charges(stepped.jaxpr, "step", known))
@@ -196,7 +222,7 @@ def _losses(jaxpr: Jaxpr) -> Iterator[ClosedJaxpr]:
         asked = equation.params["asked"]
         for function in asked.functions:
             yield ClosedJaxpr(function.jaxpr, ())
-            if captures.has_rules(function.jaxpr):
+            if programs.has_rules(function.jaxpr):
                 shapes = [equations.shape_of(var) for var in function.jaxpr.invars]
                 point = tuple(range(function.consts, function.consts + asked.count))
                 yield jax.make_jaxpr(jax.grad(partial(_value, function.jaxpr), argnums=point))(*shapes)

@@ -37,6 +37,18 @@ class Known:
     records: Mapping[str, Any]  # the shapes of one record per level
 
     @cached_property
+    def tables(self) -> list[np.ndarray]:
+        """Return the public tables that a step may look up its agent's entry in: sizes, and weights of the network."""
+        usable = ("mix", "pull", "push") if "mix" in self.network.matrices else tuple(self.network.matrices)
+        sums = [self.weights(over, axis) for over in usable for axis in (0, 1)]
+        return [*self.population.counts.values(), *sums, *(self.network.matrix(over).diagonal() for over in usable)]
+
+    def weights(self, over: str, axis: int) -> np.ndarray:
+        """Return the sums of all agents' weights over others: what each hears (axis 1), or is given (axis 0)."""
+        matrix = self.network.matrix(over)
+        return np.asarray(matrix.sum(axis=axis)).reshape(-1) - matrix.diagonal()
+
+    @cached_property
     def _content(self) -> tuple[Any, ...]:
         leaves, structure = jax.tree.flatten(dict(self.records))
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
@@ -217,9 +229,7 @@ class Agent(Handle):
         return jnp.asarray(values[0]) if (values == values[0]).all() else jnp.asarray(values)[self.index]
 
     def _weight(self, over: str, axis: int) -> jax.Array:
-        matrix = self._known.network.matrix(over)
-        sums = np.asarray(matrix.sum(axis=axis)).reshape(-1) - matrix.diagonal()
-        return self._mine(sums.astype(np.float32))
+        return self._mine(self._known.weights(over, axis).astype(np.float32))
 
 
 def _sum_of(losses: list[RecordLoss]) -> RecordLoss:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import JaxprEqn
 
 from sottovoce.accounting.fingerprint import fingerprint
-from sottovoce.accounting.table import TableAccount, TableTrace, schedule
+from sottovoce.accounting.table import TableAccount, TableTrace, schedule, slope
 from sottovoce.accounting.trace import KEPT, seen_by_equality
 from sottovoce.data.columns import device_block
 from sottovoce.methods import equations
@@ -274,21 +274,12 @@ def _shared(spec: TableSpec) -> tuple[TableSpec, list[list[Any]]]:
     steps = [lifted(party.step) for party in spec.trace.parties]
     parties = tuple(replace(party, step=step) for party, step in zip(spec.trace.parties, steps))
     own = replace(spec, trace=replace(spec.trace, parties=parties))
-    slopes = [_slope(loss) for loss in spec.trace.losses]
+    slopes = [slope(loss) for loss in spec.trace.losses]
     public = fingerprint([*spec.trace.losses, *slopes, *spec.trace.alterations])
     numbers = [list(step.consts) for step in steps]
     if not seen_by_equality(spec.gate):  # runs must not share the noise of labels
         return own, numbers
     return representative((spec.gate, form(steps), public), own), numbers
-
-
-def _slope(loss: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a loss's gradient: two losses with the same values may have rules of their own for it."""
-
-    def total(scores: Any) -> Any:
-        return jnp.sum(jax.core.eval_jaxpr(loss.jaxpr, loss.consts, scores)[0])
-
-    return jax.make_jaxpr(jax.grad(total))(equations.shape_of(loss.jaxpr.invars[0]))
 
 
 def steps_at_once(method: Bambi) -> int:
