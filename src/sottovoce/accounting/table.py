@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from sottovoce.accounting.trace import KEPT, REMEDY, refuse_captures, seen_by_equality, settings
+from sottovoce.closed import exact
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
@@ -25,15 +26,15 @@ from sottovoce.methods.handle import like, strong
 from sottovoce.methods.party import KnownTable, Party
 from sottovoce.naming import check_count, how_often
 from sottovoce.privacy.accountant import Mechanism, library
-from sottovoce.privacy.labels import Fresh, Labels, Memoised
+from sottovoce.privacy.labels import GATES, Fresh, Labels, Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems import programs
 from sottovoce.problems.vertical import Vertical
 
 TAKEN = (
-    "taken as public: which rows there are and their batches, settings, starting values, and plain numbers and texts "
-    "inside the problem's functions and the method"
+    "taken as public: which rows there are and their batches, settings, starting values, and plain numbers inside "
+    "losses and methods (texts and shapes too)"
 )
 FEATURES = "features are not covered: each party's head outputs travel in the clear to the server"
 TEST = "figures of `evaluate` are computed on records of its own, taken as public: no label of the run is read"
@@ -356,8 +357,9 @@ def account_of_parties(
     """Return the account of a run over columns by those who hold some of its blocks, such as one party by itself."""
     if not isinstance(method, Bambi):
         raise TypeError(f"{type(method).__name__} is for parties with records: a Table takes Bambi")
-    if not isinstance(problem, Vertical):
+    if type(problem) is not Vertical:
         raise TypeError(f"problem is of type {type(problem).__name__}: a Table takes a Vertical problem (problem=...)")
+    exact("labels", method.labels, GATES)
     check_count("steps", steps)
     for level in method.batches:
         held = len(getattr(columns, level))

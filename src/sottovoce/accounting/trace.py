@@ -5,7 +5,8 @@ state whether it depends on a record without noise. Nothing is declared by a met
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from enum import Enum
 from functools import cached_property, lru_cache, partial
 from numbers import Number
@@ -20,13 +21,15 @@ from jax.extend.core import Literal as Constant
 
 from sottovoce.accounting import marks
 from sottovoce.accounting.fingerprint import fingerprint
+from sottovoce.closed import require
 from sottovoce.data.population import SINGLE, Population, named
 from sottovoce.methods import equations
 from sottovoce.methods.agent import Agent, Known
 from sottovoce.methods.base import TARGET, Method
 from sottovoce.methods.handle import like, strong
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import Sampling
+from sottovoce.privacy.sampling import KINDS as SAMPLINGS
+from sottovoce.privacy.sampling import Sampling, check_words
 from sottovoce.problems import Bilevel, Minimize, MinMax, captures, objectives, programs
 from sottovoce.problems.objectives import scattered
 from sottovoce.schedules import charged, told_by_fields
@@ -117,10 +120,8 @@ def settings(value: Any) -> Iterator[np.ndarray]:
     [[0.1, 0.2]]
     """
     if isinstance(value, tuple):
-        try:
+        with suppress(TypeError, ValueError):  # values of several kinds
             yield np.asarray(value, np.float64)
-        except (TypeError, ValueError):  # values of several kinds
-            pass
         for inner in value:
             yield from settings(inner)
     elif is_dataclass(value) and not isinstance(value, type):
@@ -166,10 +167,19 @@ def seen_by_equality(value: Any) -> bool:
         return isinstance(value, _PLAIN)
     derived = {name for name, held in _attributes(kind) if isinstance(held, cached_property)}
     names = {field.name for field in fields(value)}
-    by_fields = "__eq__" in vars(kind) and all(field.compare for field in fields(value))
+    by_fields = _compared_by_fields(kind) and all(field.compare for field in fields(value))
     own = kind.__dataclass_params__.frozen and (by_fields or kind.__eq__ is object.__eq__)
     held = set(getattr(value, "__dict__", ())) - {TARGET}
     return own and held <= names | derived and all(seen_by_equality(getattr(value, name)) for name in names)
+
+
+@lru_cache(maxsize=256)
+def _compared_by_fields(kind: type) -> bool:
+    """Say whether a dataclass has the `==` that Python writes for its fields, and none of its own."""
+    made = make_dataclass(kind.__name__, [field.name for field in fields(kind)], frozen=True)
+    codes = [getattr(vars(one).get("__eq__"), "__code__", None) for one in (kind, made)]
+    said = [None if code is None else (code.co_code, code.co_names, code.co_consts) for code in codes]
+    return said[0] is not None and said[0] == said[1]
 
 
 def _attributes(kind: type) -> Iterator[tuple[str, Any]]:
@@ -269,8 +279,11 @@ def _charges(jaxpr: Jaxpr, phase: Phase, known: Known) -> list[Charge]:
 
     def read(jaxpr: Jaxpr, drawn: dict[Var, _Drawn], loops: tuple[int, ...]) -> None:
         for equation in jaxpr.eqns:
+            if "release" in equation.params:
+                require("release", equation.params["release"], (Release,))
             if equation.primitive is equations.sample_p:
                 sampling = equation.params["sampling"]
+                require("sampling", sampling, SAMPLINGS)
                 _check_sampling(sampling, known.population, known.steps if phase == "step" else 1)
                 drawn[equation.outvars[0]] = _Drawn(next(numbers), loops, sampling)
             elif equation.primitive is equations.release_p:
@@ -303,6 +316,7 @@ def _check_sampling(sampling: Sampling, population: Population, steps: int) -> N
     for level, sizes in population.counts.items():
         for n in np.unique(sizes):
             try:
+                check_words(sampling, int(n), steps)
                 sampling.check(int(n), steps)
             except ValueError as error:
                 where = "" if level == SINGLE else f", {level} level"

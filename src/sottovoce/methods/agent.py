@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.closed import exact
 from sottovoce.data.population import SINGLE, Population
 from sottovoce.data.sealed import RecordLoss
 from sottovoce.methods import equations
@@ -22,6 +23,7 @@ from sottovoce.methods.handle import Handle, explicit
 from sottovoce.networks import Network
 from sottovoce.privacy.gate import RecordFunction
 from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import KINDS as SAMPLINGS
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.schedules import settled
 from sottovoce.trees import Tree
@@ -115,6 +117,7 @@ class Agent(Handle):
 
     def sample(self, sampling: Sampling, name: str = "batch") -> Batch:
         """Draw a batch; with two levels, one from each, by the same rule."""
+        sampling = exact("sampling", sampling, SAMPLINGS)
         (drawn,) = self._bind(equations.sample_p, f"the batch {name!r}", sampling=sampling, name=name)
         return Batch(drawn, sampling, self._loops)
 
@@ -201,6 +204,7 @@ class Agent(Handle):
 
     def _settled(self, release: Release) -> Release:
         """Return the release with its noise as it is from now on, for the account and the run alike."""
+        release = exact("release", release, (Release,))
         noise = settled(release.scale, self.steps, self.parties)
         return release if noise is release.noise else replace(release, noise=noise)
 

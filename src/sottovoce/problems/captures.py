@@ -13,7 +13,7 @@ import sys
 import types
 from array import array as numbers_in_a_row
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax

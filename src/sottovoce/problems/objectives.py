@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
+from sottovoce.closed import Closed
 from sottovoce.problems import captures, programs
 from sottovoce.problems.linear_model import LinearModel, PartyWeights
 from sottovoce.problems.sets import Projection
@@ -32,7 +33,7 @@ def _anywhere(tree: Tree) -> Tree:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Minimize:
+class Minimize(Closed):
     """Minimise over x the mean over records of ``loss(x, record)``, plus ``public(x)``.
 
     Args:
@@ -69,7 +70,7 @@ class Minimize:
 
 @final
 @dataclass(frozen=True, eq=False)
-class MinMax:
+class MinMax(Closed):
     """Minimise over x and maximise over y the mean over records of ``loss(x, y, record)``, plus ``public(x, y)``.
 
     Arguments as for `Minimize`; `project_y` keeps the adversary in its set (`sets.simplex()` for weights);
@@ -100,7 +101,7 @@ class MinMax:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Bilevel:
+class Bilevel(Closed):
     """Minimise over x the mean of ``upper(x, y*(x), record)``; y*(x) minimises the mean of ``lower(x, y, record)``.
 
     The levels may read the same records, or two sets (`sottovoce.data.Levels`: validation above, training below).
@@ -225,7 +226,9 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
     _check_public(problem)
 
 
-REMEDY = "Pass data as part of the record; if the array is public, say so with public_constants=True."
+REMEDY = (
+    "Pass data as part of the record (or of the features); if the array is public, say so with public_constants=True."
+)
 
 
 def refuse_captures(problem: Any) -> None:
@@ -240,9 +243,7 @@ def refuse_captures(problem: Any) -> None:
     known = jax.tree.leaves(start(problem))
     for field in fields(problem):
         if field.name not in _STARTS:
-            captures.refuse(
-                field.name, getattr(problem, field.name), [], REMEDY, known, problem.public_constants
-            )
+            captures.refuse(field.name, getattr(problem, field.name), [], REMEDY, known, problem.public_constants)
 
 
 _STARTS = ("x0", "y0")

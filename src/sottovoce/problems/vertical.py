@@ -14,6 +14,7 @@ from typing import Any, ClassVar, final
 import jax
 import jax.numpy as jnp
 
+from sottovoce.closed import Closed
 from sottovoce.trees import Tree
 
 Embed = Callable[[Tree, Any], Any]
@@ -22,7 +23,7 @@ Head = Callable[[Tree, Any], jax.Array]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Vertical:
+class Vertical(Closed):
     """Minimise over x the mean loss on upper rows, at heads y*(x) that minimise loss plus penalty on lower rows.
 
     Args:

@@ -261,8 +261,11 @@ class ColumnsPlace(Place):
         """Return the parties' blocks; their columns and labels stay where they are."""
         x, y = (jax.tree.map(np.asarray, blocks) for blocks in self._variables(state))
         deployed = report.private and not self.account.simulated(self.table.labels)
-        predict = self.account.problem.predict
-        return Result(x, y, self.account.trace.states(state), history, report, report.private, deployed, predict)
+        problem = self.account.problem
+        return Result(
+            x, y, self.account.trace.states(state), history, report, report.private, deployed, problem.predict,
+            public_constants=problem.public_constants,
+        )  # fmt: skip
 
     def _variables(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
         states = self.account.trace.states(state)
