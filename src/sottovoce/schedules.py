@@ -288,7 +288,23 @@ def told_by_fields(value: Schedule) -> bool:
     >>> told_by_fields(Scaled(Constant(2.0), 1.5))
     True
     """
-    return all(type(part).__module__ == __name__ for part in _parts(value))
+    return all(any(type(part) is kind for kind in _KINDS) and _held_plainly(part) for part in _parts(value))
+
+
+def _held_plainly(part: Schedule) -> bool:
+    """Say whether a schedule of this module holds Python's own numbers, and nothing beside its fields."""
+    held = [getattr(part, field.name) for field in fields(part)]  # type: ignore[arg-type]
+    plain = all(isinstance(value, Schedule) or _is_plain(value) for value in held)
+    return plain and len(vars(part)) == len(held)
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return type(value) in (int, float) or type(value).__module__ == "numpy"
+
+
+_KINDS = (Constant, Decay, Linear, Scaled, Ratio, Listed)
 
 
 def _parts(value: Schedule) -> list[Schedule]:

@@ -71,12 +71,11 @@ def test_tables_with_other_derivatives_or_gates_that_only_look_equal_do_not_shar
         losses.defvjp(lambda s: (logistic(s), s), lambda s, g: (factor * jax.vjp(logistic, s)[1](g)[0],))
         return losses
 
-    class Quiet(Fresh):
-        """Inherits the equality of a dataclass, and holds more than it looks at."""
-
-        def __init__(self, held):
-            super().__init__(1.0)
-            object.__setattr__(self, "held", held)
+    def quiet(held):
+        """A gate with the equality of a dataclass, which holds more than it looks at; an account refuses it."""
+        gate = Fresh(1.0)
+        object.__setattr__(gate, "held", held)
+        return gate
 
     def spec(factor, labels=Memoised(1.0)):  # noqa: B008  (a frozen value)
         starts = [jnp.zeros(())], [jnp.zeros((2, 1))]
@@ -87,7 +86,7 @@ def test_tables_with_other_derivatives_or_gates_that_only_look_equal_do_not_shar
 
     assert spec(1.0) is spec(1.0)
     assert spec(1.0) is not spec(-5.0)
-    assert spec(1.0, Quiet(2.0)) is not spec(1.0, Quiet(9.0))
+    assert spec(1.0, quiet(2.0)) is not spec(1.0, quiet(9.0))
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def check_network(network: Network | None, parties: int) -> Network:
         if parties > 1:
             raise ValueError(f"{parties} parties need a network, for example sv.networks.ring({parties})")
         return single()
-    if not isinstance(network, Network):
+    if type(network) is not Network:
         raise TypeError(f"network is a {type(network).__name__}: make one, for example sv.networks.from_matrix(W)")
     if network.size != parties:
         raise ValueError(
@@ -301,7 +301,7 @@ class Account:
             caveats.append("some units have records with several parties: epsilon is of what one party holds of them")
         caveats.append(
             "taken as public: sizes of the parties, settings, preprocessing, starting values, and plain numbers inside "
-            "losses and methods"
+            "losses and methods (texts and shapes too)"
         )
         return caveats
 

@@ -17,7 +17,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from sottovoce.accounting.identity import identity
-from sottovoce.accounting.trace import KEPT, seen_by_equality
+from sottovoce.accounting.trace import KEPT, REMEDY, refuse_captures, seen_by_equality, settings
+from sottovoce.closed import exact
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
@@ -26,11 +27,16 @@ from sottovoce.methods.handle import like, strong
 from sottovoce.methods.party import KnownTable, Party
 from sottovoce.naming import check_count, how_often
 from sottovoce.privacy.accountant import Mechanism, library
-from sottovoce.privacy.labels import Fresh, Labels, Memoised
+from sottovoce.privacy.labels import GATES, Fresh, Labels, Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
+from sottovoce.problems import programs
 from sottovoce.problems.vertical import Vertical
 
+TAKEN = (
+    "taken as public: which rows there are and their batches, settings, starting values, and plain numbers inside "
+    "losses and methods (texts and shapes too)"
+)
 FEATURES = "features are not covered: each party's head outputs travel in the clear to the server"
 TEST = "figures of `evaluate` are computed on records of its own, taken as public: no label of the run is read"
 REVEALED = "the printed noise for more than two classes reveals every label: see docs/bambi.md"
@@ -122,6 +128,7 @@ def _traced(
 
         return jax.eval_shape(one, blocks[m], jax.ShapeDtypeStruct((count,), jnp.int32))
 
+    refuse_captures(method, problem)
     known = KnownTable(steps, classes, features)
     rows = {
         level: jax.ShapeDtypeStruct((count, method.batch), jnp.int32) for level, count in sorted(method.batches.items())
@@ -144,7 +151,11 @@ def _traced(
             asked[crossing.level] = asked.get(crossing.level, 0) + crossing.times
     if asked != method.batches:
         raise RuntimeError(f"a step asks for {asked} batches, the method says {method.batches}")
-    return TableTrace(numbers, parties, tuple(crossings[0]), losses, alterations)
+    made = TableTrace(numbers, parties, tuple(crossings[0]), losses, alterations)
+    declared = [*jax.tree.leaves((problem.x0, problem.y0)), *settings(method)]
+    public = method.public_constants or problem.public_constants
+    programs.refuse("a step over columns", [*made.programs, *map(slope, losses)], REMEDY, declared, public)
+    return made
 
 
 remembered_tables = lru_cache(maxsize=KEPT)(_traced)
@@ -198,6 +209,15 @@ def _losses(problem: Vertical, jaxpr: Jaxpr, classes: int) -> list[ClosedJaxpr]:
                 )
             traced.append(closed)
     return traced
+
+
+def slope(loss: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a loss's gradient: two losses with the same values may have rules of their own for it."""
+
+    def total(scores: Any) -> Any:
+        return jnp.sum(jax.core.eval_jaxpr(loss.jaxpr, loss.consts, scores)[0])
+
+    return jax.make_jaxpr(jax.grad(total))(equations.shape_of(loss.jaxpr.invars[0]))
 
 
 def _altered(problem: Vertical, blocks: Sequence[Any], batch: int) -> list[ClosedJaxpr]:
@@ -296,7 +316,7 @@ class TableAccount:
     def report(self, labels: Labels) -> PrivacyReport:
         """Return the statement: it covers everything ever drawn from these labels, in this run and before."""
         epsilon, gate = labels.epsilon(self.delta), self.method.labels
-        caveats = [FEATURES, TEST] + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
+        caveats = [FEATURES, TAKEN, TEST] + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
         if self.simulated(labels) and math.isfinite(epsilon):
             caveats.append(SIMULATED)
         events = tuple(
@@ -338,8 +358,9 @@ def account_of_parties(
     """Return the account of a run over columns by those who hold some of its blocks, such as one party by itself."""
     if not isinstance(method, Bambi):
         raise TypeError(f"{type(method).__name__} is for parties with records: a Table takes Bambi")
-    if not isinstance(problem, Vertical):
+    if type(problem) is not Vertical:
         raise TypeError(f"problem is of type {type(problem).__name__}: a Table takes a Vertical problem (problem=...)")
+    exact("labels", method.labels, GATES)
     check_count("steps", steps)
     for level in method.batches:
         held = len(getattr(columns, level))

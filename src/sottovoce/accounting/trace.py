@@ -5,7 +5,8 @@ state whether it depends on a record without noise. Nothing is declared by a met
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from enum import Enum
 from functools import cached_property, lru_cache, partial
 from numbers import Number
@@ -20,14 +21,16 @@ from jax.extend.core import Literal as Constant
 
 from sottovoce.accounting import marks
 from sottovoce.accounting.identity import identity
+from sottovoce.closed import require
 from sottovoce.data.population import SINGLE, Population, named
 from sottovoce.methods import equations
 from sottovoce.methods.agent import Agent, Known
 from sottovoce.methods.base import TARGET, Method
 from sottovoce.methods.handle import like, strong
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import Sampling
-from sottovoce.problems import Bilevel, Minimize, MinMax, captures
+from sottovoce.privacy.sampling import KINDS as SAMPLINGS
+from sottovoce.privacy.sampling import Sampling, check_words
+from sottovoce.problems import Bilevel, Minimize, MinMax, captures, objectives, programs
 from sottovoce.problems.objectives import scattered
 
 Phase = Literal["init", "step"]
@@ -90,9 +93,35 @@ class Trace:
         return not any(any(jax.tree.leaves(getattr(marked, name))) for name in variables)
 
 
-_REMEDY = (
-    "A method reads records through its agent alone; if the array is public, set public_constants = True on the class."
+REMEDY = (
+    "A method reads records through its agent alone; if the array is public, set public_constants = True on the class "
+    "(or public_constants=True, where a function of the problem brings it)."
 )
+
+
+def refuse_captures(method: Method, problem: Any) -> None:
+    """Refuse a problem or a method whose code brings arrays along, unless they declare them public."""
+    objectives.refuse_captures(problem)
+    for name in ("init", "step"):
+        said = f"{type(method).__name__}.{name}"
+        captures.refuse(said, getattr(method, name), [], REMEDY, public=method.public_constants)
+
+
+def settings(value: Any) -> Iterator[np.ndarray]:
+    """Yield the lists of numbers that a method is configured with, such as one rate per agent.
+
+    >>> from sottovoce.schedules import Constant
+    >>> [numbers.tolist() for numbers in settings(Constant((0.1, 0.2)))]
+    [[0.1, 0.2]]
+    """
+    if isinstance(value, tuple):
+        with suppress(TypeError, ValueError):  # values of several kinds
+            yield np.asarray(value, np.float64)
+        for inner in value:
+            yield from settings(inner)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from settings(getattr(value, field.name))
 
 
 def trace(method: Method, problem: Any, known: Known) -> Trace:
@@ -133,10 +162,19 @@ def seen_by_equality(value: Any) -> bool:
         return isinstance(value, _PLAIN)
     derived = {name for name, held in _attributes(kind) if isinstance(held, cached_property)}
     names = {field.name for field in fields(value)}
-    by_fields = "__eq__" in vars(kind) and all(field.compare for field in fields(value))
+    by_fields = _compared_by_fields(kind) and all(field.compare for field in fields(value))
     own = kind.__dataclass_params__.frozen and (by_fields or kind.__eq__ is object.__eq__)
     held = set(getattr(value, "__dict__", ())) - {TARGET}
     return own and held <= names | derived and all(seen_by_equality(getattr(value, name)) for name in names)
+
+
+@lru_cache(maxsize=256)
+def _compared_by_fields(kind: type) -> bool:
+    """Say whether a dataclass has the `==` that Python writes for its fields, and none of its own."""
+    made = make_dataclass(kind.__name__, [field.name for field in fields(kind)], frozen=True)
+    codes = [getattr(vars(one).get("__eq__"), "__code__", None) for one in (kind, made)]
+    said = [None if code is None else (code.co_code, code.co_names, code.co_consts) for code in codes]
+    return said[0] is not None and said[0] == said[1]
 
 
 def _attributes(kind: type) -> Iterator[tuple[str, Any]]:
@@ -146,10 +184,7 @@ def _attributes(kind: type) -> Iterator[tuple[str, Any]]:
 
 def _traced(method: Method, problem: Any, known: Known) -> Trace:
     found: dict[str, Any] = {}
-    if not method.public_constants:
-        for name in ("init", "step"):
-            said = f"{type(method).__name__}.{name}"
-            captures.refuse(said, getattr(method, name), [], _REMEDY)
+    refuse_captures(method, problem)
 
     def begin(index: jax.Array) -> list[jax.Array]:
         agent = Agent(known, index, jnp.int32(0))
@@ -166,9 +201,10 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
     init = jax.make_jaxpr(begin)(number)
     shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in init.out_avals)
     stepped = jax.make_jaxpr(step)(number, number, *shapes)
+    known_to_all = [*objectives.declared(problem, known.records), *known.tables, *settings(method)]
     for name, closed in (("init", init), ("step", stepped)):
-        for inside in (closed, *_losses(closed.jaxpr)):
-            captures.refuse_callbacks(f"{type(method).__name__}.{name}", inside)
+        said = f"{type(method).__name__}.{name}"
+        programs.refuse(said, [closed, *_losses(closed.jaxpr)], REMEDY, known_to_all, method.public_constants)
         _refuse_hidden(closed.jaxpr)
     private = _settled(init.jaxpr, stepped.jaxpr)
     charges = (*_charges(init.jaxpr, "init", known), *_charges(stepped.jaxpr, "step", known))
@@ -191,7 +227,7 @@ def _losses(jaxpr: Jaxpr) -> Iterator[ClosedJaxpr]:
         asked = equation.params["asked"]
         for function in asked.functions:
             yield ClosedJaxpr(function.jaxpr, ())
-            if captures.has_rules(function.jaxpr):
+            if programs.has_rules(function.jaxpr):
                 shapes = [equations.shape_of(var) for var in function.jaxpr.invars]
                 point = tuple(range(function.consts, function.consts + asked.count))
                 yield jax.make_jaxpr(jax.grad(partial(_value, function.jaxpr), argnums=point))(*shapes)
@@ -238,8 +274,11 @@ def _charges(jaxpr: Jaxpr, phase: Phase, known: Known) -> list[Charge]:
 
     def read(jaxpr: Jaxpr, drawn: dict[Var, _Drawn], loops: tuple[int, ...]) -> None:
         for equation in jaxpr.eqns:
+            if "release" in equation.params:
+                require("release", equation.params["release"], (Release,))
             if equation.primitive is equations.sample_p:
                 sampling = equation.params["sampling"]
+                require("sampling", sampling, SAMPLINGS)
                 _check_sampling(sampling, known.population, known.steps if phase == "step" else 1)
                 drawn[equation.outvars[0]] = _Drawn(next(numbers), loops, sampling)
             elif equation.primitive is equations.release_p:
@@ -272,6 +311,7 @@ def _check_sampling(sampling: Sampling, population: Population, steps: int) -> N
     for level, sizes in population.counts.items():
         for n in np.unique(sizes):
             try:
+                check_words(sampling, int(n), steps)
                 sampling.check(int(n), steps)
             except ValueError as error:
                 where = "" if level == SINGLE else f", {level} level"

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.closed import exact
 from sottovoce.data.population import SINGLE, Population
 from sottovoce.data.sealed import RecordLoss
 from sottovoce.methods import equations
@@ -22,6 +23,7 @@ from sottovoce.methods.handle import Handle, explicit
 from sottovoce.networks import Network
 from sottovoce.privacy.gate import RecordFunction
 from sottovoce.privacy.release import Release
+from sottovoce.privacy.sampling import KINDS as SAMPLINGS
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.schedules import settled
 from sottovoce.trees import Tree
@@ -35,6 +37,18 @@ class Known:
     network: Network
     steps: int
     records: Mapping[str, Any]  # the shapes of one record per level
+
+    @cached_property
+    def tables(self) -> list[np.ndarray]:
+        """Return the public tables that a step may look up its agent's entry in: sizes, and weights of the network."""
+        usable = ("mix", "pull", "push") if "mix" in self.network.matrices else tuple(self.network.matrices)
+        sums = [self.weights(over, axis) for over in usable for axis in (0, 1)]
+        return [*self.population.counts.values(), *sums, *(self.network.matrix(over).diagonal() for over in usable)]
+
+    def weights(self, over: str, axis: int) -> np.ndarray:
+        """Return the sums of all agents' weights over others: what each hears (axis 1), or is given (axis 0)."""
+        matrix = self.network.matrix(over)
+        return np.asarray(matrix.sum(axis=axis)).reshape(-1) - matrix.diagonal()
 
     @cached_property
     def _content(self) -> tuple[Any, ...]:
@@ -103,6 +117,7 @@ class Agent(Handle):
 
     def sample(self, sampling: Sampling, name: str = "batch") -> Batch:
         """Draw a batch; with two levels, one from each, by the same rule."""
+        sampling = exact("sampling", sampling, SAMPLINGS)
         (drawn,) = self._bind(equations.sample_p, f"the batch {name!r}", sampling=sampling, name=name)
         return Batch(drawn, sampling, self._loops)
 
@@ -189,6 +204,7 @@ class Agent(Handle):
 
     def _settled(self, release: Release) -> Release:
         """Return the release with its noise as it is from now on, for the account and the run alike."""
+        release = exact("release", release, (Release,))
         noise = settled(release.scale, self.steps, self.parties)
         return release if noise is release.noise else replace(release, noise=noise)
 
@@ -217,9 +233,7 @@ class Agent(Handle):
         return jnp.asarray(values[0]) if (values == values[0]).all() else jnp.asarray(values)[self.index]
 
     def _weight(self, over: str, axis: int) -> jax.Array:
-        matrix = self._known.network.matrix(over)
-        sums = np.asarray(matrix.sum(axis=axis)).reshape(-1) - matrix.diagonal()
-        return self._mine(sums.astype(np.float32))
+        return self._mine(self._known.weights(over, axis).astype(np.float32))
 
 
 def _sum_of(losses: list[RecordLoss]) -> RecordLoss:

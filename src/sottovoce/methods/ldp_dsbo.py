@@ -121,7 +121,7 @@ class LdpDsbo(Method):
     def init(self, problem: Bilevel, agent: Agent) -> DsboState:
         """Start at x0 and y0 with z = 0 (Algorithm 2, line 1, where the paper starts at random)."""
         private = self.design == "printed" and self.constants is not None
-        if private and not (problem.project_x is Bilevel.project_x or isinstance(problem.project_x, sets.Box)):
+        if private and not (problem.project_x is Bilevel.project_x or type(problem.project_x) is sets.Box):
             raise ValueError(
                 "the printed design's bound is for x that is free or in a box (sottovoce.problems.sets.box), because "
                 "other projections may stretch differences in L1: leave project_x or constants out"

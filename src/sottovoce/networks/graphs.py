@@ -15,6 +15,7 @@ import lazy_loader
 import numpy as np
 import scipy.sparse as sp
 
+from sottovoce.closed import Closed
 from sottovoce.naming import unknown
 from sottovoce.networks import checks, weights
 from sottovoce.networks.checks import Condition
@@ -25,7 +26,7 @@ _ATTEMPTS = 100  # random graphs that are drawn before we stop looking for a con
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class Network(Closed):
     """Connect the agents 0 to size - 1, and say how much weight each gives to what it hears from the others.
 
     `matrices` holds either `mix` (averaging: row i has agent i's weights, its own on the diagonal) or `pull` and `push`

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from sottovoce.closed import Closed
 from sottovoce.privacy import published
 from sottovoce.privacy.label_store import Labels
 from sottovoce.privacy.mechanisms import Mechanism, check_epsilon
@@ -36,7 +37,7 @@ __all__ = ["Fresh", "LabelGate", "Labels", "LaplaceGate", "Memoised", "Open", "P
 
 
 @dataclass(frozen=True)
-class LabelGate(ABC):
+class LabelGate(Closed, ABC):
     """Define what every gate does: it takes true labels and returns weights of the candidate losses."""
 
     kind: ClassVar[str]  # its name in run files and in identities
@@ -139,7 +140,7 @@ class Memoised(LabelGate):
     correction: Literal["forward", "debiased"] = "forward"
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
+        object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         if self.correction not in ("forward", "debiased"):
             raise ValueError(f"correction is {self.correction!r}: choose 'forward' or 'debiased'")
 
@@ -180,6 +181,7 @@ class LaplaceGate(LabelGate):
     def __post_init__(self) -> None:
         if isinstance(self.scale, bool | str) or not 0 < self.scale < float("inf"):
             raise ValueError(f"scale is {self.scale!r}: give a positive number")
+        object.__setattr__(self, "scale", float(self.scale))
 
     @final
     @property
@@ -271,6 +273,9 @@ class Printed(LaplaceGate):
     def per_use(self, classes: int, copies: int) -> tuple[Mechanism, int]:
         """Charge as `Fresh` for two classes; for more nothing is hidden and epsilon is infinite."""
         return self._unit_shifts(1, copies) if classes == 2 else (Mechanism(pure=float("inf")), 1)
+
+
+GATES = (Open, Memoised, Fresh, Printed)  # those that an account over columns covers
 
 
 def _repeated(x: Array, copies: tuple[int, ...]) -> Array:

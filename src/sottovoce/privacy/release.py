@@ -7,15 +7,16 @@ standard deviation 0.05 to each coordinate of the mean.
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from sottovoce.closed import Closed
 from sottovoce.schedules import PerAgent, Scaled, Schedule, schedule
 
 NoiseKind = Literal["gaussian", "laplace"]
 
 
 @dataclass(frozen=True)
-class Release:
+class Release(Closed):
     """Describe the clipped, averaged and noised gradient of a per-record function, before any record is read.
 
     Guarantee: with batch denominator m, the mean that `Agent.release` hands out changes by at most ``clip / m``
@@ -42,6 +43,8 @@ class Release:
     name: str = ""
 
     def __post_init__(self) -> None:
+        for name, kind in (("mechanism", str), ("name", str), ("clip", float)):  # and no kind of one's own of them
+            object.__setattr__(self, name, _plain(name, kind, getattr(self, name)))
         if self.mechanism not in ("gaussian", "laplace"):
             raise ValueError(f"mechanism is {self.mechanism!r}: choose 'gaussian' or 'laplace'")
         if not self.clip > 0:
@@ -83,3 +86,15 @@ class Release:
         0.1
         """
         return dataclasses.replace(self, noise=Scaled(self.scale, factor))
+
+
+def _plain(name: str, kind: type, value: Any) -> Any:
+    """Return a field as Python's own kind of text or number, so that an account and a run read the same of it."""
+    if kind is str:
+        if type(value) is not str:
+            raise TypeError(f"{name} of a release is {value!r}: give a text")
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} of a release is {value!r}: give a number") from None

@@ -26,12 +26,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.closed import Closed
 from sottovoce.privacy import accountant, threefry
 from sottovoce.privacy.binomial import RATE_BITS, TABLE_BITS, TABLE_WORDS, binomial
 from sottovoce.privacy.drawn_rows import Rows, binomial_rows, distinct_rows, mask, of_agent, uniform_below
 
+LARGEST = 2**31 - 1  # a run counts records and steps in words of 32 bits
 
-class Sampling(ABC):
+
+class Sampling(Closed, ABC):
     """Say how a batch is drawn. `amplifies` says whether the draw hides who took part.
 
     Every number of a sampling is a whole number of at least 1, or it is refused.
@@ -144,7 +147,7 @@ class Poisson(Sampling):
 
     def denominator(self, n: Any, t: Any) -> Any:
         """Return the expected batch."""
-        return _least(self.batch, n) if self.cut else self.batch
+        return _least(min(self.batch, LARGEST), n) if self.cut else self.batch
 
     def _threshold(self, n: int) -> int:
         """Return the rate in units of 2**-32."""
@@ -311,7 +314,10 @@ class Stream(Sampling):
 
     def denominator(self, n: Any, t: Any) -> Any:
         """Return how many have arrived."""
-        return _least(self.arrivals * (t + 1), n)
+        arrivals = min(self.arrivals, LARGEST)
+        before = (n - 1) // arrivals  # steps before all are there
+        arrived = arrivals * (_least(t, before - 1) + 1)  # below n, so it never wraps
+        return _where(t < before, arrived, n)
 
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Return the rows up to now."""
@@ -324,6 +330,9 @@ class Stream(Sampling):
     def overflow(self, n: int) -> float:
         """Return 0: nothing is random."""
         return 0.0
+
+
+KINDS = (Full, Poisson, FixedSize, WithReplacement, OnePass, Stream)  # those that an accountant covers
 
 
 def _checked(kind: str, field: Any, value: Any) -> Any:
@@ -347,6 +356,18 @@ def _check_batch(batch: int, n: int) -> None:
         raise ValueError(
             f"a batch of {batch} from a party that has {n}: lower the batch to at most {n}, or leave that party out"
         )
+
+
+def check_words(sampling: Sampling, n: int, steps: int) -> None:
+    """Refuse sizes and steps that a run cannot count in 32 bits.
+
+    >>> check_words(Full(), n=2**31, steps=1)
+    Traceback (most recent call last):
+    ...
+    ValueError: Full() of 2147483648 records over 1 steps: a run counts both in 32 bits, up to 2147483647
+    """
+    if max(n, steps) > LARGEST:
+        raise ValueError(f"{sampling} of {n} records over {steps} steps: a run counts both in 32 bits, up to {LARGEST}")
 
 
 def usual_rows(sampling: Sampling, sizes: np.ndarray) -> int:
@@ -386,3 +407,10 @@ def _least(a: Any, b: Any) -> Any:
     if any(isinstance(value, jax.Array) for value in (a, b)):
         return jnp.minimum(a, b)
     return np.minimum(a, b).tolist() if np.ndim(a) == np.ndim(b) == 0 else np.minimum(a, b)
+
+
+def _where(condition: Any, one: Any, other: Any) -> Any:
+    """Return `one` where the condition holds, else the other: a Python number where all are."""
+    if isinstance(condition, jax.Array):
+        return jnp.where(condition, one, other)
+    return np.where(condition, one, other) if np.ndim(condition) else (one if condition else other)

@@ -13,29 +13,44 @@ import sys
 import types
 from array import array as numbers_in_a_row
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr
 
-_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "callback", "python_callback")
+from sottovoce.problems import programs
+
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "optax", "functools", "builtins", "math", "operator")
 
 # How libraries hand out what they hold: NumPy's own way, data frames, Arrow, DLPack, sparse matrices.
 _AS_ARRAY = ("__array__", "__array_interface__", "__dataframe__", "__arrow_c_array__", "__arrow_c_stream__",
              "__dlpack__", "toarray")  # fmt: skip
 
+# Called without being named: an object that is called, indexed, or computed with.
+_UNNAMED = (
+    "__call__", "__getitem__", "__getattr__", "__iter__", "__next__", "__len__", "__contains__", "__enter__", "__get__",
+    "__bool__", "__int__", "__index__", "__float__", "__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__neg__",
+    "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__", "__pow__",
+    "__rpow__", "__matmul__", "__rmatmul__", "__jax_array__",
+)  # fmt: skip
+
 Found = deque[tuple[str, Any]]  # what is to be looked at, and under which name it was found
 
 
 def refuse(
-    name: str, function: Callable[..., Any], traced: Sequence[ClosedJaxpr], remedy: str, public: Sequence[Any] = ()
+    name: str,
+    function: Any,
+    traced: Sequence[ClosedJaxpr],
+    remedy: str,
+    known: Sequence[Any] = (),
+    public: bool = False,
 ) -> None:
     """Raise ValueError if a function captures an array, or calls back to Python; `traced` are its jaxprs.
 
-    The arrays in `public` (the values a problem starts from) are known to everybody, so they may be captured.
+    The arrays in `known` (the values a problem starts from) are known to everybody, so they may be captured; with
+    `public` all may.
 
     >>> import jax.numpy as jnp
     >>> mean = jnp.asarray(0.3)
@@ -45,48 +60,14 @@ def refuse(
     ...
     ValueError: loss closes over an array of shape (), which would by-pass the privacy gate (mean). Pass data ...
     """
-    known = {id(array) for array in public}
-    for where, array in arrays_in(function):
-        if id(array) in known:
-            continue
-        raise ValueError(
-            f"{name} closes over an array of shape {np.shape(array)}, which would by-pass the privacy gate ({where}). "
-            f"{remedy}"
-        )
-    for closed in traced:
-        for constant in constants(closed.jaxpr, closed.consts):
-            # a JAX array of any shape was there before the trace; a NumPy number may as well be a setting
-            brought = isinstance(constant, jax.Array) or (isinstance(constant, np.ndarray) and constant.ndim > 0)
-            if brought and id(constant) not in known:
-                raise ValueError(
-                    f"{name} closes over an array of shape {np.shape(constant)}, which would by-pass the privacy gate. "
-                    f"{remedy}"
-                )
-        refuse_callbacks(name, closed)
-
-
-def refuse_callbacks(name: str, traced: ClosedJaxpr) -> None:
-    """Raise ValueError if a traced function calls back to Python.
-
-    >>> refuse_callbacks("loss", jax.make_jaxpr(lambda x: jax.debug.callback(print, x))(1.0))
-    Traceback (most recent call last):
-    ...
-    ValueError: loss calls back to Python (debug_callback), which could read anything: write it with jax.numpy alone
-    """
-    called = next((kind for kind in _primitives(traced.jaxpr) if kind in _CALLBACKS), None)
-    if called is not None:
-        raise ValueError(
-            f"{name} calls back to Python ({called}), which could read anything: write it with jax.numpy alone"
-        )
-
-
-def has_rules(jaxpr: Jaxpr) -> bool:
-    """Say whether a traced function, or one that it calls, comes with a rule of its own for its derivative.
-
-    >>> has_rules(jax.make_jaxpr(jax.nn.relu)(1.0).jaxpr), has_rules(jax.make_jaxpr(jax.numpy.sin)(1.0).jaxpr)
-    (True, False)
-    """
-    return any(kind.startswith("custom_") for kind in _primitives(jaxpr))
+    identities = {id(array) for array in known}
+    for where, array in () if public else arrays_in(function):
+        if id(array) not in identities:
+            raise ValueError(
+                f"{name} closes over an array of shape {np.shape(array)}, which would by-pass the privacy gate "
+                f"({where}). {remedy}"
+            )
+    programs.refuse(name, traced, remedy, known, public)
 
 
 def arrays_in(function: Any) -> Iterator[tuple[str, Any]]:
@@ -102,7 +83,7 @@ def arrays_in(function: Any) -> Iterator[tuple[str, Any]]:
     """
     waiting: Found = deque([(getattr(function, "__name__", "it"), function)])
     seen: dict[int, Any] = {}  # keeps what was seen alive, so that no id is used twice
-    names, classes = set[str](), dict[int, type]()
+    names, classes = set(_UNNAMED), dict[int, type]()
     while waiting:
         while waiting:
             where, value = waiting.popleft()
@@ -190,30 +171,6 @@ def _of_modules(values: Sequence[Any], names: frozenset[str]) -> list[tuple[str,
             waiting += [inner for _, inner in held]
             found += held
     return found
-
-
-def constants(jaxpr: Any, own: Sequence[Any]) -> Iterator[Any]:
-    """Yield all constants that a traced function captures, also those inside functions that it calls."""
-    yield from own
-    for inner, consts in _inner(jaxpr):
-        yield from constants(inner, consts)
-
-
-def _primitives(jaxpr: Any) -> Iterator[str]:
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
-    for inner, _ in _inner(jaxpr):
-        yield from _primitives(inner)
-
-
-def _inner(jaxpr: Any) -> Iterator[tuple[Jaxpr, Sequence[Any]]]:
-    for equation in jaxpr.eqns:
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if isinstance(inner, ClosedJaxpr):
-                    yield inner.jaxpr, inner.consts
-                elif hasattr(inner, "eqns"):
-                    yield inner, ()
 
 
 class _Names(NamedTuple):

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
-from sottovoce.problems import captures
+from sottovoce.closed import Closed
+from sottovoce.problems import captures, programs
 from sottovoce.problems.linear_model import LinearModel, PartyWeights
 from sottovoce.problems.sets import Projection
 from sottovoce.trees import Tree
@@ -32,7 +33,7 @@ def _anywhere(tree: Tree) -> Tree:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Minimize:
+class Minimize(Closed):
     """Minimise over x the mean over records of ``loss(x, record)``, plus ``public(x)``.
 
     Args:
@@ -69,7 +70,7 @@ class Minimize:
 
 @final
 @dataclass(frozen=True, eq=False)
-class MinMax:
+class MinMax(Closed):
     """Minimise over x and maximise over y the mean over records of ``loss(x, y, record)``, plus ``public(x, y)``.
 
     Arguments as for `Minimize`; `project_y` keeps the adversary in its set (`sets.simplex()` for weights);
@@ -100,7 +101,7 @@ class MinMax:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Bilevel:
+class Bilevel(Closed):
     """Minimise over x the mean of ``upper(x, y*(x), record)``; y*(x) minimises the mean of ``lower(x, y, record)``.
 
     The levels may read the same records, or two sets (`sottovoce.data.Levels`: validation above, training below).
@@ -199,6 +200,7 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
     ...
     ValueError: loss returned shapes [(2,)] for one record: it must return one scalar per record
     """
+    refuse_captures(problem)
     for name in problem.variables:
         for leaf in jax.tree.leaves(getattr(problem, f"{name}0")):
             if jnp.result_type(leaf) not in (jnp.float32, jnp.float64):
@@ -220,16 +222,55 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
         if [aval.shape for aval in traced.out_avals] != [()]:
             got = [aval.shape for aval in traced.out_avals]
             raise ValueError(f"{name} returned shapes {got} for one record: it must return one scalar per record")
-        if not problem.public_constants:
-            captures.refuse(name, loss, [traced, *_derivatives(loss, problem, record)], _REMEDY, _started(problem))
+        _refuse_arrays(problem, name, [traced, *_derivatives(loss, problem, record)])
     _check_public(problem)
 
 
-_REMEDY = "Pass data as part of the record; if the array is public, say so with public_constants=True."
+REMEDY = (
+    "Pass data as part of the record (or of the features); if the array is public, say so with public_constants=True."
+)
 
 
-def _started(problem: Problem) -> list[Any]:
-    return jax.tree.leaves([getattr(problem, f"{name}0") for name in problem.variables])
+def refuse_captures(problem: Any) -> None:
+    """Refuse a problem whose functions bring arrays along, unless it declares them public.
+
+    >>> mean = jnp.asarray(0.3)
+    >>> refuse_captures(Minimize(lambda x, r: x - r, x0=0.0, predict=lambda x, features: features * x + mean))
+    Traceback (most recent call last):
+    ...
+    ValueError: predict closes over an array of shape (), which would by-pass the privacy gate (mean). Pass data ...
+    """
+    known = jax.tree.leaves(start(problem))
+    for field in fields(problem):
+        if field.name not in _STARTS:
+            captures.refuse(field.name, getattr(problem, field.name), [], REMEDY, known, problem.public_constants)
+
+
+_STARTS = ("x0", "y0")
+
+
+def _refuse_arrays(problem: Problem, name: str, traced: list[ClosedJaxpr]) -> None:
+    programs.refuse(name, traced, REMEDY, jax.tree.leaves(start(problem)), problem.public_constants)
+
+
+def declared(problem: Any, records: Mapping[str, Record]) -> list[Any]:
+    """Return the arrays that a problem declares: its starting values and, with `public_constants`, what it closes over.
+
+    >>> table = jnp.arange(3.0)
+    >>> problem = Minimize(lambda x, r: table @ x, x0=jnp.zeros(3), public_constants=True)
+    >>> [array.tolist() for array in declared(problem, {"records": jnp.ones(())})]
+    [[0.0, 0.0, 0.0], [0.0, 1.0, 2.0], [0.0, 1.0, 2.0]]
+    """
+    known = jax.tree.leaves(start(problem))
+    if not problem.public_constants:
+        return known
+    traced = [jax.make_jaxpr(getattr(problem, name))(*given) for name, given in _without_records(problem).items()]
+    for level, name in problem.losses.items():
+        loss, record = getattr(problem, name), records.get(level, records.get("records"))
+        traced += [jax.make_jaxpr(loss)(*start(problem), record), *_derivatives(loss, problem, record)]
+    model = getattr(problem, "linear", None) or getattr(problem, "weighted", None)
+    held = [array for _, array in captures.arrays_in(model)]
+    return [*known, *held, *(one for closed in traced for one in programs.constants(closed.jaxpr, closed.consts))]
 
 
 def _derivatives(loss: Callable[..., jax.Array], problem: Problem, record: Record) -> list[ClosedJaxpr]:
@@ -253,8 +294,7 @@ def _check_public(problem: Problem) -> None:
             traced, value = jax.make_jaxpr(getattr(problem, name), return_shape=True)(*given)
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             raise ValueError(f"{name} could not be evaluated ({type(error).__name__}: {error})") from error
-        if not problem.public_constants:
-            captures.refuse(name, getattr(problem, name), [traced], _REMEDY, _started(problem))
+        _refuse_arrays(problem, name, [traced])
         if name.startswith("public") and jnp.shape(value) != ():
             raise ValueError(f"{name} returned shape {jnp.shape(value)}: it must return one number (sum it)")
         if name.startswith("project_") and jax.tree.map(jnp.shape, value) != jax.tree.map(jnp.shape, given[0]):

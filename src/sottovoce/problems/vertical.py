@@ -14,6 +14,7 @@ from typing import Any, ClassVar, final
 import jax
 import jax.numpy as jnp
 
+from sottovoce.closed import Closed
 from sottovoce.trees import Tree
 
 Embed = Callable[[Tree, Any], Any]
@@ -22,7 +23,7 @@ Head = Callable[[Tree, Any], jax.Array]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Vertical:
+class Vertical(Closed):
     """Minimise over x the mean loss on upper rows, at heads y*(x) that minimise loss plus penalty on lower rows.
 
     Args:
@@ -35,6 +36,8 @@ class Vertical:
         penalty: ``penalty(x_m, y_m)``, added to the lower level by each party for its own blocks; it reads no record.
         alter: ``alter(key, features)`` changes each party's features of a training batch, for example shifts pictures.
             All get the same key, which is public, so that a record is altered in the same way everywhere.
+        public_constants: set it to True to declare that arrays captured by the functions are public. Weights that were
+            computed from the labels are not: by default a captured array is an error.
 
     >>> problem = Vertical(
     ...     embed=lambda x, a: jnp.tanh(a @ x), head=lambda y, e: e @ y, losses=cross_entropy,
@@ -51,6 +54,7 @@ class Vertical:
     y0: Sequence[Tree]
     penalty: Callable[[Tree, Tree], jax.Array] | None = None
     alter: Callable[[jax.Array, Any], Any] | None = None
+    public_constants: bool = False
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
 
     def __post_init__(self) -> None:

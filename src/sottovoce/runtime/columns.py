@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import JaxprEqn
 
 from sottovoce.accounting.identity import identity
-from sottovoce.accounting.table import TableAccount, TableTrace, schedule
+from sottovoce.accounting.table import TableAccount, TableTrace, schedule, slope
 from sottovoce.accounting.trace import KEPT, seen_by_equality
 from sottovoce.data.columns import device_block
 from sottovoce.methods import equations
@@ -261,8 +261,11 @@ class ColumnsPlace(Place):
         """Return the parties' blocks; their columns and labels stay where they are."""
         x, y = (jax.tree.map(np.asarray, blocks) for blocks in self._variables(state))
         deployed = report.private and not self.account.simulated(self.table.labels)
-        predict = self.account.problem.predict
-        return Result(x, y, self.account.trace.states(state), history, report, report.private, deployed, predict)
+        problem = self.account.problem
+        return Result(
+            x, y, self.account.trace.states(state), history, report, report.private, deployed, problem.predict,
+            public_constants=problem.public_constants,
+        )  # fmt: skip
 
     def _variables(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
         states = self.account.trace.states(state)
@@ -274,21 +277,12 @@ def _shared(spec: TableSpec) -> tuple[TableSpec, list[list[Any]]]:
     steps = [lifted(party.step) for party in spec.trace.parties]
     parties = tuple(replace(party, step=step) for party, step in zip(spec.trace.parties, steps))
     own = replace(spec, trace=replace(spec.trace, parties=parties))
-    slopes = [_slope(loss) for loss in spec.trace.losses]
+    slopes = [slope(loss) for loss in spec.trace.losses]
     public = identity(*spec.trace.losses, *slopes, *spec.trace.alterations)
     numbers = [list(step.consts) for step in steps]
     if not seen_by_equality(spec.gate):  # runs must not share the noise of labels
         return own, numbers
     return representative((spec.gate, form(steps), public), own), numbers
-
-
-def _slope(loss: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a loss's gradient: two losses with the same values may have rules of their own for it."""
-
-    def total(scores: Any) -> Any:
-        return jnp.sum(jax.core.eval_jaxpr(loss.jaxpr, loss.consts, scores)[0])
-
-    return jax.make_jaxpr(jax.grad(total))(equations.shape_of(loss.jaxpr.invars[0]))
 
 
 def steps_at_once(method: Bambi) -> int:

@@ -24,7 +24,8 @@ from sottovoce.data import Column, Declarations, DeclaredTable
 from sottovoce.data.values import as_text, holder_notes, tell_holder
 from sottovoce.files import write_atomically
 from sottovoce.privacy.report import PrivacyReport, units_of
-from sottovoce.problems import tasks
+from sottovoce.problems import programs, tasks
+from sottovoce.problems.objectives import REMEDY
 from sottovoce.runtime import checkpoint
 from sottovoce.runtime.about import About
 from sottovoce.runtime.result import TRAIN, Result
@@ -149,7 +150,8 @@ def save(
     if holders is not None:
         if table is None:
             raise ValueError("holders name columns of a table: give table= too")
-        result = replace(result, predictor=_joint(result.predictor, table.columns.held_by(holders)))
+        held = [own.tolist() for own in table.columns.held_by(holders)]
+        result = replace(result, predictor=_joint(result.predictor, held))
     variables = (result.x,) if result.y is None else (result.x, result.y)
     rows = np.zeros((1, len(table.names))) if table is not None else features
     facts: dict[str, Any] = {
@@ -162,7 +164,7 @@ def save(
         facts["task"] = {"name": task.name, "options": dict(task.options), "shape": asdict(task.shape)}
     else:
         assert result.predictor is not None
-        facts["program"] = _exported(result.predictor, variables, rows)
+        facts["program"] = _exported(result.predictor, variables, rows, result.public_constants)
     if isinstance(rows, (list, tuple)):
         facts["blocks"] = len(rows)
     if table is not None:
@@ -222,13 +224,20 @@ def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> O
     )
 
 
-def _joint(predict: Callable[..., Any], held: Sequence[np.ndarray]) -> Callable[..., Any]:
+def _joint(predict: Callable[..., Any], held: Sequence[Sequence[int]]) -> Callable[..., Any]:
     """Return `predict` for rows of the whole table, of which each party holds some columns."""
-    return lambda x, y, rows: predict(x, y, [rows[:, own] for own in held])
+
+    def block(rows: Any, own: Sequence[int]) -> Any:  # one column at a time: a list of them would be an array
+        return jnp.stack([rows[:, column] for column in own], axis=1)
+
+    return lambda x, y, rows: predict(x, y, [block(rows, own) for own in held])
 
 
-def _exported(predict: Callable[..., Any], variables: tuple[Tree, ...], features: Any) -> str:
-    """Return `predict` as a program of (leaves of the variables, features), for any number of rows."""
+def _exported(predict: Callable[..., Any], variables: tuple[Tree, ...], features: Any, public_constants: bool) -> str:
+    """Return `predict` as a program of (leaves of the variables, features), for any number of rows.
+
+    What it holds besides its arguments would be in the file: arrays are refused, unless the problem declares them.
+    """
     leaves, structure = jax.tree.flatten(variables)
 
     def program(leaves: list[Any], features: Any) -> Any:
@@ -237,7 +246,14 @@ def _exported(predict: Callable[..., Any], variables: tuple[Tree, ...], features
     (rows,) = jax.export.symbolic_shape("rows")
     held = [jax.ShapeDtypeStruct(np.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves]
     wanted = jax.tree.map(lambda held: jax.ShapeDtypeStruct((rows, *np.shape(held)[1:]), jnp.float32), features)
-    made = jax.export.export(jax.jit(program), platforms=_PLATFORMS)(held, wanted)
+    closed, shape = jax.make_jaxpr(program, return_shape=True)(held, wanted)
+    programs.refuse("predict", [closed], REMEDY, leaves, public_constants)
+
+    def checked(leaves: list[Any], features: Any) -> Any:  # what was looked at, and no second trace
+        found = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *leaves, *jax.tree.leaves(features))
+        return jax.tree.unflatten(jax.tree.structure(shape), found)
+
+    made = jax.export.export(jax.jit(checked), platforms=_PLATFORMS)(held, wanted)
     return base64.b64encode(made.serialize()).decode()
 
 

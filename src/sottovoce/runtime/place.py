@@ -100,8 +100,10 @@ class RowsPlace(Place):
         covered = report.private and self.trace.covers(self.problem.variables)
         second = mean[1] if len(mean) > 1 else None
         agents = self.trace.state(state if self.holds is None else self.stored(state))
-        predict = self.problem.predict
-        return Result(mean[0], second, agents, history, report, covered, covered and self.is_deployed, predict)
+        return Result(
+            mean[0], second, agents, history, report, covered, covered and self.is_deployed, self.problem.predict,
+            public_constants=self.problem.public_constants,
+        )  # fmt: skip
 
     def variables(self, state: list[Any]) -> tuple[Any, ...]:
         """Return the problem's variables in a state."""

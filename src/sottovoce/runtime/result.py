@@ -82,6 +82,7 @@ class Result:
     `covered` says whether the privacy statement covers every value of the result: a printed design's final state is
     un-noised, and only its messages are covered. `releasable` says that it is covered and that the noise was drawn as
     deployed; it is never true for a simulation. `about` has the facts that a report shows beside the guarantee.
+    `public_constants` is what the problem declared of the arrays inside its functions, `predictor` among them.
     """
 
     x: Tree
@@ -93,6 +94,7 @@ class Result:
     releasable: bool
     predictor: Callable[..., Any] | None = None
     about: About | None = None
+    public_constants: bool = False
 
     def predict(self, features: Any) -> Any:
         """Return the problem's `predict` with this model."""

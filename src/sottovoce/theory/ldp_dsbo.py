@@ -23,7 +23,7 @@ from sottovoce.networks import Condition, Network
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.release import NoiseKind, Release
 from sottovoce.privacy.sampling import Sampling, Stream
-from sottovoce.schedules import Constant, Decay, PerAgent, Ratio, Scaled, Schedule
+from sottovoce.schedules import Constant, Decay, PerAgent, Ratio, Scaled, Schedule, told_by_fields
 
 Convexity = Literal["strongly convex", "convex", "nonconvex"]
 CASES: tuple[Convexity, ...] = ("strongly convex", "convex", "nonconvex")
@@ -74,6 +74,8 @@ def power_law(schedule: Schedule) -> PowerLaw | None:
     >>> power_law(Ratio(Decay(1.0, 0.65, offset=2), Decay(0.05, 0.66)))
     PowerLaw(value=(20.0,), power=(-0.01...,))
     """
+    if not told_by_fields(schedule):
+        return None
     if isinstance(schedule, Constant):
         return _law(schedule.value, 0.0)
     if isinstance(schedule, Decay):

@@ -100,6 +100,8 @@ def select(
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError("there are no candidates: give a mapping from names to functions of mu")
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
+    if not any(stopping is kind for kind in (PoissonTrials, GeometricTrials)):
+        raise TypeError(f"stopping is {stopping!r}: choose PoissonTrials or GeometricTrials, whose bounds are proved")
     law = stopping(max(2.0, 2.0 * len(candidates)) if trials is None else float(trials))
     mu = mu_for(epsilon, law, delta)
     if ledger is not None or budget is not None:

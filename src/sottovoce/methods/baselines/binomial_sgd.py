@@ -121,4 +121,4 @@ class BinomialSgd(Method):
 
 
 def _constant(scale: Schedule) -> bool:
-    return isinstance(scale, Constant) or (isinstance(scale, Scaled) and _constant(scale.of))
+    return type(scale) is Constant or (type(scale) is Scaled and _constant(scale.of))
