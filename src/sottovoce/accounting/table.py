@@ -76,11 +76,16 @@ class TableTrace:
     losses: tuple[ClosedJaxpr, ...]  # the server's losses, one per question
     alterations: tuple[ClosedJaxpr, ...]  # how features are altered, one program per party
 
+    @property
+    def programs(self) -> list[ClosedJaxpr]:
+        """Return everything that is computed."""
+        own = (closed for party in self.parties for closed in (party.init, party.step))
+        return [*own, *self.losses, *self.alterations]
+
     @cached_property
     def identity(self) -> str:
         """Return a digest of everything that is computed."""
-        own = (closed for party in self.parties for closed in (party.init, party.step))
-        return identity(*own, *self.losses, *self.alterations)
+        return identity(*self.programs)
 
     def states(self, leaves: Sequence[Any]) -> list[Any]:
         """Return a flat list of leaves as the parties' own states."""
