@@ -22,7 +22,7 @@ from sottovoce.accounting.composition import _group
 from sottovoce.clipping import bookkeeping
 from sottovoce.data import overlap
 from sottovoce.methods.handle import Handle
-from sottovoce.privacy import accountant, discrete, drawn_rows, exact_gate, gate, ledger, ledger_line, mechanisms
+from sottovoce.privacy import accountant, discrete, drawn_rows, exact_gate, gate, ledger, ledger_line, mechanisms, noise
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.problems import captures
 from sottovoce.runtime import answers, interpreter, keys, lone_agent
@@ -113,7 +113,7 @@ MUTATIONS = [
     Mutation(
         "fixed size drawn where Poisson is accounted",
         Poisson.draw,
-        "rows, weights = binomial_rows(key, fresh, own, counts, agent, usual_rows(self, sizes))",
+        "rows, weights = binomial_rows(key, fresh, own, counts, agent, self.usual(sizes))",
         "rows, weights = distinct_rows(key, fresh[:room], own, jnp.int32(self.batch), room)",
         "privacy/test_sampling.py",
         "test_poisson_takes_each_record_on_its_own",
@@ -164,14 +164,14 @@ MUTATIONS = [
     Mutation(
         "whole numbers not checked after rounding",
         discrete.GridRelease.whole,
-        "while np.any(over := self._exceeds(steps)):",
+        "while np.any(over := self.law.exceeds(steps, self.clip)):",
         "steps += np.sign(steps)\n    while False:",
         "privacy/test_discrete.py",
         "test_no_record_ever_exceeds_the_clip_in_whole_numbers",
     ),
     Mutation(
         "discrete noise charged as if it were ideal",
-        discrete.on_grid,
+        noise.Laplace.whole_scale,
         "ideal + Fraction(1, 4 * clip)",
         "ideal",
         "privacy/test_discrete.py",

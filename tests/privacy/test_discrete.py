@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy import stats
 
-from sottovoce.privacy import accountant, discrete, exact_noise
+from sottovoce.privacy import accountant, discrete, exact_gate, exact_noise, exact_rows
 from sottovoce.privacy.accountant import Mechanism, NoAmplification
 from sottovoce.privacy.discrete import GridRelease, on_grid
 from sottovoce.privacy.gdp import gdp_delta
+from sottovoce.privacy.noise import LAWS
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Stream, WithReplacement
 
@@ -74,13 +75,13 @@ def flip_exp(top: int, bottom: int, source: random.Random) -> bool:
 
 
 ORACLES = {"laplace": oracle_laplace, "gaussian": oracle_gaussian}
-KINDS = pytest.mark.parametrize("kind", ["laplace", "gaussian"])
+KINDS = pytest.mark.parametrize("kind", LAWS)
 
 
 @KINDS
 @pytest.mark.parametrize("scale", [1, 3, 40])
 def test_samplers_have_the_stated_distribution_and_no_other(kind, scale):
-    drawn = exact_noise.draw(kind, scale, 200_000, random.Random(0))
+    drawn = LAWS[kind].exact(scale, 200_000, random.Random(0))
     assert drawn.dtype == np.int64
     assert fits(drawn, masses(kind, scale, 40 * scale)) > 1e-3
     for wrong in (0.93, 1.07):
@@ -93,7 +94,7 @@ def test_samplers_have_the_stated_distribution_and_no_other(kind, scale):
 @KINDS
 @pytest.mark.parametrize("scale", [2**16 + 1, 2**30 - 1, 2**40 + 12345, exact_noise.LARGEST_SCALE])
 def test_large_scales_look_like_their_continuous_limits(kind, scale):
-    drawn = exact_noise.draw(kind, scale, 50_000, random.Random(1))
+    drawn = LAWS[kind].exact(scale, 50_000, random.Random(1))
     law = {"gaussian": "norm", "laplace": "laplace"}[kind]
     assert stats.kstest(drawn / scale, law).pvalue > 1e-3
     assert stats.kstest(drawn / scale * 1.1, law).pvalue < 1e-6
@@ -109,7 +110,7 @@ def test_what_is_left_open_is_decided_by_the_same_law(kind, cells, keeping, monk
     monkeypatch.setattr(exact_noise, "_CELL_BITS", cells)
     honest = exact_noise._cells
     monkeypatch.setattr(exact_noise, "_cells", lambda k, s, digits, r: honest(k, s, digits >> (31 - cells), r))
-    drawn = exact_noise.draw(kind, 20, 4000, random.Random(2))
+    drawn = LAWS[kind].exact(20, 4000, random.Random(2))
     assert fits(drawn, masses(kind, 20, 800)) > 1e-3
 
 
@@ -131,7 +132,9 @@ def test_bounds_hold_as_fractions(kind, scale):
             weights.append(weight(len(weights)))
     total, part = sum(weights), Fraction(0)
     exact_noise._cuts.cache_clear()
-    for (lower, upper), added in zip(exact_noise._cuts(kind, scale, 64), weights):  # in the usual context of 28 digits
+    for (lower, upper), added in zip(
+        exact_noise._cuts(LAWS[kind], scale, 64), weights
+    ):  # in the usual context of 28 digits
         part += added
         assert lower <= part / total * 2**64 < upper + 1
         assert upper - lower <= 1
@@ -160,9 +163,9 @@ def test_what_floating_point_decides_is_right(kind, monkeypatch):
     monkeypatch.setattr(source, "randbytes", lambda count: words[:count])
     asked = []
     monkeypatch.setattr(exact_noise, "_open_flip", lambda *given: asked.append(given) or True)
-    kept = exact_noise._keep(kind, scale, cells, places, source)
+    kept = exact_noise._keep(LAWS[kind], scale, cells, places, source)
     for cell, place, digits, one in zip(cells, places, np.frombuffer(words, np.uint32), kept):
-        lower, upper = exact_noise._exp_bounds(exact_noise._loss(kind, scale, int(cell), int(place)), 32)
+        lower, upper = exact_noise._exp_bounds(exact_noise._loss(LAWS[kind], scale, int(cell), int(place)), 32)
         assert (int(digits) < upper) if one else (int(digits) >= lower)
     assert len(asked) <= 2
 
@@ -170,7 +173,7 @@ def test_what_floating_point_decides_is_right(kind, monkeypatch):
 def test_scales_that_floats_do_not_hold_are_refused():
     for scale in (0, 2**46 + 1):
         with pytest.raises(ValueError, match="coarser grid"):
-            exact_noise.draw("gaussian", scale, 1, random.Random(0))
+            LAWS["gaussian"].exact(scale, 1, random.Random(0))
 
 
 GRADIENTS = npst.arrays(
@@ -230,7 +233,8 @@ def test_many_records_are_rounded_as_each_would_be_alone():
 
 
 def test_a_norm_that_is_off_is_found_by_the_check(monkeypatch):
-    monkeypatch.setattr(GridRelease, "_length", lambda self, rows: np.full(len(rows), 0.7))
+    for law in LAWS.values():
+        monkeypatch.setattr(type(law), "lengths", lambda self, rows: np.full(len(rows), 0.7))
     for mechanism in ("gaussian", "laplace"):
         grid = GridRelease(1000, 10, 1.0, 1, mechanism)
         steps = grid.whole(np.random.default_rng(5).normal(size=(4, 50)).astype(np.float32) * 1e3).tolist()
@@ -255,13 +259,13 @@ def test_the_operating_system_is_asked_for_entropy(monkeypatch):
     assert asked
     for sampling in (Poisson(3), FixedSize(3), WithReplacement(3)):
         asked.clear()
-        discrete.draw(sampling, 10, t=0)
+        exact_gate.draw(sampling, 10, 0)
         assert asked
 
 
 def test_a_binomial_number_is_exact_and_no_other():
     source, n, rate = random.Random(6), 12, 0.3
-    drawn = [discrete._binomial_number(n, int(rate * 2**32), source) for _ in range(5000)]
+    drawn = [exact_rows.successes(n, int(rate * 2**32), source) for _ in range(5000)]
     counts = np.bincount(drawn, minlength=n + 1)
 
     def fit(rate):
@@ -275,7 +279,7 @@ def test_a_binomial_number_is_exact_and_no_other():
 @pytest.mark.parametrize(("n", "count"), [(5, 2), (5, 3), (4, 4), (30, 1)])
 def test_sequences_of_distinct_numbers_are_equally_likely(n, count):
     source = random.Random(7)
-    seen = [tuple(discrete.distinct(n, count, source).tolist()) for _ in range(4000)]
+    seen = [tuple(exact_rows.distinct(n, count, source).tolist()) for _ in range(4000)]
     assert all(len(set(one)) == count for one in seen)
     counts = np.unique(np.array(seen), axis=0, return_counts=True)[1]
     assert len(counts) == math.perm(n, count)
@@ -292,12 +296,12 @@ def test_a_deployed_draw_costs_the_batch(monkeypatch):
 
     for sampling in (Poisson(64), FixedSize(64), WithReplacement(64)):
         source = Counting(0)
-        assert len(discrete.draw(sampling, 10**9, 0, source)) > 20
+        assert len(sampling.exact(10**9, 0, source)) > 20
         assert source.bytes < 8 * 200
     asked = set()
     for seed in range(20):  # of a Poisson batch, the bytes do not tell the size
         source = Counting(seed)
-        discrete.draw(Poisson(64), 10**9, 0, source)
+        Poisson(64).exact(10**9, 0, source)
         asked.add(source.bytes)
     assert len(asked) == 1
 
@@ -306,10 +310,10 @@ def test_a_deployed_draw_costs_the_batch(monkeypatch):
 def test_batches_are_those_that_are_charged(sampling):
     """How often each of ten records is drawn at the third step, in many batches."""
     batches = 2000 if sampling.amplifies else 2
-    counts = sum(np.bincount(discrete.draw(sampling, 10, t=2), minlength=10) for _ in range(batches))
+    counts = sum(np.bincount(sampling.exact(10, 2, random.SystemRandom()), minlength=10) for _ in range(batches))
     if sampling.amplifies:
         assert np.abs(counts - 600).max() < 6 * math.sqrt(2000 * 0.3)
-        sizes = {len(discrete.draw(sampling, 10, t=2)) for _ in range(50)}
+        sizes = {len(sampling.exact(10, 2, random.SystemRandom())) for _ in range(50)}
         assert (len(sizes) > 1) == isinstance(sampling, Poisson)
     else:
         there = {Full: range(10), OnePass: range(6, 9), Stream: range(6)}[type(sampling)]

@@ -5,6 +5,7 @@ from collections import Counter
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
+from random import SystemRandom
 
 import jax
 import jax.extend.core
@@ -17,7 +18,7 @@ from tests.privacy.keeping import Keeping
 from tests.privacy.laws import law
 
 import sottovoce as sv
-from sottovoce.privacy import binomial, discrete, drawn_rows, sampling, threefry
+from sottovoce.privacy import binomial, drawn_rows, threefry
 from sottovoce.privacy.binomial import OVERFLOW
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Sampling, Stream, WithReplacement
 
@@ -140,7 +141,7 @@ def simulated_batches(sampling: Sampling, n: int, steps: int, runs: int, others:
 
 def deployed_batches(sampling: Sampling, n: int, steps: int, runs: int) -> Counter:
     return Counter(
-        tuple(tuple(np.bincount(discrete.draw(sampling, n, t), minlength=n).tolist()) for t in range(steps))
+        tuple(tuple(np.bincount(sampling.exact(n, t, SystemRandom()), minlength=n).tolist()) for t in range(steps))
         for _ in range(runs)
     )
 
@@ -291,7 +292,7 @@ def test_words_are_those_of_the_key():
 
 def test_usual_rows_are_few_and_nearly_always_enough():
     for n, batch, agents in ((20_000, 64, 1), (6000, 50, 10), (500, 20, 1000)):
-        usual = sampling.usual_rows(Poisson(batch), np.full(agents, n))
+        usual = Poisson(batch).usual(np.full(agents, n))
         assert agents * stats.binom.sf(usual, n, batch / n) <= 1 / 32
         assert agents * stats.binom.sf(usual - 9, n, batch / n) > 1 / 32  # rounded up to a multiple of 8
 

@@ -26,7 +26,6 @@ from sottovoce.privacy import accountant, attacker
 from sottovoce.privacy.accountant import Adjacency, Epsilon
 from sottovoce.privacy.mechanisms import Spent, check_delta
 from sottovoce.privacy.report import PrivacyReport, merge_caveats
-from sottovoce.privacy.sampling import FixedSize
 from sottovoce.privacy.table import Table
 from sottovoce.schedules import charged, same_for_all
 
@@ -336,10 +335,8 @@ def default_adjacency(charges: Sequence[Charge]) -> Adjacency:
     >>> default_adjacency([])
     'replace-one'
     """
-    samplings = [charge.sampling for charge in charges if charge.sampling is not None]
-    if any(isinstance(sampling, FixedSize) for sampling in samplings):
-        return "replace-one"
-    return "zero-out" if any(sampling.amplifies for sampling in samplings) else "replace-one"
+    random = [charge.sampling for charge in charges if charge.sampling is not None and charge.sampling.amplifies]
+    return "zero-out" if random and all(sampling.adjacency == "zero-out" for sampling in random) else "replace-one"
 
 
 def _check_per_agent(charges: Sequence[Charge], agents: int) -> None:

@@ -16,7 +16,6 @@ from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.ledger_line import Entry, Group
 from sottovoce.privacy.mechanisms import Spent
-from sottovoce.privacy.sampling import OnePass
 
 
 class Charging:
@@ -148,8 +147,8 @@ class Charging:
         if account.tells:
             return ((Mechanism(pure=math.inf), 1),) if 0 in stretch else ()
         # A record is in one batch of a single pass, and nobody knows which: it pays for the costliest, once per run.
-        once = [charge for charge in account.charges if isinstance(charge.sampling, OnePass)]
-        others = [charge for charge in account.charges if not isinstance(charge.sampling, OnePass)]
+        once = [charge for charge in account.charges if charge.once]
+        others = [charge for charge in account.charges if not charge.once]
         whole = range(account.steps) if 0 in stretch or self.first in stretch else range(0)
         return (
             *(bought(account.population, stretch) if bought_too else ()),

@@ -15,7 +15,7 @@ from sottovoce.data.population import Population
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.mechanisms import Spent
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import OnePass, Sampling
+from sottovoce.privacy.sampling import Sampling
 from sottovoce.schedules import charged
 
 
@@ -56,9 +56,8 @@ def _group(
 ) -> list[tuple[Mechanism, int]]:
     """Return the releases that share a batch as one mechanism per step: privacy is lost jointly, not separately.
 
-    A unit with records in both levels moves both means of a release that reads both, under one noise. Gaussian noise is
-    the sum of two, in any proportion: with shares like the levels' sensitivities a and b, what each level pays is
-    a (a + b) and b (a + b), and (a + b)^2 together.
+    A unit with records in both levels moves both means of a release that reads both, under one noise: its law says
+    what each level pays then (`Noise.terms`).
     """
     own = [charge for charge in group if level in charge.levels]
     if not own or times.size == 0:
@@ -73,18 +72,15 @@ def _group(
             for other in charge.levels
             if other in paying
         }
-        if charge.release.mechanism == "gaussian":
-            gaussian += charge.times * paid[level] * sum(paid.values())
-        elif len(paid) > 1:
-            raise ValueError(
-                f"release {charge.release.name!r} reads both levels under one Laplace noise, and some units are in "
-                "both, or may be: no sum of two covers it. Use Gaussian noise, or keep each unit in one level and say "
-                "so: sv.data.levels, unit ids, or Levels(upper, lower, disjoint=True)"
-            )
-        else:
-            laplace += [paid[level]] * charge.times
+        together = sum(paid.values()) if len(paid) > 1 else paid[level]
+        try:
+            quadratic, linear = charge.release.law.terms(paid[level], np.asarray(together))
+        except ValueError as error:
+            raise ValueError(f"release {charge.release.name!r} {error}") from None
+        gaussian += charge.times * quadratic
+        laplace += linear * charge.times
     table = np.stack([gaussian, *laplace])
-    if isinstance(sampling, OnePass):  # a record takes part in one step only: it pays for the most costly one
+    if sampling.once:  # a record takes part in one step only: it pays for the most costly one
         table = table.max(axis=1, keepdims=True)
     rows, how_often = np.unique(table, axis=1, return_counts=True)
     event = sampling.event(n)

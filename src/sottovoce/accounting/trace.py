@@ -52,6 +52,11 @@ class Charge:
     sampling: Sampling | None
     phase: Phase
 
+    @property
+    def once(self) -> bool:
+        """Say whether a record takes part in one step of the run at most."""
+        return self.sampling is not None and self.sampling.once
+
 
 @dataclass(frozen=True, eq=False)
 class Trace:

@@ -21,12 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
-from scipy import stats
 
 from sottovoce.data.sealed import Sealed
 from sottovoce.methods import equations
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import FixedSize, Poisson, WithReplacement
 from sottovoce.runtime import answers
 from sottovoce.runtime.answers import BatchRows
 from sottovoce.runtime.array import ArrayAnswers
@@ -35,7 +33,6 @@ from sottovoce.runtime.lone_agent import LoneAnswers
 from sottovoce.trees import Tree
 
 _NOTHING = 1e-9  # squared distance, in units of the noise, that counts as none
-_TAIL = 1e-9  # counts of a record that are rarer than this are ignored
 
 
 @dataclass(frozen=True)
@@ -145,20 +142,17 @@ class Observer:
 
     def _coin(self, batch: BatchRows) -> _Coin:
         """Return the record's coin: random draws are averaged over; in a public schedule it is there or not."""
-        sampling, n = batch.sampling, self.base.moment.known.population.counts[self.watch.level]
-        if isinstance(sampling, WithReplacement):
-            most = int(max(stats.binom.isf(_TAIL, sampling.batch, 1 / size) for size in n))
-            table = np.stack([stats.binom.logpmf(np.arange(most + 1), sampling.batch, 1 / size) for size in n])
-        elif isinstance(sampling, (Poisson, FixedSize)):
-            rate = np.array([_rate(sampling, int(size)) for size in n])
-            with np.errstate(divide="ignore"):
-                table = np.log(np.stack([1 - rate, rate], axis=1))
-        elif self.watch.each:
+        sizes = self.base.moment.known.population.counts[self.watch.level]
+        coins = [coin for n in sizes.tolist() if (coin := batch.sampling.coin(n)) is not None]
+        if not coins and self.watch.each:
             return _Coin(jnp.ones(1), jnp.zeros(1))
-        else:
+        if not coins:
             rows, weights = batch.rows[self.watch.level]
             present = jnp.sum(jnp.where(rows == self.watch.row, weights, 0.0))
             return _Coin(present[None], jnp.zeros(1))
+        most = max(map(len, coins))
+        with np.errstate(divide="ignore"):
+            table = np.log(np.stack([np.pad(coin, (0, most - len(coin))) for coin in coins]))
         own = jnp.asarray(table, jnp.float32)[self.base.moment.index]
         return _Coin(jnp.arange(table.shape[1], dtype=jnp.float32), own)
 
@@ -182,7 +176,7 @@ class Observer:
 
         def one(share: Tree, count: jax.Array) -> jax.Array:
             pairs = list(zip(rest, share, strict=True))
-            gains = [_gain(release, value, count * mine, scale) for value, mine in pairs]
+            gains = [release.law.gain(value, count * mine, scale) for value, mine in pairs]
             gaps = [((value - count * mine) / scale) ** 2 for value, mine in pairs]
             gain, gap = ([leaf if watch.each else jnp.sum(leaf) for leaf in leaves] for leaves in (gains, gaps))
             return jnp.stack([sum(gain[1:], gain[0]), jnp.log(sum(gap[1:], gap[0]) + _NOTHING)])
@@ -202,14 +196,3 @@ class Observer:
         nobody = (jnp.zeros(1, jnp.int32), jnp.zeros(1))
         alone = {**dict.fromkeys(batch.rows, nobody), self.watch.level: (rows, jnp.ones(rows.shape))}
         return replace(batch, rows=alone)
-
-
-def _rate(sampling: Poisson | FixedSize, n: int) -> float:
-    return sampling.event(n).rate if isinstance(sampling, Poisson) else sampling.batch / n  # type: ignore[union-attr]
-
-
-def _gain(release: Release, value: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
-    """Return the log-density of noise `value - shift` minus that of `value`, in each coordinate."""
-    if release.mechanism == "gaussian":
-        return shift * (value - shift / 2) / scale**2
-    return (jnp.abs(value) - jnp.abs(value - shift)) / scale

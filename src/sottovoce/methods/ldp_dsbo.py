@@ -19,7 +19,7 @@ from sottovoce.methods.base import Method, Setting
 from sottovoce.methods.bilevel import confined, public_x, toward_x, toward_y, toward_z, without_x
 from sottovoce.methods.design import Design, channels, check_design
 from sottovoce.optimisers import Momentum, Rate, is_plain, memory, require_plain, update
-from sottovoce.privacy.release import NoiseKind, Release
+from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import FixedSize, Full, Poisson, Sampling, Stream
 from sottovoce.problems import Bilevel, sets
 from sottovoce.schedules import schedule
@@ -95,7 +95,7 @@ class LdpDsbo(Method):
     @classmethod
     def paper(
         cls, *, step: PerVariableAndAgent, v: PerVariableAndAgent, sigma: PerVariableAndAgent, s: PerVariableAndAgent,
-        clip: float | Sequence[float] = math.inf, noise: NoiseKind = "laplace", batch: int = 50,
+        clip: float | Sequence[float] = math.inf, noise: str = "laplace", batch: int = 50,
         data: Literal["stream", "batch"] = "stream", arrivals: int = 1, design: Design = "sound",
         z_radius: float = math.inf, constants: L1Constants | None = None,
     ) -> Self:  # fmt: skip

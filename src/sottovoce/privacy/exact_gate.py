@@ -6,6 +6,7 @@ in `sottovoce.privacy.discrete`.
 """
 
 import math
+import secrets
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, cast
@@ -40,7 +41,7 @@ def draw(sampling: Sampling, n: int, t: int) -> Rows:
     >>> draw(Full(), n=3, t=0)[0].tolist(), len(draw(Poisson(5), n=1000, t=0)[0])
     ([0, 1, 2], 35)
     """
-    rows = discrete.draw(sampling, n, t)
+    rows = sampling.exact(n, t, secrets.SystemRandom())
     usual = sampling.capacity(n) if sampling.amplifies else min(sampling.capacity(n), _power(len(rows)))
     room = max(usual, len(rows))
     padded, present = np.pad(rows, (0, room - len(rows))), (np.arange(room) < len(rows)).astype(np.float32)

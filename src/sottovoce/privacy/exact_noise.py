@@ -1,7 +1,8 @@
 """Draw exact discrete noise, many numbers at once, from the operating system's entropy.
 
-The law is exactly P[z] proportional to exp(-E(|z|)), with E(z) = z^2 / (2 scale^2) (Gaussian) or z / scale (Laplace).
-Example: ``draw("gaussian", 65536, 200_000, source)`` takes less than a tenth of a second.
+The law is exactly P[z] proportional to exp(-E(|z|)), with an energy E that is a polynomial of degree at most two, such
+as z^2 / (2 scale^2) (Gaussian) or z / scale (Laplace). Example: 200 000 Gaussian numbers of scale 65 536 take less than
+a tenth of a second.
 
 **A proposal** is a cell c = 0, 1, 2, ... with probability proportional to exp(-E(c w)), a place j uniform in
 {0, ..., w-1} and a sign. Here w is a power of two, at most scale/8 (or 1). The magnitude is z = c w + j, kept with
@@ -15,22 +16,21 @@ error. Otherwise more digits of U are drawn and the number is computed by whole 
 arithmetic (`_exp_bounds`) to more digits, until it is decided. Fewer than one draw in a million gets there.
 
 - *Cells* are compared with whole-number bounds of their distribution function, see `_cuts`.
-- *Keeping* compares U with exp(-x), where x = j (2 c w + j) / (2 scale^2) or j / scale. Whole numbers become floats and
-  are divided and multiplied: at most five roundings, each by a factor within 1 +- 2^-53. So x is wrong by less than
-  x 2^-50 and exp(-x) by less than x exp(-x) 2^-50 < 2^-51. NumPy states that its exp is right to 4 units of the last
-  place, 2^-50. An error of 2^-40 is allowed for.
+- *Keeping* compares U with exp(-x), where x = E(c w + j) - E(c w), such as j / scale. Whole numbers become floats and
+  are divided and multiplied (`Law.climb`): at most five roundings, each by a factor within 1 +- 2^-53. So x is wrong by
+  less than x 2^-50 and exp(-x) by less than x exp(-x) 2^-50 < 2^-51. NumPy states that its exp is right to 4 units of
+  the last place, 2^-50. An error of 2^-40 is allowed for.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
+from typing import Protocol
 
 import numpy as np
-
-from sottovoce.privacy.release import NoiseKind
 
 LARGEST_SCALE = 2**46  # so that all whole numbers of a proposal are exact as floats
 _BLOCK = 2**16  # proposals at once: they stay in the cache
@@ -40,28 +40,39 @@ _MORE_BITS = 64  # further digits of U, wherever the first ones leave a choice o
 _SLACK = 2.0**-40
 
 
-def draw(kind: NoiseKind, scale: int, size: int, source: random.Random) -> np.ndarray:
+class Law(Hashable, Protocol):
+    """Describe what a sampler asks of a law: its energy, exactly and in floating point (`sottovoce.privacy.noise`)."""
+
+    def energy(self, size: int, scale: int) -> Fraction:
+        """Return E(size)."""
+
+    def climb(self, places: np.ndarray, starts: np.ndarray, scale: int) -> np.ndarray:
+        """Return E(start + place) - E(start) in floating point, with at most five roundings."""
+
+
+def draw(law: Law, scale: int, size: int, source: random.Random) -> np.ndarray:
     """Return independent whole numbers (int64) with probabilities proportional to exp(-E(|z|)), exactly.
 
-    >>> draw("laplace", 3, 8, random.Random(0)).tolist()
+    >>> from sottovoce.privacy.noise import LAWS
+    >>> draw(LAWS["laplace"], 3, 8, random.Random(0)).tolist()
     [-5, 1, 4, 6, -1, 0, 0, 10]
     """
     if not 1 <= scale <= LARGEST_SCALE:
         raise ValueError(f"noise of scale {scale} grid steps: it must be between 1 and 2^46; use a coarser grid")
     found, parts = 0, []
     while found < size:
-        parts.append(_kept(kind, scale, min(_BLOCK, int((size - found) * 1.1) + 16), source))
+        parts.append(_kept(law, scale, min(_BLOCK, int((size - found) * 1.1) + 16), source))
         found += len(parts[-1])
     return np.concatenate(parts)[:size] if parts else np.zeros(0, np.int64)
 
 
-def _kept(kind: NoiseKind, scale: int, proposals: int, source: random.Random) -> np.ndarray:
+def _kept(law: Law, scale: int, proposals: int, source: random.Random) -> np.ndarray:
     """Return those of some proposals that are kept, in their order."""
     width = _width(scale)
     words = np.frombuffer(source.randbytes(4 * proposals), np.uint32)
-    cells = _cells(kind, scale, words >> np.uint32(1), source)
+    cells = _cells(law, scale, words >> np.uint32(1), source)
     places = _places(width, proposals, source)
-    kept = _keep(kind, scale, cells, places, source) if width > 1 else np.ones(proposals, bool)
+    kept = _keep(law, scale, cells, places, source) if width > 1 else np.ones(proposals, bool)
     sizes, negative = cells * width + places, (words & np.uint32(1)).astype(bool)
     signed = np.where(negative, -sizes, sizes)
     return signed[kept & ~(negative & (sizes == 0))]
@@ -74,11 +85,11 @@ def _places(width: int, count: int, source: random.Random) -> np.ndarray:
     return np.frombuffer(source.randbytes(8 * count), np.int64) & np.int64(width - 1)
 
 
-def _cells(kind: NoiseKind, scale: int, digits: np.ndarray, source: random.Random) -> np.ndarray:
-    lower, upper = _fast_cuts(kind, scale, _CELL_BITS)
+def _cells(law: Law, scale: int, digits: np.ndarray, source: random.Random) -> np.ndarray:
+    lower, upper = _fast_cuts(law, scale, _CELL_BITS)
     cells = np.searchsorted(upper, digits, side="left")  # cuts that are certainly at or below U
     for index in np.flatnonzero(lower[cells] <= digits):  # U may be on either side of the next cut
-        cells[index] = cell(lambda bits: _cuts(kind, scale, bits), source, int(digits[index]), _CELL_BITS)
+        cells[index] = cell(lambda bits: _cuts(law, scale, bits), source, int(digits[index]), _CELL_BITS)
     return cells.astype(np.int64)
 
 
@@ -101,14 +112,12 @@ def cell(
             return below
 
 
-def _keep(kind: NoiseKind, scale: int, cells: np.ndarray, places: np.ndarray, source: random.Random) -> np.ndarray:
+def _keep(law: Law, scale: int, cells: np.ndarray, places: np.ndarray, source: random.Random) -> np.ndarray:
     digits = np.frombuffer(source.randbytes(4 * cells.size), np.uint32).astype(np.float64)
-    share = places / scale
-    loss = share if kind == "laplace" else 0.5 * share * ((2 * _width(scale) * cells + places) / scale)
-    chance = np.exp(-loss) * 2.0**_KEEP_BITS
+    chance = np.exp(-law.climb(places, _width(scale) * cells, scale)) * 2.0**_KEEP_BITS
     kept = digits + 1 <= chance - _SLACK * 2.0**_KEEP_BITS
     for index in np.flatnonzero(~kept & (digits < chance + _SLACK * 2.0**_KEEP_BITS)):
-        exact = _loss(kind, scale, int(cells[index]), int(places[index]))
+        exact = _loss(law, scale, int(cells[index]), int(places[index]))
         kept[index] = _open_flip(exact, int(digits[index]), _KEEP_BITS, source)
     return kept
 
@@ -128,38 +137,36 @@ def _width(scale: int) -> int:
     return 1 << max(scale.bit_length() - 4, 0)
 
 
-def _loss(kind: NoiseKind, scale: int, cell: int, place: int) -> Fraction:
+def _loss(law: Law, scale: int, cell: int, place: int) -> Fraction:
     """Return E(c w + j) - E(c w)."""
-    if kind == "laplace":
-        return Fraction(place, scale)
-    return Fraction(place * (2 * cell * _width(scale) + place), 2 * scale**2)
+    start = cell * _width(scale)
+    return law.energy(start + place, scale) - law.energy(start, scale)
 
 
 @lru_cache(maxsize=256)
-def _fast_cuts(kind: NoiseKind, scale: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
+def _fast_cuts(law: Law, scale: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the cuts as arrays, up to the first that cannot be told from 1: only open draws lie beyond it."""
-    cuts = _cuts(kind, scale, bits)
+    cuts = _cuts(law, scale, bits)
     last = next(place for place, (_, upper) in enumerate(cuts) if upper >= 2**bits - 1)
     lower, upper = np.array(cuts[: last + 1], np.int64).T
     return np.ascontiguousarray(lower), np.ascontiguousarray(upper)
 
 
 @lru_cache(maxsize=256)
-def _cuts(kind: NoiseKind, scale: int, bits: int) -> list[tuple[int, int]]:
+def _cuts(law: Law, scale: int, bits: int) -> list[tuple[int, int]]:
     """Return bounds (lower, upper) of floor(2^bits P[cell <= c]) for c = 0, 1, ...
 
-    Proof. Weights W_c = exp(-E(c w)) are computed in units of 2^-F. W_(c+1) is W_c times a ratio, and for the Gaussian
-    each ratio is the one before times exp(-w^2 / scale^2). All factors are at most 1 and cut to whole numbers, so each
-    computed number is too small by an error of at most its factors' errors, added, and 1. The weights are computed
-    until one vanishes. What follows is at most a geometric series with the last ratio, because ratios do not grow.
-    `missing` is the sum of all errors and of that series. So a partial sum of the true weights lies between the
-    computed one and that plus `missing`, and so does the whole sum.
+    Proof. Weights W_c = exp(-E(c w)) are computed in units of 2^-F. W_(c+1) is W_c times a ratio, and each ratio is the
+    one before times exp(-b), where b = E(2w) - 2 E(w) >= 0, because E has degree two at most. All factors are at most 1
+    and cut to whole numbers, so each computed number is too small by an error of at most its factors' errors, added,
+    and 1. The weights are computed until one vanishes. What follows is at most a geometric series with the last ratio,
+    because ratios do not grow. `missing` is the sum of all errors and of that series. So a partial sum of the true
+    weights lies between the computed one and that plus `missing`, and so does the whole sum.
     """
     precision, width = bits + 80, _width(scale)
-    ratio, ratio_error = _exp_bounds(_loss(kind, scale, 0, width), precision)[0], 2
-    change, change_error = 1 << precision, 0
-    if kind == "gaussian":
-        change, change_error = _exp_bounds(Fraction(width**2, scale**2), precision)[0], 2
+    ratio, ratio_error = _exp_bounds(_loss(law, scale, 0, width), precision)[0], 2
+    bend = law.energy(2 * width, scale) - 2 * law.energy(width, scale)
+    change, change_error = _exp_bounds(bend, precision)[0], 2 if bend else 0
     weights, error, missing = [1 << precision], 0, 0
     while weights[-1]:
         weights.append(weights[-1] * ratio >> precision)

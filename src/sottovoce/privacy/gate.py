@@ -17,7 +17,6 @@ from jax.extend.core import Jaxpr
 
 from sottovoce.clipping.bookkeeping import clipped_sum
 from sottovoce.data.sealed import Sealed
-from sottovoce.privacy import threefry
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Rows
 from sottovoce.schedules import RAISED
@@ -111,10 +110,9 @@ def noised(mean: Tree, release: Release, key: jax.Array, t: Any, agent: Any) -> 
     if isinstance(scale, float) and scale == 0.0:
         return mean
     scale = jax.lax.optimization_barrier(jnp.asarray(scale, jnp.float32)) * (1 + RAISED)  # as it is charged
-    draw = threefry.normal if release.mechanism == "gaussian" else threefry.laplace
     leaves, structure = jax.tree.flatten(mean)
     noisy = [
-        leaf + (scale * draw(key, jnp.shape(leaf), stream)).astype(jnp.result_type(leaf))
+        leaf + (scale * release.law.draw(key, jnp.shape(leaf), stream)).astype(jnp.result_type(leaf))
         for stream, leaf in enumerate(leaves)
     ]
     return jax.tree.unflatten(structure, noisy)

@@ -25,10 +25,11 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from sottovoce.files import locked
-from sottovoce.privacy import accountant, exact_noise, label_file
+from sottovoce.privacy import accountant, label_file
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.privacy.ledger_line import digest
 from sottovoce.privacy.mechanisms import Epsilon, Mechanism, check_delta, check_epsilon
+from sottovoce.privacy.noise import LAWS
 from sottovoce.privacy.response import Response, groups
 
 _FINE = 2**16  # grid steps per label in the noise of a count
@@ -266,7 +267,7 @@ class Labels:
         self.charge({Mechanism(pure=epsilon): np.bincount(chosen, minlength=len(self))})
         right = int(np.sum(guesses == self._label[chosen]))
         scale = math.ceil(_FINE / Fraction(epsilon))  # one label is _FINE grid steps
-        noise = int(exact_noise.draw("laplace", scale, 1, self._coins)[0])
+        noise = int(LAWS["laplace"].exact(scale, 1, self._coins)[0])
         return (right + noise / _FINE) / len(chosen)
 
     def open(self) -> np.ndarray:

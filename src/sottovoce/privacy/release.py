@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from sottovoce.closed import Closed
+from sottovoce.privacy.noise import Noise, law_of
 from sottovoce.schedules import PerAgent, Scaled, Schedule, schedule
-
-NoiseKind = Literal["gaussian", "laplace"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Release(Closed):
     Args:
         clip: bound on each record's gradient over the whole pytree, in `norm`. ``math.inf`` leaves it unbounded.
         noise: scale added to the *mean* at step t: the standard deviation for Gaussian noise, b for Laplace noise.
-        mechanism: "gaussian" (clips in L2) or "laplace" (clips in L1).
+        mechanism: the law of the noise by its word: "gaussian" (clips in L2) or "laplace" (clips in L1).
         name: names the release in the ledger; a method's field name by default.
 
     >>> r = Release(clip=1.0, noise=0.05)
@@ -39,14 +38,13 @@ class Release(Closed):
     kind: ClassVar[str] = "release"
     clip: float
     noise: float | Schedule
-    mechanism: NoiseKind = "gaussian"
+    mechanism: str = "gaussian"
     name: str = ""
 
     def __post_init__(self) -> None:
         for name, kind in (("mechanism", str), ("name", str), ("clip", float)):  # and no kind of one's own of them
             object.__setattr__(self, name, _plain(name, kind, getattr(self, name)))
-        if self.mechanism not in ("gaussian", "laplace"):
-            raise ValueError(f"mechanism is {self.mechanism!r}: choose 'gaussian' or 'laplace'")
+        law_of(self.mechanism)
         if not self.clip > 0:
             raise ValueError(f"clip is {self.clip}: it must be positive (math.inf leaves gradients unclipped)")
         object.__setattr__(self, "noise", schedule(self.noise))
@@ -66,7 +64,12 @@ class Release(Closed):
     @property
     def norm(self) -> Literal["l1", "l2"]:
         """Return the norm of the clip, in which the guarantee of the noise is stated."""
-        return "l2" if self.mechanism == "gaussian" else "l1"
+        return self.law.norm
+
+    @property
+    def law(self) -> Noise:
+        """Return the law of the noise, which says how it is drawn and what it charges."""
+        return law_of(self.mechanism)
 
     @property
     def scale(self) -> Schedule:

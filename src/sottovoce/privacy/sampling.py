@@ -18,6 +18,7 @@ For small n, tests compare what is drawn with the charged law, stated as exact f
 
 import bisect
 import operator
+import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, final
@@ -27,10 +28,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.closed import Closed
-from sottovoce.privacy import accountant, threefry
+from sottovoce.privacy import accountant, exact_rows, threefry
 from sottovoce.privacy.binomial import RATE_BITS, TABLE_BITS, TABLE_WORDS, binomial
 from sottovoce.privacy.drawn_rows import Rows, binomial_rows, distinct_rows, mask, of_agent, uniform_below
 
+_TAIL = 1e-9  # counts of a record that are rarer than this are left out of `coin`
 LARGEST = 2**31 - 1  # a run counts records and steps in words of 32 bits
 
 
@@ -46,6 +48,9 @@ class Sampling(Closed, ABC):
 
     kind: ClassVar[str]  # its name in run files and in identities
     amplifies: ClassVar[bool]
+    adjacency: ClassVar[accountant.Adjacency] = "replace-one"  # in which its bounds are usually stated
+    repeats: ClassVar[bool] = False  # a record may come up several times in one batch
+    once: ClassVar[bool] = False  # a record takes part in one step at most, and pays for the most costly one
 
     @final
     def __post_init__(self) -> None:
@@ -69,8 +74,35 @@ class Sampling(Closed, ABC):
         """Return the rows of agent's batch at step t; `sizes` holds every agent's n. Padding names row 0, weight 0."""
 
     @abstractmethod
+    def exact(self, n: int, t: int, source: random.Random) -> np.ndarray:
+        """Return the rows of a batch at step t, as `draw` does, by exact coins.
+
+        Guarantee: the law is exactly the one that `event` charges.
+        """
+
+    @abstractmethod
     def event(self, n: int) -> accountant.Amplification:
         """Return how the draw amplifies privacy, for the accountant."""
+
+    def coin(self, n: int) -> np.ndarray | None:
+        """Return the chances that a given record is drawn 0, 1, 2 and so on times; None if the schedule is public."""
+        return None
+
+    def usual(self, sizes: np.ndarray) -> int:
+        """Return how many rows are enough for the batches of all agents, in at least 31 of 32 steps.
+
+        >>> Poisson(64).usual(np.array([20_000])), Poisson(64).capacity(20_000)
+        (80, 146)
+        """
+        return max(self.capacity(n) for n in set(sizes.tolist()))
+
+    def in_order(self, sizes: np.ndarray) -> bool:
+        """Say whether `draw` always returns the rows 0, 1, 2 and so on, and only their weights tell who is in.
+
+        >>> Poisson(10).in_order(np.array([20, 20])), Poisson(10).in_order(np.array([20, 2000]))
+        (True, False)
+        """
+        return False
 
     @abstractmethod
     def overflow(self, n: int) -> float:
@@ -108,6 +140,14 @@ class Full(Sampling):
         """Return all rows."""
         return _first(int(sizes.max()), of_agent(sizes, agent))
 
+    def exact(self, n: int, t: int, source: random.Random) -> np.ndarray:
+        """Return all rows."""
+        return np.arange(int(self.denominator(n, t)))
+
+    def in_order(self, sizes: np.ndarray) -> bool:
+        """Return True."""
+        return True
+
     def event(self, n: int) -> accountant.Amplification:
         """Return no amplification: nothing is hidden."""
         return accountant.NoAmplification()
@@ -135,6 +175,7 @@ class Poisson(Sampling):
     batch: int
     cut: bool = False
     amplifies: ClassVar[bool] = True
+    adjacency: ClassVar[accountant.Adjacency] = "zero-out"
 
     def check(self, n: int, steps: int) -> None:
         """Refuse a batch that is larger than the data, unless it is cut."""
@@ -163,10 +204,38 @@ class Poisson(Sampling):
         tossed = mask((fresh[:room] <= of_agent(last, agent)) & (places < own))  # a record is taken if its coin is low
         if sizes.max() <= room:
             return places, tossed
-        rows, weights = binomial_rows(key, fresh, own, counts, agent, usual_rows(self, sizes))
+        rows, weights = binomial_rows(key, fresh, own, counts, agent, self.usual(sizes))
         if sizes.min() > room:
             return rows, weights
         return jnp.where(own <= room, places, rows), jnp.where(own <= room, tossed, weights)
+
+    def exact(self, n: int, t: int, source: random.Random) -> np.ndarray:
+        """Return a binomial number of distinct rows.
+
+        The time does not depend on the size of the batch, unless it is larger than `capacity`: as many rows as that are
+        drawn, and the first ones are taken.
+        """
+        size = exact_rows.successes(n, self._threshold(n), source)
+        return exact_rows.distinct(n, max(size, self.capacity(n)), source)[:size]
+
+    def coin(self, n: int) -> np.ndarray:
+        """Return the chances of 0 and 1."""
+        rate = self._threshold(n) / 2**RATE_BITS
+        return np.array([1 - rate, rate])
+
+    def usual(self, sizes: np.ndarray) -> int:
+        """Return a quantile of the binomial number, in whole vectors of a processor."""
+        room, most = 0, 0
+        for n in set(sizes.tolist()):
+            table = binomial(n, self._threshold(n))
+            rare = (1 << TABLE_BITS) - (1 << TABLE_BITS) // (32 * len(sizes))
+            beyond = len(table.thresholds) - bisect.bisect_left(table.thresholds, rare)
+            room, most = max(room, table.highest), max(most, table.highest - beyond)
+        return min(room, -(-most // 8) * 8)
+
+    def in_order(self, sizes: np.ndarray) -> bool:
+        """Say whether every row has a coin of its own: then the array has room for all."""
+        return int(sizes.max()) <= max(self.capacity(n) for n in set(sizes.tolist()))
 
     def event(self, n: int) -> accountant.Amplification:
         """Return the amplification of a Poisson batch at the rounded rate."""
@@ -225,6 +294,14 @@ class FixedSize(_OfOneSize):
             key, threefry.words(key, (self.batch,)), of_agent(sizes, agent), jnp.int32(self.batch), usual=self.batch
         )
 
+    def exact(self, n: int, t: int, source: random.Random) -> np.ndarray:
+        """Return distinct rows."""
+        return exact_rows.distinct(n, self.batch, source)
+
+    def coin(self, n: int) -> np.ndarray:
+        """Return the chances of 0 and 1."""
+        return np.array([1 - self.batch / n, self.batch / n])
+
     def event(self, n: int) -> accountant.Amplification:
         """Return the amplification of a batch without replacement."""
         return accountant.SubsetAmplification(n, self.batch)
@@ -241,6 +318,8 @@ class WithReplacement(_OfOneSize):
 
     kind: ClassVar[str] = "with-replacement"
     amplifies: ClassVar[bool] = True
+    adjacency: ClassVar[accountant.Adjacency] = "zero-out"
+    repeats: ClassVar[bool] = True
 
     def check(self, n: int, steps: int) -> None:
         """Refuse a batch that is larger than the data."""
@@ -250,6 +329,19 @@ class WithReplacement(_OfOneSize):
         """Return uniform row numbers."""
         bounds = jnp.full(self.batch, of_agent(sizes, agent), jnp.uint32)
         return uniform_below(key, threefry.words(key, (self.batch,)), bounds), jnp.ones(self.batch)
+
+    def exact(self, n: int, t: int, source: random.Random) -> np.ndarray:
+        """Return independent rows."""
+        return exact_rows.below(n, self.batch, source)
+
+    def coin(self, n: int) -> np.ndarray:
+        """Return the binomial chances, up to a count that is hardly ever passed."""
+        if n == 1:
+            return np.arange(self.batch + 1) == self.batch
+        chances = [(1 - 1 / n) ** self.batch]
+        while 1 - sum(chances) > _TAIL and len(chances) <= self.batch:
+            chances.append(chances[-1] * (self.batch + 1 - len(chances)) / len(chances) / (n - 1))
+        return np.array(chances)
 
     def event(self, n: int) -> accountant.Amplification:
         """Return the amplification of a batch with replacement."""
@@ -267,6 +359,7 @@ class OnePass(_OfOneSize):
 
     kind: ClassVar[str] = "one-pass"
     amplifies: ClassVar[bool] = False
+    once: ClassVar[bool] = True
 
     def steps_possible(self, n: int) -> int:
         """Return how many steps n records last."""
@@ -284,6 +377,10 @@ class OnePass(_OfOneSize):
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Return the next `batch` rows."""
         return t * self.batch + jnp.arange(self.batch), jnp.ones(self.batch)
+
+    def exact(self, n: int, t: int, source: random.Random) -> np.ndarray:
+        """Return the next `batch` rows."""
+        return np.arange(t * self.batch, (t + 1) * self.batch)
 
     def event(self, n: int) -> accountant.Amplification:
         """Return no amplification: nothing is hidden."""
@@ -322,6 +419,14 @@ class Stream(Sampling):
     def draw(self, key: jax.Array, sizes: np.ndarray, agent: jax.Array, t: jax.Array) -> Rows:
         """Return the rows up to now."""
         return _first(int(sizes.max()), self.denominator(of_agent(sizes, agent), t))
+
+    def exact(self, n: int, t: int, source: random.Random) -> np.ndarray:
+        """Return the rows up to now."""
+        return np.arange(int(self.denominator(n, t)))
+
+    def in_order(self, sizes: np.ndarray) -> bool:
+        """Return True."""
+        return True
 
     def event(self, n: int) -> accountant.Amplification:
         """Return no amplification: nothing is hidden."""
@@ -368,33 +473,6 @@ def check_words(sampling: Sampling, n: int, steps: int) -> None:
     """
     if max(n, steps) > LARGEST:
         raise ValueError(f"{sampling} of {n} records over {steps} steps: a run counts both in 32 bits, up to {LARGEST}")
-
-
-def usual_rows(sampling: Sampling, sizes: np.ndarray) -> int:
-    """Return how many rows are enough for the batches of all agents, in at least 31 of 32 steps.
-
-    >>> usual_rows(Poisson(64), np.array([20_000])), Poisson(64).capacity(20_000)
-    (80, 146)
-    """
-    if not isinstance(sampling, Poisson):
-        return max(sampling.capacity(n) for n in set(sizes.tolist()))
-    room, most = 0, 0
-    for n in set(sizes.tolist()):
-        table = binomial(n, sampling._threshold(n))
-        rare = (1 << TABLE_BITS) - (1 << TABLE_BITS) // (32 * len(sizes))
-        beyond = len(table.thresholds) - bisect.bisect_left(table.thresholds, rare)
-        room, most = max(room, table.highest), max(most, table.highest - beyond)
-    return min(room, -(-most // 8) * 8)  # whole vectors of a processor
-
-
-def all_in_order(sampling: Sampling, sizes: np.ndarray) -> bool:
-    """Say whether `draw` always returns the rows 0, 1, 2 and so on, and only their weights tell who is in.
-
-    >>> all_in_order(Poisson(10), np.array([20, 20])), all_in_order(Poisson(10), np.array([20, 2000]))
-    (True, False)
-    """
-    room = max(sampling.capacity(n) for n in set(sizes.tolist()))
-    return isinstance(sampling, Full | Stream) or (isinstance(sampling, Poisson) and int(sizes.max()) <= room)
 
 
 def _first(room: int, present: jax.Array) -> Rows:

@@ -19,7 +19,7 @@ from sottovoce.methods.agent import Known
 from sottovoce.privacy import gate
 from sottovoce.privacy.gate import Reading
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import Rows, Sampling, all_in_order, usual_rows
+from sottovoce.privacy.sampling import Rows, Sampling
 from sottovoce.privacy.threefry import fold
 from sottovoce.trees import Tree
 
@@ -59,8 +59,8 @@ class Moment:
                 given,
                 batch.rows[function.level],
                 sampling.denominator(self.size(function.level), self.t),
-                usual_rows(sampling, self.known.population.counts[function.level]),
-                all_in_order(sampling, self.known.population.counts[function.level]),
+                sampling.usual(self.known.population.counts[function.level]),
+                sampling.in_order(self.known.population.counts[function.level]),
             )
             for function, given in zip(asked.functions, closed_over)
         ]

@@ -16,7 +16,6 @@ from jax.extend.core import JaxprEqn
 from sottovoce.accounting.trace import KEPT, Trace
 from sottovoce.data.sealed import Sealed
 from sottovoce.methods import equations
-from sottovoce.privacy.sampling import usual_rows
 from sottovoce.runtime import answers, mixing
 from sottovoce.runtime.answers import BatchRows, Moment
 from sottovoce.runtime.blocks import CACHE, in_blocks
@@ -106,7 +105,7 @@ def in_cache(moment: Moment, equation: JaxprEqn, values: list[Any]) -> list[Any]
         return jax.tree.leaves(answers.noised(now, equation, mean) if noisy else mean)
 
     levels, counts = {f.level for f in equation.params["asked"].functions}, moment.known.population.counts
-    held = {level: min(moment.chunk, usual_rows(batch.sampling, counts[level])) for level in levels}
+    held = {level: min(moment.chunk, batch.sampling.usual(counts[level])) for level in levels}
     size = sum(moment.records[level].record_bytes * rows for level, rows in held.items())
     used = {level: moment.records[level] for level in levels}
     return in_blocks(one, max(1, CACHE // size))(batch.rows, operands, moment.index, moment.key, used)

@@ -21,7 +21,7 @@ import numpy as np
 
 from sottovoce.networks import Condition, Network
 from sottovoce.privacy import published, sound
-from sottovoce.privacy.release import NoiseKind, Release
+from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Sampling, Stream
 from sottovoce.schedules import Constant, Decay, PerAgent, Ratio, Scaled, Schedule, told_by_fields
 
@@ -176,7 +176,7 @@ def paper_dynamics(
     sigma: PerVariableAndAgent,
     s: PerVariableAndAgent,
     clip: float | Sequence[float] = math.inf,
-    noise: NoiseKind = "laplace",
+    noise: str = "laplace",
     design: str = "sound",
 ) -> Dynamics:
     """Return Assumption 3.1's schedules: step sizes step/(t+1)^v, message noise of deviation sigma/(t+1)^s.

@@ -18,7 +18,7 @@ from sottovoce.methods.base import Method, Setting
 from sottovoce.naming import check_count
 from sottovoce.privacy.binomial_noise import binomial_epsilon, heads, rounded
 from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import FixedSize, Full, Poisson, Sampling
+from sottovoce.privacy.sampling import Full, Sampling
 from sottovoce.problems import Minimize
 from sottovoce.schedules import Constant, Scaled, Schedule, schedule
 from sottovoce.trees import Tree, descend
@@ -69,7 +69,7 @@ class BinomialSgd(Method):
             raise ValueError(f"coins is {self.coins}: it must be at most 2**36, whose table has millions of entries")
         if self.dimension is not None:
             check_count("dimension", self.dimension)
-        if self.gradient.mechanism != "gaussian":
+        if self.gradient.norm != "l2":
             raise ValueError("gradient: the clip must be in L2, so leave mechanism out (the noise is binomial)")
 
     def init(self, problem: Minimize, agent: Agent) -> BinomialState:
@@ -98,7 +98,7 @@ class BinomialSgd(Method):
 
     def proved(self, setting: Setting, agent: int) -> float | None:
         """Return the bound of `binomial_epsilon` for replaced records, where `dimension` is given."""
-        known = isinstance(self.sampling, (Full, Poisson, FixedSize)) and _constant(self.gradient.scale)
+        known = not self.sampling.repeats and _constant(self.gradient.scale)  # the first denominator is the least
         if self.dimension is None or not known or not self.gradient.private:
             return None
         (sizes,) = setting.sizes.values()

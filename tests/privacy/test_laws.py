@@ -1,0 +1,143 @@
+"""A law says all about itself: nobody else asks which law it is, and a new one is a class in one file."""
+
+import ast
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.privacy import labels, noise, sampling
+from sottovoce.privacy.noise import LAWS, Noise
+
+SOURCE = Path(sv.__file__).parent
+# Formulas of a paper are about the paper's law.
+ELSEWHERE = ("theory", "audit/exhibits")
+WORDS = ("gaussian", "laplace")
+KINDS = {kind.__name__ for kind in (*sampling.KINDS, *(type(law) for law in LAWS.values()))}
+OWN = {"privacy/noise.py", "privacy/sampling.py", "privacy/sound.py"}
+
+
+def questions(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield comparisons with a law's word, and tests for a law's class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            held = [*sides, *(part for side in sides for part in getattr(side, "elts", ()))]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+            held = list(ast.walk(node.args[1]))
+        elif isinstance(node, ast.MatchClass):
+            held = [node.cls]
+        else:
+            continue
+        if any(getattr(part, "value", None) in WORDS or getattr(part, "id", None) in KINDS for part in held):
+            yield node
+
+
+def test_nobody_asks_which_law_it_is() -> None:
+    found = []
+    for file in sorted(SOURCE.rglob("*.py")):
+        name = file.relative_to(SOURCE).as_posix()
+        if name not in OWN and not name.startswith(ELSEWHERE):
+            found += [f"{name}:{node.lineno}" for node in questions(ast.parse(file.read_text()))]
+    assert not found, f"ask the law instead: {found}"
+
+
+@pytest.mark.parametrize(
+    "code", ["release.mechanism == 'gaussian'", "isinstance(s, OnePass)", "type(s) is Full", "word in ('laplace',)"]
+)
+def test_questions_are_found(code: str) -> None:
+    assert list(questions(ast.parse(code)))
+
+
+def test_every_law_has_a_word_of_its_own() -> None:
+    kinds = [*sampling.KINDS, *labels.GATES, *map(type, LAWS.values())]
+    assert all(isinstance(vars(kind)["kind"], str) for kind in kinds)
+    assert len({kind.kind for kind in kinds}) == len(kinds)
+
+
+class Uniform(Noise):
+    """Rounded to two points, for tests: Laplace noise by another name whose exact law is not written."""
+
+    kind: ClassVar[str] = "toy"
+    norm: ClassVar[Literal["l1", "l2"]] = "l1"
+    draw = noise.Laplace.draw
+    gain = noise.Laplace.gain
+    terms = noise.Laplace.terms
+    lengths, exceeds = noise.Laplace.lengths, noise.Laplace.exceeds
+
+    def _no(self, *_: Any) -> Any:
+        raise ValueError("toy noise cannot be drawn exactly: use 'gaussian' or 'laplace'")
+
+    multiplier = whole_scale = climb = exact = _no
+
+    def energy(self, size: int, scale: int) -> Fraction:
+        return self._no()
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> sv.Release:
+    monkeypatch.setattr(noise, "LAWS", {**LAWS, "toy": Uniform()})
+    return sv.Release(clip=1.0, noise=0.05, mechanism="toy")
+
+
+def test_a_new_law_is_one_class(toy: sv.Release) -> None:
+    """It runs, is charged and is audited; what it cannot do it refuses by its name."""
+    problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(2))
+    parts = [np.ones((40, 2), np.float32)]
+    method = sv.methods.DpSgd(rate=0.5, gradient=toy, sampling=sv.Full())
+    given = {"problem": problem, "steps": 3}
+    charged = sv.account(method, parts, **given)
+    known = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(1.0, 0.05, "laplace"), sampling=sv.Full())
+    assert charged.epsilon == sv.account(known, parts, **given).epsilon < np.inf
+    assert "toy noise" in charged.events[0]
+    result = sv.run(problem, parts, method, steps=3)
+    assert np.abs(np.asarray(result.x)).max() < 2
+    assert result.privacy.epsilon == charged.epsilon
+    with pytest.raises(ValueError, match="toy noise cannot be drawn exactly"):
+        sv.run(problem, parts, method, steps=3, noise="discrete")
+    with pytest.raises(ValueError, match="choose 'gaussian' or 'laplace' or 'toy'"):
+        sv.Release(1.0, 0.1, "cauchy")
+
+
+def test_two_levels_under_one_noise_are_the_laws_own_business() -> None:
+    own, other = np.array([1.0, 2.0]), np.array([3.0, 1.0])
+    gaussian, none = LAWS["gaussian"].terms(own, own + other)
+    back, _ = LAWS["gaussian"].terms(other, own + other)
+    np.testing.assert_allclose(gaussian + back, (own + other) ** 2)
+    assert none == ()
+    with pytest.raises(ValueError, match="both levels under one Laplace noise"):
+        LAWS["laplace"].terms(own, own + other)
+
+
+@pytest.mark.parametrize("kind", LAWS)
+def test_gains_are_differences_of_log_densities(kind: str) -> None:
+    """Against SciPy, in every coordinate; half the shift is told apart."""
+    from scipy import stats
+
+    law = {"gaussian": stats.norm, "laplace": stats.laplace}[kind]
+    value, shift, scale = jnp.linspace(-3, 3, 41), 0.7, 1.3
+    wanted = law.logpdf(np.asarray(value) - shift, scale=scale) - law.logpdf(np.asarray(value), scale=scale)
+    got = LAWS[kind].gain(value, jnp.float32(shift), jnp.float32(scale))
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+    assert np.abs(LAWS[kind].gain(value, jnp.float32(shift / 2), jnp.float32(scale)) - wanted).max() > 0.1
+
+
+def test_coins_are_the_law_of_the_draw() -> None:
+    """The chances that an audit averages over are those of exact draws."""
+    import random
+
+    source = random.Random(0)
+    for kind in (sv.Poisson(3), sv.FixedSize(3), sv.WithReplacement(3)):
+        coin, seen = kind.coin(8), np.zeros(4)
+        for _ in range(4000):
+            seen[int(np.sum(kind.exact(8, 0, source) == 5))] += 1
+        np.testing.assert_allclose(np.pad(coin, (0, 4 - len(coin))), seen / 4000, atol=0.03)
+    assert all(kind.coin(8) is None for kind in (sv.Full(), sv.OnePass(2), sv.Stream()))
+    assert sv.WithReplacement(3).coin(1).tolist() == [0, 0, 0, 1]
+    assert jax.tree.leaves([kind for kind in sampling.KINDS if kind.once]) == [sv.OnePass]
