@@ -168,7 +168,7 @@ def _numerical(items: Spent, delta: float, adjacency: Adjacency) -> dict[str, fl
     found: dict[str, float] = {}
     if adjacency == "zero-out" or all(_has_replace_one_pair(mechanism) for mechanism, _ in items):
         found["PLD"] = pld.epsilon(_pieces(items, delta, adjacency), delta)
-        if adjacency == "zero-out" and any(isinstance(m.amplification, _FixedSize) for m, _ in items):
+        if adjacency == "zero-out" and any(_has_two_pairs(mechanism, adjacency) for mechanism, _ in items):
             found["PLD, draws known"] = pld.epsilon(_pieces(items, delta, adjacency, hidden=False), delta)
     else:
         found["PLD of pairs"] = _of_pairs(items, delta)
@@ -217,6 +217,10 @@ def _amplified(eps: float, rate: float) -> float:
 
 def _has_replace_one_pair(mechanism: Mechanism) -> bool:
     return not (isinstance(mechanism.amplification, PoissonAmplification) and (mechanism.laplace or mechanism.pure))
+
+
+def _has_two_pairs(mechanism: Mechanism, adjacency: Adjacency) -> bool:
+    return isinstance(mechanism.amplification, _FixedSize) and not _is_subset_of_gaussians(mechanism, adjacency)
 
 
 def _has_rdp(mechanism: Mechanism, adjacency: Adjacency) -> bool:
@@ -280,6 +284,8 @@ def _pieces(items: Spent, delta: float, adjacency: Adjacency, *, hidden: bool = 
                 pieces.append((pld.Shifted(scale * mu * math.sqrt(count)), 1))
             pieces += [(pld.Shared(laplace=(scale * e,)), count) for e in mechanism.laplace]
             pieces += [(pld.Shared(pure=(mechanism.pure,)), count)] if mechanism.pure else []
+        elif _is_subset_of_gaussians(mechanism, adjacency):
+            pieces.append((pld.Subset(mu, by.appears), count))
         elif isinstance(by, _FixedSize):
             scale = 2.0 if hidden else scale  # another record stands in the place of one that was not drawn
             laplace = tuple(scale * e for e in mechanism.laplace)
@@ -293,6 +299,12 @@ def _pieces(items: Spent, delta: float, adjacency: Adjacency, *, hidden: bool = 
             under = ((0, 1.0),) if adjacency == "zero-out" else ((-1, q), (0, 1 - q))
             pieces.append((pld.Shifted(mu, ((0, 1 - q), (1, q)), under), count))
     return pieces
+
+
+def _is_subset_of_gaussians(mechanism: Mechanism, adjacency: Adjacency) -> bool:
+    """Say whether the theorem of `fixed_batches` covers it."""
+    only_gaussian = not (mechanism.laplace or mechanism.pure)
+    return only_gaussian and isinstance(mechanism.amplification, SubsetAmplification) and adjacency == "zero-out"
 
 
 def _draws(by: SubsetAmplification | RedrawAmplification, tail: float) -> pld.Mixture:
