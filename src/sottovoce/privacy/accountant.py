@@ -83,11 +83,12 @@ def epsilon(
       twice, so (e, d) under zero-out is (2e, (1+e^e)d) under replace-one: the smallest such e is found. The names of
       these bounds end in "of pairs".
     - Batches of a fixed size. A draw that misses the record takes another one, so the release without the record
-      depends on the draw too. With replacement a record may come up k times, with chance w_k of the binomial law;
-      without replacement k is 0 or 1, and w_1 is the batch over the size. See below.
+      depends on the draw too. Gaussian releases without replacement under zero-out: the theorem of `fixed_batches`,
+      whose bound one batch attains. All others: see below. With replacement a record may come up k times, with chance
+      w_k of the binomial law; without replacement k is 0 or 1, and w_1 is the batch over the size.
     - More than 256 different mechanisms of one kind: inverse multipliers are rounded up to a geometric grid.
 
-    Batches of a fixed size, proof. Let D and D' be neighbours, and D_a the hockey-stick divergence, whose value at
+    The other batches of a fixed size, proof. Let D and D' be neighbours, and D_a the hockey-stick divergence, whose value at
     a = e^e is the delta of epsilon e. Write delta_s(a) for the curve of one release moved by s clips: s = k for a
     record that comes up k times and is zeroed out, s = 2k if it is replaced.
 
@@ -273,7 +274,7 @@ def _rounded_up(mechanism: Mechanism, ratio: float) -> Mechanism:
 def _pieces(items: Spent, delta: float, adjacency: Adjacency, *, hidden: bool = True) -> list[tuple[pld.Piece, int]]:
     """Return the dominating pairs of the mechanisms, one or more per mechanism.
 
-    `hidden` chooses between the two pairs of a batch of a fixed size: draws secret or known.
+    `hidden` chooses where a batch of a fixed size has two pairs: draws secret or known.
     """
     total = sum(count for _, count in items)
     pieces: list[tuple[pld.Piece, int]] = []

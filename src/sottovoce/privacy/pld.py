@@ -68,6 +68,8 @@ class Shared:
 class Redrawn:
     """Describe releases on one batch of a fixed size, in which a record comes up k times with chance draws[k].
 
+    `Subset` is the smaller pair where all of them are Gaussian, no record comes up twice, and one is zeroed out.
+
     mu, laplace and pure are the cost of one appearance: k appearances move every release k times as far. With `hidden`
     the draw itself is secret and amplifies; without it, the adversary is told k. `accountant.epsilon` has the proof
     that both dominate. Probability missing from `draws`, which lists k = 0 too, is charged to delta.
@@ -416,7 +418,7 @@ def _window(parts: list[tuple[Losses, int]], h: float, tail: float) -> tuple[int
     variance = sum(count * float(losses.mass @ losses.at(h) ** 2) for losses, count in parts)
     if variance > 0:
         cost = -math.log(tail)
-        for factor in (0.5, 1.0):
+        for factor in (0.0625, 0.125, 0.25, 0.5, 1.0):
             order = factor * math.sqrt(2 * cost / variance)
             for sign in (1, -1):
                 moment = sum(count * _log_moment(losses, h, sign * order) for losses, count in parts)
