@@ -22,7 +22,8 @@ from sottovoce.accounting.composition import _group
 from sottovoce.clipping import bookkeeping
 from sottovoce.data import overlap
 from sottovoce.methods.handle import Handle
-from sottovoce.privacy import accountant, discrete, drawn_rows, exact_gate, gate, ledger, ledger_line, mechanisms
+from sottovoce.privacy import accountant, discrete, drawn_rows, exact_gate, gate, ledger, ledger_line, mechanisms, pld
+from sottovoce.privacy.fixed_batches import Subset
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.problems import captures
 from sottovoce.runtime import answers, interpreter, keys, lone_agent
@@ -143,6 +144,23 @@ MUTATIONS = [
         "return self.batch",
         "privacy/test_sampling.py",
         "test_a_poisson_batch_is_never_cut_silently",
+    ),
+    Mutation(
+        "others of a fixed batch that contribute nothing",
+        Subset.halves.fget,
+        "Half(((-1, 1 - q), (1, q)), ((-1, 1 - q), (0, q)), self._where_with_exceeds)",
+        "Half(((0, 1 - q), (1, q)), ((0, 1.0),), self._where_without_exceeds)",
+        "adversary/test_small_world.py",
+        "test_the_search_reaches_the_account_of_a_batch_of_a_fixed_size",
+        ("one",),
+    ),
+    Mutation(
+        "what floating point may take off a profile not paid",
+        pld._subset,
+        "infinite[positive] + missed",
+        "infinite[positive]",
+        "privacy/test_fixed_batches.py",
+        "test_the_profile_on_a_grid_is_one_and_never_below_the_exact_one",
     ),
     Mutation(
         "Laplace releases of one batch merged by the Gaussian rule",

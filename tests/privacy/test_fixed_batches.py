@@ -127,7 +127,7 @@ def test_a_second_release_that_depends_on_the_first_is_covered(q):
     """The second means are any function of the first output: random signs, and the sign that looks worst."""
     rng = np.random.default_rng(5)
     first, second = 0.6, 0.8
-    x = np.linspace(-7.5, 7.5, 601)
+    x = np.linspace(-7.5, 7.5, 251)
     step = x[1] - x[0]
     for a in (1.0, 1.1, 1.5):
         bounds = exact(math.hypot(first, second), q, a)
@@ -186,13 +186,13 @@ def test_the_profile_on_a_grid_is_one_and_never_below_the_exact_one(log_mu, odds
             assert curve(math.exp(grid[index])) <= true(math.exp(grid[index])) + 1e-12
 
 
-@pytest.mark.parametrize("mu", [1e-9, 30.0, 60.0, 2000.0])
+@pytest.mark.parametrize("mu", few([1e-9, 30.0, 60.0, 2000.0], [1e-9, 2000.0]))
 @pytest.mark.parametrize("q", [1e-9, 0.3, 1 - 1e-9])
 def test_extreme_settings_have_a_bound(mu, q):
     """Hardly any noise, or hardly anything else: no overflow, no warning, and never less than the likelier half."""
-    found = pld.epsilon([(Subset(mu, q), 3)], 1e-12 if q < 1e-6 else 1e-6)
+    found = pld.epsilon([(Subset(mu, q), 3)], 1e-10 if q < 1e-6 else 1e-6)
     assert 0 <= found <= gdp_epsilon(mu * math.sqrt(3), 1e-13) * 1.02 + 1e-3
-    if mu >= 30 and q > 0.1:
+    if mu >= 30:
         assert found >= mu * mu / 2
 
 
