@@ -23,7 +23,6 @@ from sottovoce.clipping import bookkeeping
 from sottovoce.data import overlap
 from sottovoce.methods.handle import Handle
 from sottovoce.privacy import accountant, discrete, drawn_rows, exact_gate, gate, ledger, ledger_line, mechanisms, pld
-from sottovoce.privacy.fixed_batches import Subset
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.problems import captures
 from sottovoce.runtime import answers, interpreter, keys, lone_agent
@@ -147,12 +146,12 @@ MUTATIONS = [
     ),
     Mutation(
         "others of a fixed batch that contribute nothing",
-        Subset.halves.fget,
-        "Half(((-1, 1 - q), (1, q)), ((-1, 1 - q), (0, q)), self._where_with_exceeds)",
-        "Half(((0, 1 - q), (1, q)), ((0, 1.0),), self._where_without_exceeds)",
-        "adversary/test_small_world.py",
-        "test_the_search_reaches_the_account_of_a_batch_of_a_fixed_size",
-        ("one",),
+        pld._subset,
+        "for half in piece.halves:",
+        "for half in piece.halves[1:] * 2:",
+        "privacy/test_fixed_batches.py",
+        "test_golden_values",
+        (100, 1000, 10.0, 500, 1e-5, 0.8542, 0.90103),
     ),
     Mutation(
         "what floating point may take off a profile not paid",

@@ -9,13 +9,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 from tests.marks import few
+from tests.privacy import fixed_batch_oracle as oracle
 
 from sottovoce.privacy import pld
 from sottovoce.privacy.accountant import Mechanism, PoissonAmplification, SubsetAmplification, epsilon
 from sottovoce.privacy.fixed_batches import Subset
 from sottovoce.privacy.gdp import gdp_epsilon
-
-from . import fixed_batch_oracle as oracle
 
 
 def fixed(batch: int, places: int, noise: float) -> Mechanism:
