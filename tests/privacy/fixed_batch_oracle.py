@@ -1,4 +1,4 @@
-"""Compute epsilons of batches of a fixed size on another way than the package, and print the golden values of the tests.
+"""Compute epsilons of batches of a fixed size on another way than the package, and print the tests' golden values.
 
     python -m tests.privacy.fixed_batch_oracle
 

@@ -41,8 +41,8 @@ noise, replace-one adjacency, or draws with replacement. A *record* is a unit wh
 used. Given all releases but the last, H_a is an integral over the last one, of the form of 2 with A and C multiplied by
 the likelihoods of the releases before. It is at most its value at u = -v, |v| = mu_last: a mean over a standard normal
 Z of the form for the releases before, with A multiplied by e^(mu_last Z - mu_last^2 / 2) and C by
-e^(-mu_last Z - mu_last^2 / 2). For each Z the induction goes on. At the end the exponents are mu_1 Z_1 + mu_2 Z_2 + ...,
-which is one Gaussian of size mu. The other direction is the same.
+e^(-mu_last Z - mu_last^2 / 2). For each Z the induction goes on. At the end the exponents hold
+mu_1 Z_1 + mu_2 Z_2 + ..., which is one Gaussian of size mu. The other direction is the same.
 
 *Composition.* Let f(a) be the first bound for a >= 1. For a < 1, H_a(P | Q) = 1 - a + a H_(1/a)(Q | P), so
 f(a) = 1 - a + a g(1/a) with g the second bound. As the supremum of profiles f is convex, decreasing, 1 at 0, and at
