@@ -89,8 +89,8 @@ def epsilon(
     - More than 256 different mechanisms of one kind: inverse multipliers are rounded up to a geometric grid.
 
     The other batches of a fixed size, proof. Let D and D' be neighbours, and D_a the hockey-stick divergence, whose
-    value at a = e^e is the delta of epsilon e. Write delta_s(a) for the curve of one release moved by s clips: s = k for
-    a record that comes up k times and is zeroed out, s = 2k if it is replaced.
+    value at a = e^e is the delta of epsilon e. Write delta_s(a) for the curve of one release moved by s clips: s = k
+    for a record that comes up k times and is zeroed out, s = 2k if it is replaced.
 
     1. Draws known. Draw the b row numbers first, for D and D' alike. Given them, the two sums differ by s clips. D_a is
        jointly convex, so D_a(M(D) | M(D')) <= sum_k w_k delta_s(a). This is the curve of the pair that tells k and the
