@@ -285,7 +285,7 @@ def _pieces(items: Spent, delta: float, adjacency: Adjacency, *, hidden: bool = 
                 pieces.append((pld.Shifted(scale * mu * math.sqrt(count)), 1))
             pieces += [(pld.Shared(laplace=(scale * e,)), count) for e in mechanism.laplace]
             pieces += [(pld.Shared(pure=(mechanism.pure,)), count)] if mechanism.pure else []
-        elif _is_subset_of_gaussians(mechanism, adjacency):
+        elif isinstance(by, SubsetAmplification) and _is_subset_of_gaussians(mechanism, adjacency):
             pieces.append((pld.Subset(mu, by.appears), count))
         elif isinstance(by, _FixedSize):
             scale = 2.0 if hidden else scale  # another record stands in the place of one that was not drawn

@@ -356,7 +356,7 @@ def _subset(piece: Subset, h: float, tail: float) -> tuple[Losses, Losses]:
     off the profile is added to the infinite loss: P[loss > l] - e^l Q[loss > l] is off by at most the relative error of
     the two chances, of which the first is the larger. Where x itself is off, the profile is stationary.
     """
-    edge = piece.mu - float(special.ndtri(min(tail, 0.1)))
+    edge = np.asarray(piece.mu - special.ndtri(min(tail, 0.1)))
     above, below, infinite, missed = [], [], [], 0.0
     for half in piece.halves:
         count = math.ceil(float(_log_mixture(half.over, piece.mu, edge) - _log_mixture(half.under, piece.mu, edge)) / h)
