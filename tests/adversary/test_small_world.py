@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.data import population
+from sottovoce.privacy import accountant
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Sampling, Stream, WithReplacement
 
 from .people import ONE_LEVEL, TWO_LEVELS
@@ -106,6 +107,27 @@ def test_the_search_is_sharp(people: str) -> None:
     assert largest_delta(world, 0.99 * account.report.epsilon, account) > DELTA
 
 
+@pytest.mark.parametrize("pattern", ["one", "twice"])
+def test_the_search_reaches_the_account_of_a_batch_of_a_fixed_size(pattern: Any) -> None:
+    """The bound on one batch without replacement is attained: by others that contribute the opposite."""
+    world = World(FixedSize(1), "gaussian", 1.0, 3, 1, "zero-out", "records", pattern)
+    account = world.account(DELTA)
+    assert largest_delta(world, account.report.epsilon, account) <= 1.01 * DELTA
+    assert largest_delta(world, 0.98 * account.report.epsilon, account) > DELTA
+
+
+@pytest.mark.slow
+def test_no_account_of_batches_of_a_fixed_size_is_below_the_truth() -> None:
+    samplings = [FixedSize(batch) for batch in (1, 2, 3, 4, 5)]
+    found = [
+        World(sampling, "gaussian", noise, n, steps, "zero-out", people, pattern)  # type: ignore[arg-type]
+        for sampling, noise, n, steps, people, pattern in itertools.product(
+            samplings, (0.4, 1.0, 3.0), (2, 3, 5), (1, 2, 4), ONE_LEVEL, ("one", "twice")
+        )
+    ]
+    assert search(found)["compared"] >= 300
+
+
 # Faults of old, put back.
 
 
@@ -120,6 +142,23 @@ def test_it_finds_with_replacement_charged_as_if_draws_that_miss_drew_nothing(
 ) -> None:
     monkeypatch.setattr(WithReplacement, "event", _without_redraw)
     assert excess(World(WithReplacement(2), "gaussian", 1.0, 3, 2, adjacency)) > 1.5
+
+
+def test_it_finds_batches_without_replacement_charged_as_if_a_draw_that_misses_drew_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FixedSize, "event", _without_redraw)
+    assert excess(World(FixedSize(1), "gaussian", 1.0, 3, 2, "zero-out")) > 1.5  # type: ignore[operator]
+
+
+def test_it_finds_a_replaced_record_charged_as_one_that_is_zeroed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    stated = accountant._is_subset_of_gaussians
+    monkeypatch.setattr(accountant, "_is_subset_of_gaussians", lambda one, adjacency: stated(one, "zero-out"))
+    accountant._epsilon.cache_clear()
+    try:
+        assert excess(World(FixedSize(1), "gaussian", 1.0, 3, 2, "replace-one")) > 1.5  # type: ignore[operator]
+    finally:
+        accountant._epsilon.cache_clear()
 
 
 def test_it_finds_a_stream_that_is_charged_for_more_arrivals_than_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

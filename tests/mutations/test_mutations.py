@@ -22,7 +22,18 @@ from sottovoce.accounting.composition import _group
 from sottovoce.clipping import bookkeeping
 from sottovoce.data import overlap
 from sottovoce.methods.handle import Handle
-from sottovoce.privacy import accountant, discrete, drawn_rows, exact_gate, gate, ledger, ledger_line, mechanisms, noise
+from sottovoce.privacy import (
+    accountant,
+    discrete,
+    drawn_rows,
+    exact_gate,
+    gate,
+    ledger,
+    ledger_line,
+    mechanisms,
+    noise,
+    pld,
+)
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.problems import captures
 from sottovoce.runtime import answers, interpreter, keys, lone_agent
@@ -143,6 +154,23 @@ MUTATIONS = [
         "return self.batch",
         "privacy/test_sampling.py",
         "test_a_poisson_batch_is_never_cut_silently",
+    ),
+    Mutation(
+        "others of a fixed batch that contribute nothing",
+        pld._subset,
+        "for half in piece.halves:",
+        "for half in piece.halves[1:] * 2:",
+        "privacy/test_fixed_batches.py",
+        "test_golden_values",
+        (100, 1000, 10.0, 500, 1e-5, 0.8542, 0.90103),
+    ),
+    Mutation(
+        "what floating point may take off a profile not paid",
+        pld._subset,
+        "infinite[positive] + missed",
+        "infinite[positive]",
+        "privacy/test_fixed_batches.py",
+        "test_the_profile_on_a_grid_is_one_and_never_below_the_exact_one",
     ),
     Mutation(
         "Laplace releases of one batch merged by the Gaussian rule",

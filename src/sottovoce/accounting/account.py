@@ -330,7 +330,7 @@ class Account:
 
 
 def default_adjacency(charges: Sequence[Charge]) -> Adjacency:
-    """Return replace-one where the sampler needs it or nothing is sampled, zero-out for the other random samplers.
+    """Return what bounds are usually stated in: zero-out if Poisson or with replacement, replace-one otherwise.
 
     >>> default_adjacency([])
     'replace-one'

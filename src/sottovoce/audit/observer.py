@@ -7,7 +7,7 @@ the ratio is exact. Messages of other agents depend on the record only through t
 Who takes part in a batch is hidden. The adversary is told everybody's coin but the record's own, over which it
 averages; releases that share a batch share that coin. (A guarantee for Poisson batches holds against this adversary.
 For batches of fixed size the others' coins depend on the record's: there the records besides it must contribute
-nothing, as in the worst-case instance.)
+nothing. This is not the worst case: the account covers others that contribute the opposite, so the audit finds less.)
 
 Beside the likelihood, which trusts the stated noise, a second score only asks which hypothesis is nearer to what was
 released: it does not use the noise's scale, and it finds missing noise at once.

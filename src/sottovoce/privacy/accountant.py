@@ -83,13 +83,14 @@ def epsilon(
       twice, so (e, d) under zero-out is (2e, (1+e^e)d) under replace-one: the smallest such e is found. The names of
       these bounds end in "of pairs".
     - Batches of a fixed size. A draw that misses the record takes another one, so the release without the record
-      depends on the draw too. With replacement a record may come up k times, with chance w_k of the binomial law;
-      without replacement k is 0 or 1, and w_1 is the batch over the size. See below.
+      depends on the draw too. Gaussian releases without replacement under zero-out: the theorem of `fixed_batches`,
+      whose bound one batch attains. All others: see below. With replacement a record may come up k times, with chance
+      w_k of the binomial law; without replacement k is 0 or 1, and w_1 is the batch over the size.
     - More than 256 different mechanisms of one kind: inverse multipliers are rounded up to a geometric grid.
 
-    Batches of a fixed size, proof. Let D and D' be neighbours, and D_a the hockey-stick divergence, whose value at
-    a = e^e is the delta of epsilon e. Write delta_s(a) for the curve of one release moved by s clips: s = k for a
-    record that comes up k times and is zeroed out, s = 2k if it is replaced.
+    The other batches of a fixed size, proof. Let D and D' be neighbours, and D_a the hockey-stick divergence, whose
+    value at a = e^e is the delta of epsilon e. Write delta_s(a) for the curve of one release moved by s clips: s = k
+    for a record that comes up k times and is zeroed out, s = 2k if it is replaced.
 
     1. Draws known. Draw the b row numbers first, for D and D' alike. Given them, the two sums differ by s clips. D_a is
        jointly convex, so D_a(M(D) | M(D')) <= sum_k w_k delta_s(a). This is the curve of the pair that tells k and the
@@ -168,7 +169,7 @@ def _numerical(items: Spent, delta: float, adjacency: Adjacency) -> dict[str, fl
     found: dict[str, float] = {}
     if adjacency == "zero-out" or all(_has_replace_one_pair(mechanism) for mechanism, _ in items):
         found["PLD"] = pld.epsilon(_pieces(items, delta, adjacency), delta)
-        if adjacency == "zero-out" and any(isinstance(m.amplification, _FixedSize) for m, _ in items):
+        if adjacency == "zero-out" and any(_has_two_pairs(mechanism, adjacency) for mechanism, _ in items):
             found["PLD, draws known"] = pld.epsilon(_pieces(items, delta, adjacency, hidden=False), delta)
     else:
         found["PLD of pairs"] = _of_pairs(items, delta)
@@ -217,6 +218,10 @@ def _amplified(eps: float, rate: float) -> float:
 
 def _has_replace_one_pair(mechanism: Mechanism) -> bool:
     return not (isinstance(mechanism.amplification, PoissonAmplification) and (mechanism.laplace or mechanism.pure))
+
+
+def _has_two_pairs(mechanism: Mechanism, adjacency: Adjacency) -> bool:
+    return isinstance(mechanism.amplification, _FixedSize) and not _is_subset_of_gaussians(mechanism, adjacency)
 
 
 def _has_rdp(mechanism: Mechanism, adjacency: Adjacency) -> bool:
@@ -269,7 +274,7 @@ def _rounded_up(mechanism: Mechanism, ratio: float) -> Mechanism:
 def _pieces(items: Spent, delta: float, adjacency: Adjacency, *, hidden: bool = True) -> list[tuple[pld.Piece, int]]:
     """Return the dominating pairs of the mechanisms, one or more per mechanism.
 
-    `hidden` chooses between the two pairs of a batch of a fixed size: draws secret or known.
+    `hidden` chooses where a batch of a fixed size has two pairs: draws secret or known.
     """
     total = sum(count for _, count in items)
     pieces: list[tuple[pld.Piece, int]] = []
@@ -280,6 +285,8 @@ def _pieces(items: Spent, delta: float, adjacency: Adjacency, *, hidden: bool = 
                 pieces.append((pld.Shifted(scale * mu * math.sqrt(count)), 1))
             pieces += [(pld.Shared(laplace=(scale * e,)), count) for e in mechanism.laplace]
             pieces += [(pld.Shared(pure=(mechanism.pure,)), count)] if mechanism.pure else []
+        elif isinstance(by, SubsetAmplification) and _is_subset_of_gaussians(mechanism, adjacency):
+            pieces.append((pld.Subset(mu, by.appears), count))
         elif isinstance(by, _FixedSize):
             scale = 2.0 if hidden else scale  # another record stands in the place of one that was not drawn
             laplace = tuple(scale * e for e in mechanism.laplace)
@@ -293,6 +300,12 @@ def _pieces(items: Spent, delta: float, adjacency: Adjacency, *, hidden: bool = 
             under = ((0, 1.0),) if adjacency == "zero-out" else ((-1, q), (0, 1 - q))
             pieces.append((pld.Shifted(mu, ((0, 1 - q), (1, q)), under), count))
     return pieces
+
+
+def _is_subset_of_gaussians(mechanism: Mechanism, adjacency: Adjacency) -> bool:
+    """Say whether the theorem of `fixed_batches` covers it."""
+    only_gaussian = not (mechanism.laplace or mechanism.pure)
+    return only_gaussian and isinstance(mechanism.amplification, SubsetAmplification) and adjacency == "zero-out"
 
 
 def _draws(by: SubsetAmplification | RedrawAmplification, tail: float) -> pld.Mixture:

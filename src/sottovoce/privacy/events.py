@@ -32,7 +32,9 @@ def dp_event(spent: Spent) -> "DpEvent":
     the sensitivity by itself. `RdpAccountant` does not, so under replace-one its epsilon is too small.
 
     Batches of fixed size are the exception: `RdpAccountant` alone takes them, under REPLACE_ONE. So their multipliers
-    are relative to a replaced record, and half as large; its bound is looser than the one that is stated here.
+    are relative to a replaced record, and half as large, whichever adjacency is stated: its proof needs this under
+    zero-out too, because a batch that misses the record has another one in its place. Its bound is looser than the one
+    that is stated here, most of all under zero-out.
 
     A purely private release is `UnsupportedDpEvent`, which accountants refuse: dp-accounting 0.6 counts repeated
     randomised responses once, and under REPLACE_SPECIAL at half their epsilon.

@@ -24,17 +24,19 @@ from typing import Any
 import lazy_loader
 import numpy as np
 
+from sottovoce.privacy.fixed_batches import Mixture, Subset
+
 # Slow to load: they wait for the first account.
 fft: Any = lazy_loader.load("scipy.fft", suppress_warning=True)
 special: Any = lazy_loader.load("scipy.special", suppress_warning=True)
-
-Mixture = tuple[tuple[int, float], ...]  # (shift, probability) pairs of a mixture
 
 _COARSEST = 2.0**-6
 _FINEST = 2.0**-20
 _LARGEST = 2**21  # grid points of one distribution
 _BUDGET = 2**27  # grid points times different pieces
 _ROUNDING = 1e-15  # relative error of the Fourier products per composed piece, charged to delta
+_ULPS = 16 * 2.0**-52  # relative error of F(x), over 1 + x^2
+_SMALLEST = 1e-290  # below it, a mass has lost digits
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Shared:
 class Redrawn:
     """Describe releases on one batch of a fixed size, in which a record comes up k times with chance draws[k].
 
+    `Subset` is the smaller pair where all of them are Gaussian, no record comes up twice, and one is zeroed out.
+
     mu, laplace and pure are the cost of one appearance: k appearances move every release k times as far. With `hidden`
     the draw itself is secret and amplifies; without it, the adversary is told k. `accountant.epsilon` has the proof
     that both dominate. Probability missing from `draws`, which lists k = 0 too, is charged to delta.
@@ -78,7 +82,7 @@ class Redrawn:
     pure: tuple[float, ...] = ()
 
 
-Piece = Shifted | Shared | Redrawn
+Piece = Shifted | Shared | Redrawn | Subset
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,7 @@ def _losses(piece: Piece, h: float, tail: float) -> tuple[Losses, Losses]:
     if isinstance(piece, Redrawn):
         symmetric = _redrawn(piece, h, tail)
         return symmetric, symmetric
-    return _shared(piece, h, tail)
+    return _subset(piece, h, tail) if isinstance(piece, Subset) else _shared(piece, h, tail)
 
 
 def _mirror(weights: Mixture) -> Mixture:
@@ -250,8 +254,8 @@ def _split(ends: np.ndarray, upper: np.ndarray, lower: np.ndarray) -> np.ndarray
     width = np.diff(ends)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         to_right = (upper - lower * np.exp(ends[:-1])) / -np.expm1(-width)
-    # a bin too narrow to be split goes to its right end, which is the safe side
-    to_right = np.where(np.isfinite(to_right), np.clip(to_right, 0.0, upper), upper)
+    # a bin too narrow to be split goes to its right end, which is the safe side, and so does one that has lost digits
+    to_right = np.where(np.isfinite(to_right) & (lower > _SMALLEST), np.clip(to_right, 0.0, upper), upper)
     mass = np.zeros(len(ends))
     mass[1:] += to_right
     mass[:-1] += upper - to_right
@@ -345,6 +349,35 @@ def _jointly(piece: Redrawn, times: int, h: float, tail: float) -> Losses:
     return Losses(first, mass, 1.0 - math.prod(1.0 - part.infinite for part in parts))
 
 
+def _subset(piece: Subset, h: float, tail: float) -> tuple[Losses, Losses]:
+    """Return the losses of the pair that `fixed_batches` proves to dominate, with over without the record, and back.
+
+    Bins end on the grid, so splitting them connects the dots of the profile, from above. What floating point may take
+    off the profile is added to the infinite loss: P[loss > l] - e^l Q[loss > l] is off by at most the relative error of
+    the two chances, of which the first is the larger. Where x itself is off, the profile is stationary.
+    """
+    edge = np.asarray(piece.mu - special.ndtri(min(tail, 0.1)))
+    above, below, infinite, missed = [], [], [], 0.0
+    for half in piece.halves:
+        count = math.ceil(float(_log_mixture(half.over, piece.mu, edge) - _log_mixture(half.under, piece.mu, edge)) / h)
+        _check_size(2 * count)
+        ends = h * np.arange(max(count, 1) + 1)
+        x = half.point(ends)
+        upper, lower = (_mixture_mass(weights, piece.mu, x) for weights in (half.over, half.under))
+        above.append(_split(ends, upper[1:-1], lower[1:-1]))
+        below.append(_split(-ends[::-1], lower[-2:0:-1], upper[-2:0:-1]))
+        below[-1][0] += lower[-1]  # losses below the last end, rounded up to it
+        infinite.append(float(upper[-1]))
+        missed += _ULPS * float(np.max((1 + (x + piece.mu) ** 2) * np.cumsum(upper[:0:-1])[::-1]))
+
+    def joined(positive: int, negative: int) -> Losses:
+        mass = np.concatenate([below[negative], above[positive][1:]])
+        mass[len(below[negative]) - 1] += above[positive][0] + piece.indifferent
+        return Losses(1 - len(below[negative]), mass, infinite[positive] + missed)
+
+    return joined(0, 1), joined(1, 0)
+
+
 def _laplace(shift: float, h: float) -> Losses:
     """Return the loss of Lap(1) against Lap(1) moved by `shift`: half of its mass is at the largest loss."""
     count = math.ceil(shift / h)
@@ -385,7 +418,7 @@ def _window(parts: list[tuple[Losses, int]], h: float, tail: float) -> tuple[int
     variance = sum(count * float(losses.mass @ losses.at(h) ** 2) for losses, count in parts)
     if variance > 0:
         cost = -math.log(tail)
-        for factor in (0.5, 1.0):
+        for factor in (0.0625, 0.125, 0.25, 0.5, 1.0):
             order = factor * math.sqrt(2 * cost / variance)
             for sign in (1, -1):
                 moment = sum(count * _log_moment(losses, h, sign * order) for losses, count in parts)

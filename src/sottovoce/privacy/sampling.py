@@ -277,6 +277,9 @@ class _OfOneSize(Sampling):
 class FixedSize(_OfOneSize):
     """Draw exactly `batch` records, without replacement, anew each step.
 
+    Under zero-out, Gaussian releases cost a little more than on Poisson batches if the batch is not a small share of
+    the records: `sottovoce.privacy.fixed_batches` has the proof. Other accounts, replace-one too, are looser.
+
     >>> FixedSize(20).event(1000)
     SubsetAmplification(size=1000, batch=20)
     """
