@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from enum import Enum
 from functools import cached_property, lru_cache, partial
+from itertools import chain
 from numbers import Number
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Literal
@@ -30,7 +31,7 @@ from sottovoce.methods.handle import like, strong
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import KINDS as SAMPLINGS
 from sottovoce.privacy.sampling import Sampling, check_words
-from sottovoce.problems import Bilevel, Minimize, MinMax, captures, objectives, programs
+from sottovoce.problems import captures, objectives, programs
 from sottovoce.problems.objectives import scattered
 from sottovoce.schedules import charged, told_by_fields
 
@@ -209,7 +210,8 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
     known_to_all = [*objectives.declared(problem, known.records), *known.tables, *settings(method)]
     for name, closed in (("init", init), ("step", stepped)):
         said = f"{type(method).__name__}.{name}"
-        programs.refuse(said, [closed, *_losses(closed.jaxpr)], REMEDY, known_to_all, method.public_constants)
+        inside = chain([closed], _losses(closed.jaxpr))
+        programs.refuse(said, inside, REMEDY, known_to_all, method.public_constants)
         _refuse_hidden(closed.jaxpr)
     private = _settled(init.jaxpr, stepped.jaxpr)
     charges = (*_charges(init.jaxpr, "init", known), *_charges(stepped.jaxpr, "step", known))
@@ -322,25 +324,3 @@ def _check_sampling(sampling: Sampling, population: Population, steps: int) -> N
                 where = "" if level == SINGLE else f", {level} level"
                 parties = named(population, np.flatnonzero(sizes == n).tolist())
                 raise ValueError(f"{error} (parties {parties}{where})") from None
-
-
-_ZERO = np.zeros(2, np.float32)
-_STAND_INS = {
-    Minimize: Minimize(lambda x, r: jnp.sum(x) * r, _ZERO),
-    MinMax: MinMax(lambda x, y, r: jnp.sum(x * y) * r, _ZERO, _ZERO),
-    # No record meets x, because some methods (release_x=None) are for such problems only.
-    Bilevel: Bilevel(lambda x, y, r: jnp.sum(y) * r, lambda x, y, r: jnp.sum(y) * r, _ZERO, _ZERO),
-}
-
-
-def stand_in(method: Method) -> Any:
-    """Return the smallest problem of the kind a method solves: releases do not depend on what a loss computes."""
-    for kind in method.solves:
-        if kind in _STAND_INS:
-            return _STAND_INS[kind]
-    raise ValueError(f"{type(method).__name__} needs problem= and the parties' parts: there is no stand-in for them")
-
-
-def stand_in_records(population: Population) -> dict[str, Any]:
-    """Return the shapes of the records that a stand-in reads: one number each."""
-    return {level: jax.ShapeDtypeStruct((), jnp.float32) for level in population.sizes}
