@@ -122,6 +122,7 @@ def test_arrays_that_are_declared_public_and_plain_numbers_are_fine_and_the_stat
     for problem in (declared, vertical(losses=lambda s: logistic(s) * number)):
         report = sv.account(METHOD, table(), steps=1, problem=problem)
         assert any("taken as public" in line and "plain numbers inside losses" in line for line in report.caveats)
+        assert problem.public_constants == any("were declared public" in line for line in report.caveats)
     with pytest.raises(ValueError, match=REFUSED):  # what calls back can read anything, whatever is declared
         sv.account(METHOD, table(), steps=1, problem=vertical(losses=called, public_constants=True))
 

@@ -183,6 +183,7 @@ def test_a_problem_that_declares_its_arrays_does_not_declare_those_of_the_method
 
     del sv.methods.Method.registry["Written"]
     problem = sv.Minimize(lambda x, r: square(x, r) + jnp.sum(SECRET), jnp.zeros(2), public_constants=True)
-    assert sv.account(SGD, [ROWS], steps=1, problem=problem).private
+    report = sv.account(SGD, [ROWS], steps=1, problem=problem)
+    assert any("were declared public" in line for line in report.caveats)
     with pytest.raises(ValueError, match=REFUSED):
         sv.account(Written(0.1, sv.Release(1.0, 1.0), sv.Full()), [ROWS], steps=1, problem=problem)

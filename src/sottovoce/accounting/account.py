@@ -16,7 +16,7 @@ import numpy as np
 from sottovoce.accounting.composition import bought, composed
 from sottovoce.accounting.stand_in import trace_stand_in
 from sottovoce.accounting.table import blank, table_account
-from sottovoce.accounting.trace import Charge, Trace, trace
+from sottovoce.accounting.trace import DECLARED, Charge, Trace, trace
 from sottovoce.data.overlap import REASONS
 from sottovoce.data.population import Population, named, parts_by_level, record_shapes
 from sottovoce.methods.agent import Known
@@ -305,6 +305,7 @@ class Account:
             "taken as public: sizes of the parties, settings, preprocessing, starting values, and plain numbers inside "
             "losses and methods (texts and shapes too)"
         )
+        caveats += [DECLARED] * self.trace.declares
         return caveats
 
     def _level_caveats(self) -> list[str]:

@@ -70,6 +70,7 @@ class Trace:
     private: tuple[bool, ...]
     charges: tuple[Charge, ...]
     known: Known
+    declares: bool  # that arrays inside the problem's functions, or the method, are public
 
     def state(self, leaves: list[Any]) -> Any:
         """Return the leaves as the method's own state."""
@@ -99,6 +100,7 @@ class Trace:
         return not any(any(jax.tree.leaves(getattr(marked, name))) for name in variables)
 
 
+DECLARED = "arrays inside the problem's functions, or the method, were declared public: public_constants=True"
 REMEDY = (
     "A method reads records through its agent alone; if the array is public, set public_constants = True on the class "
     "(or public_constants=True, where a function of the problem brings it)."
@@ -215,7 +217,8 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
         _refuse_hidden(closed.jaxpr)
     private = _settled(init.jaxpr, stepped.jaxpr)
     charges = (*_charges(init.jaxpr, "init", known), *_charges(stepped.jaxpr, "step", known))
-    return Trace(init, stepped, found["structure"], shapes, private, charges, known)
+    declares = method.public_constants or problem.public_constants
+    return Trace(init, stepped, found["structure"], shapes, private, charges, known, declares)
 
 
 # How many traces are remembered, and how many compiled programs: nobody asks for the program of a forgotten trace.
