@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from sottovoce.accounting.composition import bought, composed
+from sottovoce.accounting.stand_in import trace_stand_in
 from sottovoce.accounting.table import blank, table_account
-from sottovoce.accounting.trace import Charge, Trace, stand_in, stand_in_records, trace
+from sottovoce.accounting.trace import DECLARED, Charge, Trace, trace
 from sottovoce.data.overlap import REASONS
 from sottovoce.data.population import Population, named, parts_by_level, record_shapes
 from sottovoce.methods.agent import Known
@@ -51,7 +52,8 @@ def account(
         network: who talks to whom; needed for more than one party.
         delta: of the statement; 1e-5 by default, 0 for a table.
         adjacency: "zero-out" or "replace-one"; by default the one natural to the method's sampling.
-        problem: what will be solved; only some methods look at it (bilevel ones with release_x=None). Needs the parts.
+        problem: what will be solved. Most methods release the same for every problem; the others ask for it, and so do
+            bilevel ones with release_x=None. It needs the parts, or ``Population(..., record=...)``.
 
     >>> import sottovoce as sv
     >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
@@ -89,18 +91,18 @@ def account_of(
     delta = check_delta(delta)
     population = Population.of(data)
     if isinstance(data, Population):
-        if problem is not None:
-            raise TypeError("problem= needs the parties' records in place of a Population: a loss is tried on a record")
-        problem, records = stand_in(method), stand_in_records(population)
+        records = population.records
+        if problem is not None and not records:
+            raise TypeError("problem= needs to know a record: give the parties' parts, or Population(..., record=...)")
     else:
-        records = record_shapes(parts_by_level(data)) if problem is not None else stand_in_records(population)
-        problem = problem if problem is not None else stand_in(method)
+        records = record_shapes(parts_by_level(data))
     network = check_network(network, population.parties)
     try:
         hash(method)
     except TypeError as error:
         raise TypeError(f"{type(method).__name__} has a field that cannot be hashed ({error}): use tuples") from error
-    traced = trace(method, problem, Known(population, network, steps, records))
+    known = Known(population, network, steps, records)
+    traced = trace_stand_in(method, known) if problem is None else trace(method, problem, known)
     _check_per_agent(traced.charges, population.parties)
     relation = accountant.check_adjacency(adjacency or default_adjacency(traced.charges))
     return Account(method, traced, traced.charges, delta, relation)
@@ -302,6 +304,7 @@ class Account:
             "taken as public: sizes of the parties, settings, preprocessing, starting values, and plain numbers inside "
             "losses and methods (texts and shapes too)"
         )
+        caveats += [DECLARED] * self.trace.declares
         return caveats
 
     def _level_caveats(self) -> list[str]:

@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from sottovoce.accounting.identity import identity
-from sottovoce.accounting.trace import KEPT, REMEDY, refuse_captures, seen_by_equality, settings
+from sottovoce.accounting.trace import DECLARED, KEPT, REMEDY, refuse_captures, seen_by_equality, settings
 from sottovoce.closed import exact
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
@@ -321,7 +321,12 @@ class TableAccount:
     def report(self, labels: Labels) -> PrivacyReport:
         """Return the statement: it covers everything ever drawn from these labels, in this run and before."""
         epsilon, gate = labels.epsilon(self.delta), self.method.labels
-        caveats = [FEATURES, TAKEN, TEST] + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
+        declares = self.problem.public_constants or self.method.public_constants
+        caveats = (
+            [FEATURES, TAKEN, TEST]
+            + [DECLARED] * declares
+            + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
+        )
         if self.simulated(labels) and math.isfinite(epsilon):
             caveats.append(SIMULATED)
         events = tuple(

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from enum import Enum
 from functools import cached_property, lru_cache, partial
+from itertools import chain
 from numbers import Number
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Literal
@@ -30,7 +31,7 @@ from sottovoce.methods.handle import like, strong
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import KINDS as SAMPLINGS
 from sottovoce.privacy.sampling import Sampling, check_words
-from sottovoce.problems import Bilevel, Minimize, MinMax, captures, objectives, programs
+from sottovoce.problems import captures, objectives, programs
 from sottovoce.problems.objectives import scattered
 
 Phase = Literal["init", "step"]
@@ -73,6 +74,7 @@ class Trace:
     private: tuple[bool, ...]
     charges: tuple[Charge, ...]
     known: Known
+    declares: bool  # that arrays inside the problem's functions, or the method, are public
 
     def state(self, leaves: list[Any]) -> Any:
         """Return the leaves as the method's own state."""
@@ -98,6 +100,7 @@ class Trace:
         return not any(any(jax.tree.leaves(getattr(marked, name))) for name in variables)
 
 
+DECLARED = "arrays inside the problem's functions, or the method, were declared public: public_constants=True"
 REMEDY = (
     "A method reads records through its agent alone; if the array is public, set public_constants = True on the class "
     "(or public_constants=True, where a function of the problem brings it)."
@@ -209,11 +212,13 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
     known_to_all = [*objectives.declared(problem, known.records), *known.tables, *settings(method)]
     for name, closed in (("init", init), ("step", stepped)):
         said = f"{type(method).__name__}.{name}"
-        programs.refuse(said, [closed, *_losses(closed.jaxpr)], REMEDY, known_to_all, method.public_constants)
+        inside = chain([closed], _losses(closed.jaxpr))
+        programs.refuse(said, inside, REMEDY, known_to_all, method.public_constants)
         _refuse_hidden(closed.jaxpr)
     private = _settled(init.jaxpr, stepped.jaxpr)
     charges = (*_charges(init.jaxpr, "init", known), *_charges(stepped.jaxpr, "step", known))
-    return Trace(init, stepped, found["structure"], shapes, private, charges, known)
+    declares = method.public_constants or problem.public_constants
+    return Trace(init, stepped, found["structure"], shapes, private, charges, known, declares)
 
 
 # How many traces are remembered, and how many compiled programs: nobody asks for the program of a forgotten trace.
@@ -322,25 +327,3 @@ def _check_sampling(sampling: Sampling, population: Population, steps: int) -> N
                 where = "" if level == SINGLE else f", {level} level"
                 parties = named(population, np.flatnonzero(sizes == n).tolist())
                 raise ValueError(f"{error} (parties {parties}{where})") from None
-
-
-_ZERO = np.zeros(2, np.float32)
-_STAND_INS = {
-    Minimize: Minimize(lambda x, r: jnp.sum(x) * r, _ZERO),
-    MinMax: MinMax(lambda x, y, r: jnp.sum(x * y) * r, _ZERO, _ZERO),
-    # No record meets x, because some methods (release_x=None) are for such problems only.
-    Bilevel: Bilevel(lambda x, y, r: jnp.sum(y) * r, lambda x, y, r: jnp.sum(y) * r, _ZERO, _ZERO),
-}
-
-
-def stand_in(method: Method) -> Any:
-    """Return the smallest problem of the kind a method solves: releases do not depend on what a loss computes."""
-    for kind in method.solves:
-        if kind in _STAND_INS:
-            return _STAND_INS[kind]
-    raise ValueError(f"{type(method).__name__} needs problem= and the parties' parts: there is no stand-in for them")
-
-
-def stand_in_records(population: Population) -> dict[str, Any]:
-    """Return the shapes of the records that a stand-in reads: one number each."""
-    return {level: jax.ShapeDtypeStruct((), jnp.float32) for level in population.sizes}

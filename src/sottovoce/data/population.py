@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sottovoce.closed import Closed
 from sottovoce.data import overlap
 from sottovoce.data.parts import NO_FACTS, Facts, Levels, Part, ids_of
 
@@ -20,7 +21,7 @@ Cell = tuple[int, str]  # a party's number and a level
 
 
 @dataclass(frozen=True, eq=False)
-class Population:
+class Population(Closed):
     """Describe the parties of a run by public facts: their names, and how many units each of them holds.
 
     Args:
@@ -34,6 +35,8 @@ class Population:
         apart: per party, how it is known that no unit is in both of its levels (`sottovoce.data.overlap`). It is read
             off the parts, or off ``Levels(100, 900, disjoint=True)``. Where it is not known, a unit pays for both.
         facts: what else is known about the records, and what was paid to know it (`sottovoce.data.table`).
+        record: one record, or its shapes (``jax.ShapeDtypeStruct``); where the levels differ, a mapping from level to
+            record. An account needs it to look at a problem; values are not kept.
 
     >>> Population([400, 300, 50]).parties
     3
@@ -47,6 +50,7 @@ class Population:
     shared: Any = frozenset()
     apart: tuple[overlap.Apart, ...] = ()
     facts: Facts = NO_FACTS
+    record: Any = None
 
     def __post_init__(self) -> None:
         sizes, apart = _by_level(self.sizes), self.apart or _said(self.sizes)
@@ -67,6 +71,7 @@ class Population:
         if not all(names):
             raise ValueError(f"names are {list(names)}: a name must not be empty")
         object.__setattr__(self, "names", names)
+        object.__setattr__(self, "record", jax.tree.map(_shape_of, self.record))
         object.__setattr__(self, "apart", tuple(apart) or ("",) * count)
         if len(self.apart) != count or not {*self.apart} <= {*overlap.REASONS, ""}:
             raise ValueError(f"apart is {self.apart}: give one of {sorted(overlap.REASONS)}, or '', per party")
@@ -112,6 +117,14 @@ class Population:
         """Return the sizes as arrays."""
         return {level: np.asarray(n, dtype=np.int64) for level, n in self.sizes.items()}
 
+    @property
+    def records(self) -> dict[str, Any]:
+        """Return the shapes of one record per level; nothing where they were not given."""
+        if self.record is None:
+            return {}
+        by_level = isinstance(self.record, Mapping) and set(self.record) == set(self.sizes)
+        return dict(self.record) if by_level else dict.fromkeys(self.sizes, self.record)
+
     def in_both_levels(self, party: int) -> bool:
         """Say whether some unit of this party has, or may have, records in both levels, so that it pays for both."""
         return len(self.sizes) > 1 and not self.apart[party]
@@ -136,7 +149,9 @@ class Population:
 
     @cached_property
     def _content(self) -> tuple[Any, ...]:
-        return tuple(self.sizes.items()), self.unit, self.names, self.shared, self.apart, self.facts
+        leaves, structure = jax.tree.flatten(self.record)
+        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+        return tuple(self.sizes.items()), self.unit, self.names, self.shared, self.apart, self.facts, shapes, structure
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Population) and self._content == other._content
@@ -216,6 +231,11 @@ def _names(by_level: Mapping[str, Sequence[Part]]) -> tuple[str, ...]:
 
 def _one_record(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(np.shape(leaf)[1:], jax.dtypes.canonicalize_dtype(leaf.dtype))
+
+
+def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+    return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(dtype))
 
 
 def _are_numbers(data: Any) -> bool:

@@ -301,5 +301,6 @@ def _result(member: _Member, variables: Any, seconds: float, judges: dict[int, A
         covered=account.trace.covers(("x", "y")),
         releasable=False,
         predictor=setup.problem.predict,
+        public_constants=setup.problem.public_constants,
         about=about_rows(account, "one simulation, side by side with others"),
     )

@@ -93,11 +93,12 @@ class Release(Closed):
 
 def _plain(name: str, kind: type, value: Any) -> Any:
     """Return a field as Python's own kind of text or number, so that an account and a run read the same of it."""
-    if kind is str:
-        if type(value) is not str:
-            raise TypeError(f"{name} of a release is {value!r}: give a text")
+    wrong = TypeError(f"{name} of a release is {value!r}: give a {'text' if kind is str else 'number'}")
+    if isinstance(value, (str, bytes)) or kind is str:
+        if type(value) is not kind:
+            raise wrong
         return value
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} of a release is {value!r}: give a number") from None
+        raise wrong from None

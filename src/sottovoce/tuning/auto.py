@@ -125,7 +125,7 @@ def auto(
     if epsilon is None:
         method = method.without_privacy()
     else:
-        parts = {} if isinstance(data, Population) else {"problem": problem}
+        parts = {} if isinstance(data, Population) and not data.records else {"problem": problem}
         method = calibrate(
             method,
             data,
