@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from sottovoce.data import overlap
-from sottovoce.data.parts import NO_FACTS, Facts, Levels, Part, ids_of
+from sottovoce.data.parts import NO_FACTS, Bought, Facts, Levels, Part, ids_of
 
 SINGLE = "records"  # the level of a problem that has one record set
 Cell = tuple[int, str]  # a party's number and a level
@@ -34,6 +34,8 @@ class Population:
         apart: per party, how it is known that no unit is in both of its levels (`sottovoce.data.overlap`). It is read
             off the parts, or off ``Levels(100, 900, disjoint=True)``. Where it is not known, a unit pays for both.
         facts: what else is known about the records, and what was paid to know it (`sottovoce.data.table`).
+        purchases: by level, what each party has bought. It is read off the parts; by default every party has bought, in
+            every level, what `facts` list.
 
     >>> Population([400, 300, 50]).parties
     3
@@ -47,6 +49,7 @@ class Population:
     shared: Any = frozenset()
     apart: tuple[overlap.Apart, ...] = ()
     facts: Facts = NO_FACTS
+    purchases: Any = None
 
     def __post_init__(self) -> None:
         sizes, apart = _by_level(self.sizes), self.apart or _said(self.sizes)
@@ -70,6 +73,9 @@ class Population:
         object.__setattr__(self, "apart", tuple(apart) or ("",) * count)
         if len(self.apart) != count or not {*self.apart} <= {*overlap.REASONS, ""}:
             raise ValueError(f"apart is {self.apart}: give one of {sorted(overlap.REASONS)}, or '', per party")
+        purchases = self.purchases or dict.fromkeys(sizes, (self.facts.bought,) * count)
+        object.__setattr__(self, "purchases", {level: tuple(each) for level, each in purchases.items()})
+        self._check_purchases()
         for party in self._seen_twice:
             if self.apart[party]:
                 raise ValueError(
@@ -100,12 +106,27 @@ class Population:
             shared=_shared(by_level),
             apart=_apart(by_level, data),
             facts=facts,
+            purchases={level: [part.facts.bought for part in group] for level, group in by_level.items()},
         )
+
+    def _check_purchases(self) -> None:
+        if {level: len(each) for level, each in self.purchases.items()} != dict.fromkeys(self.sizes, self.parties):
+            raise ValueError("purchases are not those of these levels and parties: give every level one per party")
+        for one in (one for each in self.purchases.values() for held in each for one in held):
+            if one.unit != self.unit:
+                raise ValueError(
+                    f"noisy counts were bought per {one.unit}, and the run protects each {self.unit}: one {self.unit} "
+                    f"may move several counts. Read the table with the same unit, sv.data.table(..., unit=...)"
+                )
 
     @property
     def parties(self) -> int:
         """Return how many parties there are."""
         return len(self.names)
+
+    def bought(self, party: int, levels: Iterable[str]) -> tuple[Bought, ...]:
+        """Return the purchases that one unit with records in a party's `levels` took part in, each one once."""
+        return tuple(dict.fromkeys(one for level in levels for one in self.purchases[level][party]))
 
     @cached_property
     def counts(self) -> dict[str, np.ndarray]:
@@ -136,7 +157,8 @@ class Population:
 
     @cached_property
     def _content(self) -> tuple[Any, ...]:
-        return tuple(self.sizes.items()), self.unit, self.names, self.shared, self.apart, self.facts
+        held = tuple(self.sizes.items()), tuple(self.purchases.items())
+        return *held, self.unit, self.names, self.shared, self.apart, self.facts
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Population) and self._content == other._content

@@ -298,7 +298,7 @@ class PartyAnswers:
         self, up: str, down: str, number: int, value: Any, answer: Callable[[list[Any]], Any], standing: Standing
     ) -> Any:
         """Send a value to the label holder and wait for its answer; the label holder answers all others."""
-        party, where = self.party, f"{number}" + "".join(f", turn {turn}" for _, turn in self.turns)
+        party, where = self.party, f"{number}" + "".join(f", loop {loop} turn {turn}" for loop, turn in self.turns)
         if party.me != party.active:
             self._send(party.active, f"{up} {where}", value, "disclosure")  # it tells of features, without noise
             return self._heard(party.active, f"{down} {where}", value)
