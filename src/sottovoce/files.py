@@ -114,9 +114,7 @@ class Here:
     def require(self, what: str, remedy: str) -> None:
         """Refuse to go on in another process: its charges would be known to nobody else."""
         if os.getpid() != self._process:
-            raise RuntimeError(
-                f"{what} was copied into another process by a fork, and the two would not add up: {remedy}"
-            )
+            raise RuntimeError(f"{what} was copied into another process by a fork, and the two do not add up: {remedy}")
 
 
 def append(path: Path, data: bytes, at: int) -> None:

@@ -249,8 +249,8 @@ class Ledger:
         if len(lines) < known[0] or digests[known[0]] != known[1]:
             raise ValueError(
                 f"{path} does not begin with the {known[0]} lines that this process knows: it was removed, cut, or "
-                "replaced by an older copy or another ledger. Put the newest copy back, with its head; without it nobody "
-                "knows what was spent"
+                "replaced by an older copy or another ledger. Put the newest copy back, with its head; or give another "
+                "path, for records of which nothing was spent"
             )
         _SEEN[path] = len(lines), digests[-1]
         self.entries = entries
