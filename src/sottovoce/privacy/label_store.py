@@ -4,8 +4,8 @@ Draws are kept with the data: a second run, another seed or a sweep gets the lab
 ten runs with `Memoised(1.0)` see the same noisy labels, and cost epsilon 1 together. A redraw is possible, and adds its
 epsilon. With a path, draws and costs survive the process; the file holds no true label.
 
-A store that was begun with a seed is a simulation for good: its file says so, and is opened with this seed only. One that
-was begun without a seed is opened without one.
+A store that was begun with a seed is a simulation for good: its file says so, and is opened with this seed only. One
+that was begun without a seed is opened without one.
 
 Use one store per set of labels: what two stores spend on the same labels is added up by neither. A second store of the
 same labels in the same folder, or in the same process, is refused. `sottovoce.privacy.label_file` says which copies of
@@ -38,9 +38,7 @@ from sottovoce.privacy.response import Response, groups
 _FINE = 2**16  # grid steps per label in the noise of a count
 _SMALLEST = 2.0**-30  # epsilon of a noisy count
 _ALONE = threading.RLock()
-_SEEN: dict[
-    Path, tuple[dict[Mechanism, np.ndarray], set[str]]
-] = {}  # by path: the costs and runs that this process saw
+_SEEN: dict[Path, tuple[dict[Mechanism, np.ndarray], set[str]]] = {}  # costs and runs that this process saw, by path
 _STORES: "weakref.WeakSet[Labels]" = weakref.WeakSet()  # of this process: a second one of the same labels is found
 
 
@@ -131,7 +129,8 @@ class Labels:
         self._seen: str | None = None  # the file's digest, as this store knows it
         self._label = _checked(label, classes)
         self.classes, self.path = classes, Path(path).resolve() if path is not None else None
-        self._seed, self._here, self._traces = _checked_seed(seed), Here(), None
+        self._seed, self._here = _checked_seed(seed), Here()
+        self._traces: Any = None  # of the file and its head, when they were read or written last
         self._rows = sha256(repr((len(self._label), _checked_ids(ids, len(self._label)))).encode())
         self._salt = secrets.token_hex(16)
         self._memos: dict[float, Memo] = {}
@@ -169,9 +168,9 @@ class Labels:
         return self._rows.hexdigest(), self._salt
 
     def _coins(self, what: str, costs: Mapping[Mechanism, np.ndarray]) -> random.Random:
-        """Return the coins of one draw, whose `costs` include it: no two draws of a seed share them, over a restart too.
+        """Return the coins of one draw, whose `costs` include it.
 
-        All that is public and says which draw it is belongs to them; the labels do not, so that one does not move the
+        No two draws of a seed share them, not even over a restart. All that is public and says which draw it is belongs to them; the labels do not, so that one does not move the
         coins of others.
         """
         if self._seed is None:
@@ -385,12 +384,11 @@ class Labels:
         if facts["rows"] != self._rows.hexdigest():
             raise ValueError(f"{path} belongs to other rows, or to these in another order: give the right file")
         if facts["seed"] != self._seed:
-            begun, given = (
-                f"with seed {one}" if one is not None else "without a seed" for one in (facts["seed"], self._seed)
-            )
+            seeds = facts["seed"], self._seed
+            begun, given = ("without a seed" if seed is None else f"with seed {seed}" for seed in seeds)
             raise ValueError(
-                f"{path} was begun {begun}, and is opened {given}: open it {begun}, or give another path. Labels that a "
-                "seed drew are a simulation: whoever knows the seed finds the true ones"
+                f"{path} was begun {begun}, and is opened {given}: open it {begun}, or give another path. Labels that "
+                "a seed drew are a simulation: whoever knows the seed finds the true ones"
             )
         self._runs = set(facts["runs"])
         for number, epsilon in enumerate(facts["memos"]):

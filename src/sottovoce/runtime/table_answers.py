@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from sottovoce.accounting.fingerprint import fingerprint
 from sottovoce.accounting.table import TableAccount
 from sottovoce.data.columns import gather
-from sottovoce.privacy.labels import LabelGate
+from sottovoce.privacy.labels import LabelGate, Labels
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.keys import agent_keys, described
 from sottovoce.runtime.run_state import digest
@@ -95,14 +95,20 @@ def shared_root(account: TableAccount) -> jax.Array:
     return _root(account.seed, f"shared|{described(account.method)}", [account.columns.upper, account.columns.lower])
 
 
-def server_root(account: TableAccount, vectors: Any, seed: int | str) -> jax.Array:
-    """Return the root key of the label gate's noise: other labels, losses, scales or batches must meet other noise.
+def server_root(account: TableAccount, labels: Labels, places: Any, vectors: Any, secret: str | None) -> jax.Array:
+    """Return the root key of the label gate's noise: it follows from everything that says which label meets which noise.
+
+    That is what is asked (losses, messages, the method with its scale), the batches (the public seed, also where there
+    is a `secret`, and the rows of each level), and whose labels they are: their vectors, the store's rows, and the
+    `places` of the run's rows in it. With a secret, a store has noise of its own, even if another holds equal labels.
 
     The parties' columns are no part of it. With other columns the same labels meet the same noise, so both runs
     together tell no more about a label than one.
     """
-    program = f"server|{fingerprint(account.trace.losses)}|{described(account.method)}"
-    return _root(seed, program, [vectors, account.columns.upper, account.columns.lower])
+    whose, store = labels.identity
+    asked = f"{fingerprint(account.trace.losses)}|{account.trace.crossings}|{described(account.method)}"
+    drawn = f"{account.seed}" if secret is None else f"{account.seed}|{store}|{secret}"
+    return _root(drawn, f"server|{asked}|{whose}", [vectors, places, account.columns.upper, account.columns.lower])
 
 
 def _root(seed: int | str, program: str, held: Any) -> jax.Array:
