@@ -168,10 +168,10 @@ class Labels:
         return self._rows.hexdigest(), self._salt
 
     def _coins(self, what: str, costs: Mapping[Mechanism, np.ndarray]) -> random.Random:
-        """Return the coins of one draw, whose `costs` include it.
+        """Return the coins of one draw, whose `costs` include it: no two draws of a seed share them.
 
-        No two draws of a seed share them, not even over a restart. All that is public and says which draw it is belongs to them; the labels do not, so that one does not move the
-        coins of others.
+        Not even over a restart, because costs are stored. All that is public and says which draw it is belongs to the
+        coins; the labels do not, so that one does not move the coins of others.
         """
         if self._seed is None:
             return random.SystemRandom()

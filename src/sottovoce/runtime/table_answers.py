@@ -96,7 +96,7 @@ def shared_root(account: TableAccount) -> jax.Array:
 
 
 def server_root(account: TableAccount, labels: Labels, places: Any, vectors: Any, secret: str | None) -> jax.Array:
-    """Return the root key of the label gate's noise: it follows from everything that says which label meets which noise.
+    """Return the root key of the label gate's noise, which follows from all that says which label meets which noise.
 
     That is what is asked (losses, messages, the method with its scale), the batches (the public seed, also where there
     is a `secret`, and the rows of each level), and whose labels they are: their vectors, the store's rows, and the
