@@ -19,7 +19,6 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import wraps
 from hashlib import sha256
@@ -30,6 +29,7 @@ import numpy as np
 
 from sottovoce.files import Here, locked, traces
 from sottovoce.privacy import accountant, exact_noise, label_file
+from sottovoce.privacy.label_values import Memo, checked_ids, checked_labels, checked_seed, rows_of
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.privacy.ledger_line import digest
 from sottovoce.privacy.mechanisms import Epsilon, Mechanism, check_delta, check_epsilon
@@ -55,35 +55,6 @@ def _alone(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return one_at_a_time
-
-
-@dataclass(frozen=True, eq=False)
-class Memo:
-    """Hold labels as they were drawn: per row what was `observed` (-1: not drawn yet), out of `answers` answers.
-
-    What was observed is a class, or the number of a group of classes where a prior was given. `likelihood[i, b]` is the
-    probability of what was observed in row i if b were true; it is 1 for all b where nothing is known.
-    """
-
-    epsilon: float
-    observed: np.ndarray
-    answers: np.ndarray
-    likelihood: np.ndarray
-
-    def debiased(self) -> np.ndarray:
-        """Return one-hot vectors whose mean over the draw is the true one-hot vector.
-
-        >>> memo = Labels(np.arange(4000) % 4, classes=4, seed=0).memo(1.0)
-        >>> truth = np.eye(4)[np.arange(4000) % 4]
-        >>> bool(np.abs((memo.debiased() - truth).reshape(-1, 4, 4).mean(axis=0)).max() < 0.15)
-        True
-        """
-        classes = self.likelihood.shape[1]
-        if not np.isin(self.answers, (0, classes)).all():
-            raise ValueError("labels drawn with a prior have no unbiased form: use the forward correction")
-        response = Response(self.epsilon, classes)
-        low, high = float(response.other), float(response.truth)
-        return ((np.eye(classes)[self.observed] - low) / (high - low)).astype(np.float32)
 
 
 class Labels:
@@ -127,11 +98,11 @@ class Labels:
             raise ValueError("a label is replaced, never removed: give sv.Budget(epsilon, delta) with replace-one")
         self.budget = budget
         self._seen: str | None = None  # the file's digest, as this store knows it
-        self._label = _checked(label, classes)
+        self._label = checked_labels(label, classes)
         self.classes, self.path = classes, Path(path).resolve() if path is not None else None
-        self._seed, self._here = _checked_seed(seed), Here()
+        self._seed, self._here = checked_seed(seed), Here()
         self._traces: Any = None  # of the file and its head, when they were read or written last
-        self._rows = sha256(repr((len(self._label), _checked_ids(ids, len(self._label)))).encode())
+        self._rows = sha256(repr((len(self._label), checked_ids(ids, len(self._label)))).encode())
         self._salt = secrets.token_hex(16)
         self._memos: dict[float, Memo] = {}
         self._costs: dict[Mechanism, np.ndarray] = {}
@@ -186,7 +157,7 @@ class Labels:
         chosen so that the answer tells most (`sottovoce.privacy.response`). It may come from public features and from
         labels drawn earlier, never from true ones.
         """
-        n, chosen, epsilon = len(self), self._chosen(rows), check_epsilon(epsilon)
+        n, chosen, epsilon = len(self), rows_of(rows, len(self)), check_epsilon(epsilon)
         if prior is not None and np.shape(prior) != (len(chosen), self.classes):
             raise ValueError(f"the prior has shape {np.shape(prior)}, expected {(len(chosen), self.classes)}")
         if prior is not None and not (np.isfinite(prior).all() and (np.asarray(prior) >= 0).all()):
@@ -221,7 +192,7 @@ class Labels:
     @_alone
     def redraw(self, epsilon: float, rows: Any = None) -> Memo:
         """Draw labels again that were drawn before; the cost is added to what was spent."""
-        epsilon, chosen = check_epsilon(epsilon), self._chosen(rows)
+        epsilon, chosen = check_epsilon(epsilon), rows_of(rows, len(self))
         old = self._memos.get(epsilon)
         if old is None:
             return self.memo(epsilon, rows)
@@ -293,7 +264,7 @@ class Labels:
         """
         if isinstance(epsilon, int | float) and not epsilon > 0:
             raise ValueError(f"epsilon is {epsilon}: give a positive number, or measure on public test labels")
-        epsilon, chosen, guesses = check_epsilon(epsilon), self._chosen(rows), np.asarray(guessed)
+        epsilon, chosen, guesses = check_epsilon(epsilon), rows_of(rows, len(self)), np.asarray(guessed)
         if not len(chosen):
             raise ValueError("rows are empty: there is nothing to measure")
         if guesses.shape != chosen.shape:
@@ -313,23 +284,6 @@ class Labels:
     def open(self) -> np.ndarray:
         """Return one-hot true labels, for gates that hide them at each use, and for runs that guarantee nothing."""
         return np.eye(self.classes, dtype=np.float32)[self._label]
-
-    def _chosen(self, rows: Any) -> np.ndarray:
-        """Return row numbers, each once and in range; a mask of booleans is not a list of rows."""
-        if rows is None:
-            return np.arange(len(self))
-        chosen = np.asarray(rows)
-        if chosen.size == 0:
-            return np.zeros(0, np.int64)
-        if chosen.dtype == bool:
-            raise TypeError("rows are booleans: give row numbers, np.flatnonzero(rows)")
-        if chosen.ndim != 1 or not np.issubdtype(chosen.dtype, np.integer):
-            raise TypeError(f"rows are {chosen.dtype} of shape {chosen.shape}: give a list of row numbers")
-        if chosen.min() < 0 or chosen.max() >= len(self):
-            raise ValueError(f"rows run from {chosen.min()} to {chosen.max()}: there are rows 0 to {len(self) - 1}")
-        if len(np.unique(chosen)) < len(chosen):
-            raise ValueError("rows list a row twice: a label is used once per call")
-        return chosen.astype(np.int64)
 
     def _require_alone(self) -> None:
         """Refuse to draw, to charge or to state a cost where another process knows, or would know, of more."""
@@ -436,31 +390,3 @@ def _most(costs: Mapping[Mechanism, np.ndarray], delta: float) -> Epsilon:
     return max(
         accountant.epsilon([(m, int(c)) for m, c in zip(costs, counts)], delta, "replace-one") for counts in most
     )
-
-
-def _checked_seed(seed: Any) -> int | None:
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer)):
-        raise TypeError(f"seed is {seed!r}: give a whole number, or None")
-    return None if seed is None else int(seed)
-
-
-def _checked_ids(ids: Any, count: int) -> list[Any] | None:
-    if ids is None:
-        return None
-    listed = np.asarray(ids)
-    if listed.shape != (count,) or len(np.unique(listed)) < count:
-        raise ValueError(f"ids have shape {listed.shape}: give {count} different ids, one per label")
-    return list(listed.tolist())
-
-
-def _checked(label: Any, classes: int) -> np.ndarray:
-    label = np.asarray(label)
-    if isinstance(classes, bool) or not isinstance(classes, int | np.integer):
-        raise TypeError(f"classes is {classes!r}: give a whole number")
-    if classes < 2:
-        raise ValueError(f"classes is {classes}: a label needs at least 2 possible values")
-    if label.ndim != 1 or not np.issubdtype(label.dtype, np.integer) or not len(label):
-        raise ValueError(f"labels must be a list of whole numbers, got {label.dtype} of shape {label.shape}")
-    if label.min() < 0 or label.max() >= classes:
-        raise ValueError(f"labels run from {label.min()} to {label.max()}, expected 0 to {classes - 1}: recode them")
-    return label
