@@ -85,6 +85,38 @@ def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
             os.close(folder)
 
 
+def traces(*paths: Path) -> tuple[tuple[int, int, int] | None, ...]:
+    """Return what changes when one of some files is written, replaced or removed; None for one that is not there.
+
+    >>> traces(Path("no such file"))
+    (None,)
+    """
+
+    def trace(path: Path) -> tuple[int, int, int] | None:
+        try:
+            known = path.stat()
+        except OSError:
+            return None
+        return known.st_ino, known.st_size, known.st_mtime_ns
+
+    return tuple(map(trace, paths))
+
+
+class Here:
+    """Remember the process in which something was made that must not be used in a copy of it, made by a fork.
+
+    >>> Here().require("a ledger in memory", "give it a file")
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    def require(self, what: str, remedy: str) -> None:
+        """Refuse to go on in another process: its charges would be known to nobody else."""
+        if os.getpid() != self._process:
+            raise RuntimeError(f"{what} was copied into another process by a fork, and the two do not add up: {remedy}")
+
+
 def append(path: Path, data: bytes, at: int) -> None:
     """Cut a private file to `at` bytes, add `data`, and sync it to the disk.
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.account import account_of
+from sottovoce.accounting.charging import Charging
 from sottovoce.data.parts import Facts, Part
 
 RECORDS = {"a": np.arange(400) % 50, "y": np.arange(400) % 2}
@@ -31,11 +33,24 @@ def test_what_parties_bought_apart_is_charged_at_the_dearest():
     assert report.epsilon == pytest.approx(alone)
 
 
-def test_a_purchase_that_is_in_the_ledger_of_one_party_only_is_charged_to_both():
+def test_a_purchase_that_is_in_the_ledger_of_one_party_is_not_taken_for_another_s():
+    """Only what the ledger holds counts as paid: the party whose purchase it does not hold pays with its first step."""
     ledger = sv.Ledger()
-    kept, unpaid = table("private", sv.NoisyCounts(1.0, seed=0, ledger=ledger)), table("private", sv.NoisyCounts(1.0))
-    assert sv.Population([9], facts=kept.facts).facts.purchase
-    assert not Facts.together([kept.facts, unpaid.facts]).purchase
+    kept, unpaid = (
+        sv.data.table(
+            {**RECORDS, "who": [name] * 400},
+            label="y",
+            party="who",
+            columns={"a": {"range": "private"}, "y": {"categories": [0, 1]}},
+            private=sv.NoisyCounts(1.0, seed=0, ledger=kept_in),
+        ).parts()[0]
+        for name, kept_in in (("north", ledger), ("south", None))
+    )
+    quiet = sv.methods.DpSgd(0.1, sv.Release(1.0, 1e6), sv.Full())
+    known = account_of(quiet, [kept, unpaid], 2, sv.networks.ring(2))
+    Charging(ledger, "run", known).charge(0, 2)
+    for name in ("north", "south"):
+        assert 0.9 < float(ledger.epsilon(name, 1e-5, "zero-out")) <= 1.001
 
 
 def test_parties_that_protect_different_units_are_refused():

@@ -121,14 +121,14 @@ def test_bought_ranges_lists_and_shares_are_right_and_hide_single_rows():
 def test_what_was_bought_is_charged_with_the_run():
     counter = sv.NoisyCounts(0.6, delta=1e-6, seed=0)
     parts = table(numbers(3000), "y", columns=PRIVATE, party="who", private=counter).parts()
-    facts = parts[0].facts
-    assert len(facts.laplace) == 2
-    assert 0.55 < sum(facts.laplace) <= 0.6
-    assert facts.delta == 1e-6
+    (bought,) = parts[0].facts.bought
+    assert len(bought.laplace) == 2
+    assert 0.55 < sum(bought.laplace) <= 0.6
+    assert bought.delta == 1e-6
     quiet = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(clip=1.0, noise=1e6), sampling=sv.Full())
     how = {"steps": 2, "network": sv.networks.ring(3), "adjacency": "zero-out"}
     alone = sv.account(quiet, parts, delta=1e-5, **how).epsilon
-    assert alone == pytest.approx(sum(facts.laplace), rel=0.02)  # the run's own releases cost next to nothing
+    assert alone == pytest.approx(sum(bought.laplace), rel=0.02)  # the run's own releases cost next to nothing
     assert sv.account(quiet, parts, delta=1e-5, **{**how, "adjacency": "replace-one"}).epsilon > 1.8 * alone
     with pytest.raises(sv.privacy.BudgetExceeded):
         sv.run(
@@ -156,7 +156,7 @@ def test_what_is_bought_is_charged_before_it_is_drawn_and_once(tmp_path, monkeyp
     first = bought()
     monkeypatch.setattr(sv.NoisyCounts, "noised", lambda *_: pytest.fail("drawn again"))
     again = bought(rows={name: held[:300] for name, held in named.items()})  # no row is looked at
-    assert (again.columns, again.share, again.facts.purchase) == (first.columns, first.share, first.facts.purchase)
+    assert (again.columns, again.share, again.facts.bought) == (first.columns, first.share, first.facts.bought)
     paid = {name: float(ledger.epsilon(name, 1e-5, "zero-out")) for name in ("north", "west")}
     assert all(0.55 < epsilon <= 0.6 for epsilon in paid.values())
     # Two runs with this ledger: what was bought is in it once. With another ledger, each run charges it.
@@ -172,13 +172,13 @@ def test_what_is_bought_is_charged_before_it_is_drawn_and_once(tmp_path, monkeyp
         bought(path=None, budget=sv.Budget(1.0, 1e-5, "zero-out"))
     own = [sv.Ledger() for _ in range(3)]
     monkeypatch.setattr(sv.NoisyCounts, "noised", drawn)
-    assert bought(path=None, ledger=own).facts.purchase in {entry.run for entry in own[2].entries.values()}
+    assert bought(path=None, ledger=own).facts.bought[0].name in {entry.run for entry in own[2].entries.values()}
 
 
 def test_a_bought_list_leaves_room_for_a_large_epsilon():
-    facts = table(numbers(3000), "y", columns=PRIVATE, private=sv.NoisyCounts(0.6, seed=0)).facts
-    spent = ((Mechanism(laplace=facts.laplace), 1), (Mechanism(gaussian=1.8), 1))
-    assert 6 < accountant.epsilon(spent, 1e-5, "zero-out", overflow=facts.delta) < 9
+    (bought,) = table(numbers(3000), "y", columns=PRIVATE, private=sv.NoisyCounts(0.6, seed=0)).facts.bought
+    spent = ((Mechanism(laplace=bought.laplace), 1), (Mechanism(gaussian=1.8), 1))
+    assert 6 < accountant.epsilon(spent, 1e-5, "zero-out", overflow=bought.delta) < 9
 
 
 def test_a_simulated_purchase_is_not_deployed():

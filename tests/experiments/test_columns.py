@@ -16,7 +16,7 @@ from sottovoce.experiments.runfile import RunFile
 from sottovoce.experiments.schema import Case
 from sottovoce.experiments.search import trial_setup
 from sottovoce.optimisers import Adam
-from sottovoce.privacy.label_store import Memo
+from sottovoce.privacy.label_values import Memo
 from sottovoce.privacy.labels import Fresh, Labels, Memoised, Open
 from sottovoce.reports import load, render
 from sottovoce.schedules import Linear

@@ -162,7 +162,9 @@ def test_gradients_come_through_the_gate_and_are_releases_only_if_it_is_sound(ga
     asked = next(e for e in loop.params["body"].eqns if "level" in e.params)
     said = [jnp.full((2, len(rows), CLASSES), m + 1.0) * jnp.arange(CLASSES) for m in range(2)]
     where, number = loop.params["number"], asked.params["number"]
-    transport.send(ACTIVE, Message(MessageId("", 1, 0, f"outputs {number}, turn 5"), (said[0],), "disclosure"))
+    transport.send(
+        ACTIVE, Message(MessageId("", 1, 0, f"outputs {number}, loop {where} turn 5"), (said[0],), "disclosure")
+    )
     PartyAnswers(party, 1, transport, ((where, 5),))(asked, [rows, said[1]])
     (told,) = [message for hearer, message, _ in transport.sent if hearer == 0]
     assert told.standing == standing

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.accounting.composition import bought, composed
+from sottovoce.accounting.composition import composed, paid
 from sottovoce.accounting.stand_in import trace_stand_in
 from sottovoce.accounting.table import blank, table_account
 from sottovoce.accounting.trace import DECLARED, Charge, Trace, trace
 from sottovoce.data.overlap import REASONS
+from sottovoce.data.parts import Bought
 from sottovoce.data.population import Population, named, parts_by_level, record_shapes
 from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method, Setting
@@ -173,7 +174,9 @@ class Account:
         population, agents = self.population, self.population.parties
         differ = any(not same_for_all(charge.release.scale) for charge in self.charges)
         both = np.array([population.in_both_levels(agent) for agent in range(agents)])
-        table = np.stack([*population.counts.values(), both, np.arange(agents) if differ else np.zeros(agents)])
+        purchases = list(zip(*population.purchases.values()))
+        first = np.array([purchases.index(held) for held in purchases])
+        table = np.stack([*population.counts.values(), both, first, np.arange(agents) if differ else np.zeros(agents)])
         return np.unique(table, axis=1, return_inverse=True)[1].reshape(-1)
 
     def groups(self, agent: int) -> dict[str, tuple[str, ...]]:
@@ -241,12 +244,13 @@ class Account:
 
         What `init` releases is counted with step 0.
         """
-        return (*bought(self.population, steps), *composed(self.charges, self.population, agent, levels, steps))
+        purchases = paid(self.population.bought(agent, levels), steps)
+        return (*purchases, *composed(self.charges, self.population, agent, levels, steps))
 
     def _bound(self, agent: int) -> tuple[Epsilon, dict[str, Epsilon]]:
         """Return an agent's epsilon: the largest over its levels, or their composition where units are in both."""
         if self.tells:
-            covered = self._drawn_as_stated(agent) and not self.population.facts.laplace
+            covered = self._drawn_as_stated(agent) and not self.population.bought(agent, self.population.sizes)
             proved = self.method.message_bound(self.setting, agent) if covered else None
             known = proved if proved is not None and proved >= 0 else math.inf  # nan is no bound, and no maximum
             epsilon = Epsilon(known, delta=self.delta, adjacency=self.adjacency, accountant="the design's own bound")
@@ -270,12 +274,15 @@ class Account:
             for charge in self.charges
         )
 
-    def overflow(self, agent: int, levels: Sequence[str], steps: range, bought: bool = True) -> float:
+    def overflow(
+        self, agent: int, levels: Sequence[str], steps: range, bought: Sequence[Bought] | None = None
+    ) -> float:
         """Return the chance that some padded batch of an agent's `levels` does not fit its array during `steps`.
 
-        What `init` draws is counted with step 0, and so is, with `bought`, the delta of what declaring a table cost.
+        What `init` draws is counted with step 0, and so are the deltas of purchases: of all, or of those in `bought`.
         """
-        total = self.population.facts.delta if bought and 0 in steps else 0.0
+        purchases = self.population.bought(agent, levels) if bought is None else bought
+        total = sum(one.delta for one in purchases) if 0 in steps else 0.0
         for level in levels:
             n = int(self.population.counts[level][agent])
             seen = {(charge.phase, charge.batch): charge for charge in self.charges if level in charge.levels}

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.accounting.account import Account
-from sottovoce.accounting.composition import bought, composed
+from sottovoce.accounting.composition import composed, paid
+from sottovoce.data.parts import Bought
+from sottovoce.files import Here
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.ledger_line import Entry, Group
@@ -31,6 +33,7 @@ class Charging:
 
     def __init__(self, ledger: Ledger | Sequence[Ledger], run: str, account: Account) -> None:
         self.account, self.run, self.attempt = account, run, 0
+        self._here = Here()  # a fork would draw twice, and pay once: entries are the same
         self.first = 0  # the step where this attempt starts: what is paid for once per run is paid for there again
         self.shared = ledger if isinstance(ledger, Ledger) else None
         self.own = () if isinstance(ledger, Ledger) else _one_each(ledger, account.population.parties)
@@ -102,6 +105,7 @@ class Charging:
                 self.charge_own(agent, t, t + 1)
 
     def _write(self, ledger: Ledger, start: int, stop: int, agent: int | None) -> None:
+        self._here.require("a run", "start a run in each process, with a folder of its own")
         ledger.charge(self._entry(range(start, stop), agent))
 
     def _entry(self, stretch: range, agent: int | None) -> Entry:
@@ -120,28 +124,27 @@ class Charging:
 
     def _planned(self, stretch: range, agent: int | None = None) -> tuple[Group, ...]:
         """Return what is spent by level and kind of agent, or for one agent."""
-        kinds = self.account.kinds
+        account, kinds = self.account, self.account.kinds
         alike = [np.flatnonzero(kinds == kind).tolist() for kind in np.unique(kinds)]
         who = [(agents[0], agents) for agents in alike] if agent is None else [(agent, [agent])]
-        names = self.account.population.names
+        names = account.population.names
         groups = []
         for first, agents in who:
             named = tuple(names[number] for number in agents)
-            unpaid = not self._bought_before(agent, named)
-            for name, levels in self.account.groups(first).items():
-                overflow = self.account.overflow(first, levels, stretch, bought=unpaid)
+            for name, levels in account.groups(first).items():
+                unpaid = self._unpaid(agent, named, account.population.bought(first, levels))
+                overflow = account.overflow(first, levels, stretch, bought=unpaid)
                 groups.append(Group(name, named, self._spent(first, levels, stretch, unpaid), overflow))
         return tuple(groups)
 
-    def _bought_before(self, agent: int | None, named: Sequence[str]) -> bool:
-        """Say whether the ledger holds what declaring the table cost these agents (`NoisyCounts(ledger=...)`)."""
+    def _unpaid(self, agent: int | None, named: Sequence[str], purchases: Sequence[Bought]) -> tuple[Bought, ...]:
+        """Return the purchases that the ledger does not hold yet for these agents (`NoisyCounts(ledger=...)`)."""
         ledger = self.shared if agent is None else self.own[agent]
         assert ledger is not None
-        name = self.account.population.facts.purchase
-        held = [entry for entry in ledger.entries.values() if name and entry.run == name]
-        return any(entry.owned or entry.names >= set(named) for entry in held)
+        held = {entry.run for entry in ledger.entries.values() if entry.owned or entry.names >= set(named)}
+        return tuple(one for one in purchases if one.name not in held)
 
-    def _spent(self, agent: int, levels: Sequence[str], stretch: range, bought_too: bool) -> Spent:
+    def _spent(self, agent: int, levels: Sequence[str], stretch: range, unpaid: Sequence[Bought]) -> Spent:
         """Return composed releases; infinity for messages of private state, whose bounds (if any) do not compose."""
         account = self.account
         if account.tells:
@@ -151,7 +154,7 @@ class Charging:
         others = [charge for charge in account.charges if not charge.once]
         whole = range(account.steps) if 0 in stretch or self.first in stretch else range(0)
         return (
-            *(bought(account.population, stretch) if bought_too else ()),
+            *paid(unpaid, stretch),
             *composed(others, account.population, agent, levels, stretch),
             *composed(once, account.population, agent, levels, whole),
         )

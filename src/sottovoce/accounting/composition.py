@@ -5,12 +5,13 @@ Gaussian mechanism with inverse multiplier 1 / 50 / 0.02 = 1, amplified by the r
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from sottovoce.accounting.trace import Charge
+from sottovoce.data.parts import Bought
 from sottovoce.data.population import Population
 from sottovoce.privacy.accountant import Mechanism
 from sottovoce.privacy.mechanisms import Spent
@@ -19,14 +20,13 @@ from sottovoce.privacy.sampling import Sampling
 from sottovoce.schedules import charged
 
 
-def bought(population: Population, steps: range) -> Spent:
-    """Return what declaring the table cost (`Facts.laplace`), with step 0: one unit is in each count once.
+def paid(purchases: Iterable[Bought], steps: range) -> Spent:
+    """Return what purchases of noisy counts cost, with step 0: one unit is in each count once.
 
-    >>> from sottovoce.data.parts import Facts
-    >>> bought(Population([9], facts=Facts(laplace=(0.1,))), range(3))
-    ((Mechanism(gaussian=0.0, laplace=(0.1,), pure=0.0, amplification=NoAmplification()), 1),)
+    >>> paid([Bought("counts a", (0.1,)), Bought("counts b", (0.1,))], range(3))
+    ((Mechanism(gaussian=0.0, laplace=(0.1,), pure=0.0, amplification=NoAmplification()), 2),)
     """
-    return ((Mechanism(laplace=population.facts.laplace), 1),) if population.facts.laplace and 0 in steps else ()
+    return tuple(Counter(Mechanism(laplace=one.laplace) for one in purchases if 0 in steps).items())
 
 
 def composed(

@@ -47,6 +47,7 @@ class Columns:
             values = block.data if sp.issparse(block) else np.asarray(block)
             if not np.isfinite(values).all():
                 raise ValueError(f"party {number} has features that are not finite: drop or impute them")
+        refuse_bought(self.facts)
         if self.names and len(self.names) != len(self.blocks):
             raise ValueError(f"{len(self.names)} names for {len(self.blocks)} parties: give one per block, or none")
         for name in ("upper", "lower"):
@@ -70,6 +71,19 @@ class Columns:
     def only(self, rows: np.ndarray) -> "Columns":
         """Return the same table, with both levels confined to some rows."""
         return replace(self, upper=np.intersect1d(self.upper, rows), lower=np.intersect1d(self.lower, rows))
+
+
+def refuse_bought(facts: Facts) -> None:
+    """Refuse a table of which something was bought: over columns nobody would pay for it.
+
+    >>> refuse_bought(NO_FACTS)
+    """
+    if facts.bought:
+        raise ValueError(
+            "something of this table was bought with noisy counts, which are charged to records: over columns labels "
+            "are charged, and features are not covered, so nobody would pay. Declare ranges, categories and the share, "
+            "or have them read openly (range='public', share='public')"
+        )
 
 
 def split_columns(features: Any, parties: int) -> list[Any]:

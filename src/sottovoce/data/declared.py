@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sottovoce.data.columns import refuse_bought
 from sottovoce.data.declarations import FLAG, Column, Declarations
 from sottovoce.data.frames import Frame, as_frame
 from sottovoce.data.parts import Facts, Part, Records
@@ -117,6 +118,7 @@ class DeclaredTable:
         >>> [block.shape for block in held.blocks({"bank": ["a"], "shop": ["b"]})]
         [(2, 1), (2, 1)]
         """
+        refuse_bought(self.facts)
         return [self.inputs[:, own] for own in self.columns.held_by(holders)]
 
     @property
@@ -128,6 +130,7 @@ class DeclaredTable:
         >>> held.classes_of_rows.tolist(), held.inputs.ravel().tolist()
         ([0, 1, 0], [-0.5, 0.0, 0.5])
         """
+        refuse_bought(self.facts)
         turns = np.arange(len(self), dtype=np.int32) % len(self.classes)
         return np.where(self.unknown, turns, self.records["label"])
 

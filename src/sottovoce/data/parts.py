@@ -6,7 +6,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -16,35 +15,50 @@ Records = dict[str, Any]  # a record set by column, for example {"features": ...
 
 
 @dataclass(frozen=True)
+class Bought:
+    """State what one purchase of noisy counts cost: under its `name`, which no other purchase has, it is charged once.
+
+    `laplace` holds 1 / noise scale of each noisy count, under zero-out adjacency, and `delta` the chance that one of
+    them shows a `unit`. `simulated` says that a seed drew the noise.
+    """
+
+    name: str
+    laplace: tuple[float, ...]
+    delta: float = 0.0
+    unit: str = "record"
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
 class Facts:
     """State what is publicly known about the records of a table, and what was paid to know it.
 
     `norm` bounds the L2 norm of each record's features, `unit` says what a privacy unit is called, `words` list for a
-    report what was declared, read off the records, or bought. `laplace` holds 1 / noise scale of each noisy count that
-    was bought, and `delta` the chance that one of them shows a record: an account charges both. `purchase` is the name
-    under which a ledger holds this already, if one does; `simulated` says that a seed drew the noise of these counts.
+    report what was declared, read off the records, or bought. An account charges each purchase in `bought`.
 
-    >>> Facts(norm=2.0).laplace
+    >>> Facts(norm=2.0).bought
     ()
     """
 
     norm: float | None = None
     unit: str | None = None
     words: tuple[str, ...] = ()
-    laplace: tuple[float, ...] = ()
-    delta: float = 0.0
-    purchase: str = ""
-    simulated: bool = False
+    bought: tuple[Bought, ...] = ()
+
+    @property
+    def simulated(self) -> bool:
+        """Say whether a seed drew the noise of some purchase."""
+        return any(one.simulated for one in self.bought)
 
     @classmethod
     def together(cls, each: Iterable["Facts"]) -> "Facts":
         """Return what is known of the records of several parties, each of which may have a table of its own.
 
-        Every party is charged as if it had bought the dearest of all: the counts of each one in falling order, and of
-        these the largest. Where a ledger holds only some of the purchases, none counts as paid.
+        All purchases are listed, each one once; a `Population` knows which party pays for which.
 
-        >>> Facts.together([Facts(laplace=(0.1,)), Facts(laplace=(0.2, 0.05)), Facts()]).laplace
-        (0.2, 0.05)
+        >>> one, other = (Facts(bought=(Bought(name, (0.1,)),)) for name in ("counts a", "counts b"))
+        >>> [bought.name for bought in Facts.together([one, other, one]).bought]
+        ['counts a', 'counts b']
         """
         known = list(dict.fromkeys(each))
         if len(known) == 1:
@@ -52,15 +66,13 @@ class Facts:
         units = sorted({facts.unit for facts in known if facts.unit is not None})
         if len(units) > 1:
             raise ValueError(f"parties protect different units ({' and '.join(units)}): name one unit in all tables")
-        norms, bought = [facts.norm for facts in known], [sorted(facts.laplace, reverse=True) for facts in known]
+        norms = [facts.norm for facts in known]
         bounds = [norm for norm in norms if norm is not None]
         return cls(
             norm=max(bounds) if len(bounds) == len(norms) else None,
             unit=units[0] if units else None,
             words=tuple(dict.fromkeys(line for facts in known for line in facts.words)),
-            laplace=tuple(map(max, zip_longest(*bought, fillvalue=0.0))),
-            delta=max(facts.delta for facts in known),
-            simulated=any(facts.simulated for facts in known),
+            bought=tuple(dict.fromkeys(one for facts in known for one in facts.bought)),
         )
 
 

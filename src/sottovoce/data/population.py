@@ -14,7 +14,7 @@ import numpy as np
 
 from sottovoce.closed import Closed
 from sottovoce.data import overlap
-from sottovoce.data.parts import NO_FACTS, Facts, Levels, Part, ids_of
+from sottovoce.data.parts import NO_FACTS, Bought, Facts, Levels, Part, ids_of
 
 SINGLE = "records"  # the level of a problem that has one record set
 Cell = tuple[int, str]  # a party's number and a level
@@ -37,6 +37,8 @@ class Population(Closed):
         facts: what else is known about the records, and what was paid to know it (`sottovoce.data.table`).
         record: one record, or its shapes (``jax.ShapeDtypeStruct``); where the levels differ, a mapping from level to
             record. An account needs it to look at a problem; values are not kept.
+        purchases: by level, what each party has bought. It is read off the parts; by default every party has bought, in
+            every level, what `facts` list.
 
     >>> Population([400, 300, 50]).parties
     3
@@ -51,6 +53,7 @@ class Population(Closed):
     apart: tuple[overlap.Apart, ...] = ()
     facts: Facts = NO_FACTS
     record: Any = None
+    purchases: Any = None
 
     def __post_init__(self) -> None:
         sizes, apart = _by_level(self.sizes), self.apart or _said(self.sizes)
@@ -75,6 +78,9 @@ class Population(Closed):
         object.__setattr__(self, "apart", tuple(apart) or ("",) * count)
         if len(self.apart) != count or not {*self.apart} <= {*overlap.REASONS, ""}:
             raise ValueError(f"apart is {self.apart}: give one of {sorted(overlap.REASONS)}, or '', per party")
+        purchases = self.purchases or dict.fromkeys(sizes, (self.facts.bought,) * count)
+        object.__setattr__(self, "purchases", {level: tuple(each) for level, each in purchases.items()})
+        self._check_purchases()
         for party in self._seen_twice:
             if self.apart[party]:
                 raise ValueError(
@@ -105,12 +111,27 @@ class Population(Closed):
             shared=_shared(by_level),
             apart=_apart(by_level, data),
             facts=facts,
+            purchases={level: [part.facts.bought for part in group] for level, group in by_level.items()},
         )
+
+    def _check_purchases(self) -> None:
+        if {level: len(each) for level, each in self.purchases.items()} != dict.fromkeys(self.sizes, self.parties):
+            raise ValueError("purchases are not those of these levels and parties: give every level one per party")
+        for one in (one for each in self.purchases.values() for held in each for one in held):
+            if one.unit != self.unit:
+                raise ValueError(
+                    f"noisy counts were bought per {one.unit}, and the run protects each {self.unit}: one {self.unit} "
+                    f"may move several counts. Read the table with the same unit, sv.data.table(..., unit=...)"
+                )
 
     @property
     def parties(self) -> int:
         """Return how many parties there are."""
         return len(self.names)
+
+    def bought(self, party: int, levels: Iterable[str]) -> tuple[Bought, ...]:
+        """Return the purchases that one unit with records in a party's `levels` took part in, each one once."""
+        return tuple(dict.fromkeys(one for level in levels for one in self.purchases[level][party]))
 
     @cached_property
     def counts(self) -> dict[str, np.ndarray]:
@@ -151,7 +172,8 @@ class Population(Closed):
     def _content(self) -> tuple[Any, ...]:
         leaves, structure = jax.tree.flatten(self.record)
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-        return tuple(self.sizes.items()), self.unit, self.names, self.shared, self.apart, self.facts, shapes, structure
+        held = tuple(self.sizes.items()), tuple(self.purchases.items()), shapes, structure
+        return *held, self.unit, self.names, self.shared, self.apart, self.facts
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Population) and self._content == other._content

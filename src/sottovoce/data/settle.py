@@ -13,7 +13,7 @@ import numpy as np
 
 from sottovoce.data.declarations import Column, Declarations
 from sottovoce.data.frames import Frame
-from sottovoce.data.parts import Facts
+from sottovoce.data.parts import Bought, Facts
 from sottovoce.data.values import is_missing, read_numbers, texts_of
 
 _OCTAVES = range(-20, 41)  # ends of the bins are +-2^k and +-1.5 2^k: fixed in advance for every column
@@ -26,11 +26,11 @@ _SHARE = "share of class 1"
 
 
 class Purchase(Protocol):
-    """Describe a charged release of noisy counts: its name in a ledger, and the answers that it has so far."""
+    """Describe a charged release of noisy counts: its name, and the answers that it has so far."""
 
     @property
     def name(self) -> str:
-        """Return the name of its entry in a ledger; empty if it has none."""
+        """Return its name, which no other purchase has; an entry in a ledger goes by it."""
 
     @property
     def answers(self) -> dict[str, Any]:
@@ -142,15 +142,11 @@ def settle(
         elif column.source == "private":
             made[name] = _bought(asked, name, column, bought.index(name))
             words.append(_bought_words(asked, name, made[name]))
-    cost: dict[str, Any] = {}
+    cost: tuple[Bought, ...] = ()
     if counter is not None and purchase is not None:
-        cost = {
-            "laplace": counter.cost(asked.questions),
-            "delta": counter.delta if lists else 0.0,
-            "purchase": purchase.name,
-            "simulated": counter.seed is not None,
-        }
-    return Declarations(made), Facts(words=tuple(words), **cost), asked
+        charged = counter.cost(asked.questions), counter.delta if lists else 0.0
+        cost = (Bought(purchase.name, *charged, whose.unit, counter.seed is not None),)
+    return Declarations(made), Facts(words=tuple(words), bought=cost), asked
 
 
 def _of_column(name: str) -> str:

@@ -72,6 +72,8 @@ class Outbox:
 
     def note(self, place: str, drawn: Sequence[np.ndarray]) -> None:
         """Remember a draw; it is written down with the next message."""
+        if place in self._fresh:
+            raise RuntimeError(f"two draws have one place in the journal, {place!r}: one of them would be lost")
         self._fresh[place] = drawn
 
     def say(self, hearer: int, message: Message) -> None:

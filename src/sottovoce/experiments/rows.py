@@ -303,8 +303,12 @@ def _some(parts: Sequence[Any], count: int) -> Any:
 def _joined(parts: Sequence[Part]) -> Part:
     """Return one part with the records of all parts, as a view of the set that they share."""
     first = parts[0]
+    if first.unit is not None and first.facts.bought:  # a unit with two parties was counted by both
+        raise ValueError(
+            "compare.pooled does not know what units paid whose table was read with noisy counts: set it to false"
+        )
     if all(part.records is first.records for part in parts):
-        return Part(first.records, np.concatenate([part.rows for part in parts]), first.unit)
+        return replace(first, rows=np.concatenate([part.rows for part in parts]), name=None)
     raise ValueError("compare.pooled needs parties that are views of one record set: set it to false for this data")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from sottovoce.files import locked, read_facts, write_atomically, write_facts
 from sottovoce.privacy.ledger_line import digest
 
-VERSION = 2  # of a store's file and of its head
+VERSION = 3  # of a store's file and of its head
 _KIND = "the head of a label store"
 _RESTORE = "restore both files from the newest copy, without them nobody knows what was spent"
 
@@ -67,11 +67,7 @@ def write(path: Path, data: bytes, seen: str | None, known: Mapping[str, Any]) -
     process: it is refused, and nothing is written.
     """
     with locked(path, writing=True):
-        if seen != (digest(path.read_bytes()) if path.exists() else None):
-            raise ValueError(
-                f"{path} was written to by another process meanwhile, so what was drawn and what is left of "
-                "the budget have changed: create the Labels again"
-            )
+        require_same(path, seen)
         after = digest(data)
         _write_head(path, seen, after, known)  # a kill in between leaves either the old store or the new
         write_atomically(path, data, private=True)
@@ -79,12 +75,21 @@ def write(path: Path, data: bytes, seen: str | None, known: Mapping[str, Any]) -
     return after
 
 
+def require_same(path: Path, seen: str | None) -> None:
+    """Refuse a store whose digest is no longer `seen` (None: there is none): somebody else wrote it, or removed it."""
+    if seen != (digest(path.read_bytes()) if path.exists() else None):
+        raise ValueError(
+            f"{path} was written to by another process meanwhile, or removed, so what was drawn and what is left of "
+            "the budget have changed: create the Labels again"
+        )
+
+
 def packed(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     """Return the content of a store: facts as JSON, and arrays.
 
-    >>> facts, arrays = unpacked(Path("labels.npz"), packed(dict(rows="", memos=[], costs=[], runs=[]), {}))
+    >>> facts, arrays = unpacked(Path("labels.npz"), packed(dict(rows="", seed=0, memos=[], costs=[], runs=[]), {}))
     >>> facts["version"], arrays
-    (2, {})
+    (3, {})
     """
     buffer = io.BytesIO()
     text = json.dumps({"version": VERSION, **facts})
@@ -100,7 +105,7 @@ def unpacked(path: Path, data: bytes) -> tuple[dict[str, Any], dict[str, np.ndar
             arrays = {name: file[name] for name in file.files if name != "facts"}
         if facts["version"] != VERSION:
             raise ValueError(f"version {facts['version']!r}, and this program reads version {VERSION}")
-        return {name: facts[name] for name in ("version", "rows", "memos", "costs", "runs")}, arrays
+        return {name: facts[name] for name in ("version", "rows", "seed", "memos", "costs", "runs")}, arrays
     except Exception as error:  # a damaged file may fail anywhere in the readers of zip, NumPy and JSON
         raise ValueError(f"{path} is no label store ({type(error).__name__}: {error!s:.100}): {_RESTORE}") from error
 

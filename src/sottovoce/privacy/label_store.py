@@ -4,9 +4,13 @@ Draws are kept with the data: a second run, another seed or a sweep gets the lab
 ten runs with `Memoised(1.0)` see the same noisy labels, and cost epsilon 1 together. A redraw is possible, and adds its
 epsilon. With a path, draws and costs survive the process; the file holds no true label.
 
+A store that was begun with a seed is a simulation for good: its file says so, and is opened with this seed only. One
+that was begun without a seed is opened without one.
+
 Use one store per set of labels: what two stores spend on the same labels is added up by neither. A second store of the
 same labels in the same folder, or in the same process, is refused. `sottovoce.privacy.label_file` says which copies of
-a store's file are refused. A copy on another machine is not noticed: keep one, where only the label holder can write.
+a store's file are refused. A copy on another machine is not noticed, nor are a store and its head that were put back
+from an older copy while no process lives that has seen more: keep one, where only the label holder can write.
 """
 
 import math
@@ -15,7 +19,6 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import wraps
 from hashlib import sha256
@@ -24,8 +27,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from sottovoce.files import locked
+from sottovoce.files import Here, locked, traces
 from sottovoce.privacy import accountant, label_file
+from sottovoce.privacy.label_values import Memo, checked_ids, checked_labels, checked_seed, rows_of
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.privacy.ledger_line import digest
 from sottovoce.privacy.mechanisms import Epsilon, Mechanism, check_delta, check_epsilon
@@ -35,6 +39,7 @@ from sottovoce.privacy.response import Response, groups
 _FINE = 2**16  # grid steps per label in the noise of a count
 _SMALLEST = 2.0**-30  # epsilon of a noisy count
 _ALONE = threading.RLock()
+_SEEN: dict[Path, tuple[dict[Mechanism, np.ndarray], set[str]]] = {}  # costs and runs that this process saw, by path
 _STORES: "weakref.WeakSet[Labels]" = weakref.WeakSet()  # of this process: a second one of the same labels is found
 
 
@@ -53,35 +58,6 @@ def _alone(function: Callable[P, R]) -> Callable[P, R]:
     return one_at_a_time
 
 
-@dataclass(frozen=True, eq=False)
-class Memo:
-    """Hold labels as they were drawn: per row what was `observed` (-1: not drawn yet), out of `answers` answers.
-
-    What was observed is a class, or the number of a group of classes where a prior was given. `likelihood[i, b]` is the
-    probability of what was observed in row i if b were true; it is 1 for all b where nothing is known.
-    """
-
-    epsilon: float
-    observed: np.ndarray
-    answers: np.ndarray
-    likelihood: np.ndarray
-
-    def debiased(self) -> np.ndarray:
-        """Return one-hot vectors whose mean over the draw is the true one-hot vector.
-
-        >>> memo = Labels(np.arange(4000) % 4, classes=4, seed=0).memo(1.0)
-        >>> truth = np.eye(4)[np.arange(4000) % 4]
-        >>> bool(np.abs((memo.debiased() - truth).reshape(-1, 4, 4).mean(axis=0)).max() < 0.15)
-        True
-        """
-        classes = self.likelihood.shape[1]
-        if not np.isin(self.answers, (0, classes)).all():
-            raise ValueError("labels drawn with a prior have no unbiased form: use the forward correction")
-        response = Response(self.epsilon, classes)
-        low, high = float(response.other), float(response.truth)
-        return ((np.eye(classes)[self.observed] - low) / (high - low)).astype(np.float32)
-
-
 class Labels:
     """Hold the labels of a table's rows, which only the label gate reads.
 
@@ -90,7 +66,8 @@ class Labels:
         classes: the number of classes: it is declared, not counted in the data.
         path: a file for draws and costs, to be kept with the data; read if it is there.
         ids: the rows' ids, which bind the file to these rows in this order.
-        seed: for simulation only. Without a seed, coins come from the operating system.
+        seed: for simulation only, and the same whenever `path` is opened. Without a seed, coins come from the operating
+            system.
         budget: the most that may be released about any label: what would exceed it is refused before it is drawn.
 
     >>> labels = Labels(np.arange(100) % 10, classes=10, seed=0)
@@ -122,11 +99,12 @@ class Labels:
             raise ValueError("a label is replaced, never removed: give sv.Budget(epsilon, delta) with replace-one")
         self.budget = budget
         self._seen: str | None = None  # the file's digest, as this store knows it
-        self._label = _checked(label, classes)
-        self.classes, self.path, self.simulated = classes, Path(path) if path is not None else None, seed is not None
-        self._rows = sha256(repr((len(self._label), _checked_ids(ids, len(self._label)))).encode())
+        self._label = checked_labels(label, classes)
+        self.classes, self.path = classes, Path(path).resolve() if path is not None else None
+        self._seed, self._here = checked_seed(seed), Here()
+        self._traces: Any = None  # of the file and its head, when they were read or written last
+        self._rows = sha256(repr((len(self._label), checked_ids(ids, len(self._label)))).encode())
         self._salt = secrets.token_hex(16)
-        self._coins: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
         self._memos: dict[float, Memo] = {}
         self._costs: dict[Mechanism, np.ndarray] = {}
         self._runs: set[str] = set()  # runs that have paid; a run is named after the noise that it draws
@@ -139,6 +117,39 @@ class Labels:
     def __len__(self) -> int:
         return len(self._label)
 
+    def __copy__(self) -> "Labels":
+        """Return the store itself: what a copy spends would be lost."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> "Labels":
+        """Return the store itself."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Refuse to be sent to another process: the true labels stay here."""
+        raise TypeError("a label store cannot go to another process: open it there, sv.Labels(..., path=path)")
+
+    @property
+    def simulated(self) -> bool:
+        """Say whether a seed draws, and drew, all of this store's coins."""
+        return self._seed is not None
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Return the digest of whose rows it has in which order, and a name that no other store has."""
+        return self._rows.hexdigest(), self._salt
+
+    def _coins(self, what: str, costs: Mapping[Mechanism, np.ndarray]) -> random.Random:
+        """Return the coins of one draw, whose `costs` include it: no two draws of a seed share them.
+
+        Not even over a restart, because costs are stored. All that is public and says which draw it is belongs to the
+        coins; the labels do not, so that one does not move the coins of others.
+        """
+        if self._seed is None:
+            return random.SystemRandom()
+        spent = sorted((m.pure, m.laplace, int(counts.sum())) for m, counts in costs.items())
+        return random.Random(repr((self._seed, what, spent)))
+
     @_alone
     def memo(self, epsilon: float, rows: Any = None, prior: np.ndarray | None = None) -> Memo:
         """Return the labels drawn at this epsilon; draw and charge those of `rows` (default: all) that are missing.
@@ -147,7 +158,7 @@ class Labels:
         chosen so that the answer tells most (`sottovoce.privacy.response`). It may come from public features and from
         labels drawn earlier, never from true ones.
         """
-        n, chosen, epsilon = len(self), self._chosen(rows), check_epsilon(epsilon)
+        n, chosen, epsilon = len(self), rows_of(rows, len(self)), check_epsilon(epsilon)
         if prior is not None and np.shape(prior) != (len(chosen), self.classes):
             raise ValueError(f"the prior has shape {np.shape(prior)}, expected {(len(chosen), self.classes)}")
         if prior is not None and not (np.isfinite(prior).all() and (np.asarray(prior) >= 0).all()):
@@ -160,15 +171,14 @@ class Labels:
             return memo
         new = chosen[missing]
         costs = self._charged({Mechanism(pure=epsilon): np.bincount(new, minlength=n)})  # refused before it is drawn
+        coins = self._coins(f"memo {epsilon!r}", costs)
         if prior is None:
             number, count = np.tile(np.arange(self.classes), (len(new), 1)), np.full(len(new), self.classes)
         else:
-            number, count = groups(
-                np.asarray(prior)[missing], epsilon, np.random.default_rng(self._coins.getrandbits(64))
-            )
+            number, count = groups(np.asarray(prior)[missing], epsilon, np.random.default_rng(coins.getrandbits(64)))
         responses = {int(k): Response(epsilon, int(k)) for k in np.unique(count)}
         truth = number[np.arange(len(new)), self._label[new]].tolist()
-        told = np.array([responses[k].answer(place, self._coins) for k, place in zip(count.tolist(), truth)])
+        told = np.array([responses[k].answer(place, coins) for k, place in zip(count.tolist(), truth)])
         honest, lie = (
             np.array([float(getattr(responses[k], chance)) for k in count.tolist()])[:, None]
             for chance in ("truth", "other")
@@ -183,7 +193,7 @@ class Labels:
     @_alone
     def redraw(self, epsilon: float, rows: Any = None) -> Memo:
         """Draw labels again that were drawn before; the cost is added to what was spent."""
-        epsilon, chosen = check_epsilon(epsilon), self._chosen(rows)
+        epsilon, chosen = check_epsilon(epsilon), rows_of(rows, len(self))
         old = self._memos.get(epsilon)
         if old is None:
             return self.memo(epsilon, rows)
@@ -229,6 +239,7 @@ class Labels:
         return costs
 
     def _keep(self, costs: dict[Mechanism, np.ndarray], memos: dict[float, Memo], runs: set[str]) -> None:
+        self._require_alone()
         before = self._costs, self._memos, self._runs
         self._costs, self._memos, self._runs = costs, memos, runs
         try:
@@ -243,6 +254,7 @@ class Labels:
 
         All runs, all draws and all noisy counts are composed.
         """
+        self._require_alone()
         return _most(self._costs, check_delta(delta))
 
     def accuracy(self, guessed: Any, epsilon: float, rows: Any = None) -> float:
@@ -253,7 +265,7 @@ class Labels:
         """
         if isinstance(epsilon, int | float) and not epsilon > 0:
             raise ValueError(f"epsilon is {epsilon}: give a positive number, or measure on public test labels")
-        epsilon, chosen, guesses = check_epsilon(epsilon), self._chosen(rows), np.asarray(guessed)
+        epsilon, chosen, guesses = check_epsilon(epsilon), rows_of(rows, len(self)), np.asarray(guessed)
         if not len(chosen):
             raise ValueError("rows are empty: there is nothing to measure")
         if guesses.shape != chosen.shape:
@@ -267,29 +279,20 @@ class Labels:
         self.charge({Mechanism(pure=epsilon): np.bincount(chosen, minlength=len(self))})
         right = int(np.sum(guesses == self._label[chosen]))
         scale = math.ceil(_FINE / Fraction(epsilon))  # one label is _FINE grid steps
-        noise = int(LAWS["laplace"].exact(scale, 1, self._coins)[0])
+        noise = int(LAWS["laplace"].exact(scale, 1, self._coins(f"accuracy {epsilon!r}", self._costs))[0])
         return (right + noise / _FINE) / len(chosen)
 
     def open(self) -> np.ndarray:
         """Return one-hot true labels, for gates that hide them at each use, and for runs that guarantee nothing."""
         return np.eye(self.classes, dtype=np.float32)[self._label]
 
-    def _chosen(self, rows: Any) -> np.ndarray:
-        """Return row numbers, each once and in range; a mask of booleans is not a list of rows."""
-        if rows is None:
-            return np.arange(len(self))
-        chosen = np.asarray(rows)
-        if chosen.size == 0:
-            return np.zeros(0, np.int64)
-        if chosen.dtype == bool:
-            raise TypeError("rows are booleans: give row numbers, np.flatnonzero(rows)")
-        if chosen.ndim != 1 or not np.issubdtype(chosen.dtype, np.integer):
-            raise TypeError(f"rows are {chosen.dtype} of shape {chosen.shape}: give a list of row numbers")
-        if chosen.min() < 0 or chosen.max() >= len(self):
-            raise ValueError(f"rows run from {chosen.min()} to {chosen.max()}: there are rows 0 to {len(self) - 1}")
-        if len(np.unique(chosen)) < len(chosen):
-            raise ValueError("rows list a row twice: a label is used once per call")
-        return chosen.astype(np.int64)
+    def _require_alone(self) -> None:
+        """Refuse to draw, to charge or to state a cost where another process knows, or would know, of more."""
+        if self.path is None:
+            return self._here.require("a label store in memory", "give it a file, sv.Labels(..., path=path)")
+        if self._traces != traces(self.path, label_file.head_of(self.path)):
+            with locked(self.path):
+                label_file.require_same(self.path, self._seen)
 
     def _save(self) -> None:
         if self.path is None:
@@ -302,6 +305,7 @@ class Labels:
             arrays[f"counts{number}"] = counts
         facts = {
             "rows": self._rows.hexdigest(),
+            "seed": self._seed,
             "memos": list(self._memos),
             "costs": [{"pure": m.pure, "laplace": m.laplace} for m in self._costs],
             "runs": sorted(self._runs),
@@ -309,17 +313,38 @@ class Labels:
         mark = label_file.mark(self._salt, self._label, self._rows.hexdigest())
         data = label_file.packed(facts, arrays)
         self._seen = label_file.write(self.path, data, self._seen, {"salt": self._salt, "labels": mark})
+        self._traces = traces(self.path, label_file.head_of(self.path))
+        _SEEN[self.path] = self._costs, self._runs
 
     def _read(self, path: Path) -> None:
         head, data = label_file.read(path)
-        if head is None:
-            return
-        self._seen, self._salt = None if data is None else digest(data), head["salt"]
-        if data is None:
-            return
+        self._traces = traces(path, label_file.head_of(path))
+        if head is not None:
+            self._salt = head["salt"]
+        if data is not None:
+            self._seen = digest(data)
+            self._take(path, data)
+        known, runs = _SEEN.get(path, ({}, set()))
+        less = [m for m, counts in known.items() if m not in self._costs or (self._costs[m] < counts).any()]
+        if less or not runs <= self._runs:
+            raise ValueError(
+                f"{path} holds less than this process has spent: it was removed, or replaced by an older copy. Put the "
+                "newest copy back, with its head; or give another path, for labels of which nothing was released"
+            )
+        if data is not None:
+            _SEEN[path] = self._costs, self._runs
+
+    def _take(self, path: Path, data: bytes) -> None:
         facts, arrays = label_file.unpacked(path, data)
         if facts["rows"] != self._rows.hexdigest():
             raise ValueError(f"{path} belongs to other rows, or to these in another order: give the right file")
+        if facts["seed"] != self._seed:
+            seeds = facts["seed"], self._seed
+            begun, given = ("without a seed" if seed is None else f"with seed {seed}" for seed in seeds)
+            raise ValueError(
+                f"{path} was begun {begun}, and is opened {given}: open it {begun}, or give another path. Labels that "
+                "a seed drew are a simulation: whoever knows the seed finds the true ones"
+            )
         self._runs = set(facts["runs"])
         for number, epsilon in enumerate(facts["memos"]):
             parts = [arrays[f"{name}{number}"] for name in ("observed", "answers", "likelihood")]
@@ -366,25 +391,3 @@ def _most(costs: Mapping[Mechanism, np.ndarray], delta: float) -> Epsilon:
     return max(
         accountant.epsilon([(m, int(c)) for m, c in zip(costs, counts)], delta, "replace-one") for counts in most
     )
-
-
-def _checked_ids(ids: Any, count: int) -> list[Any] | None:
-    if ids is None:
-        return None
-    listed = np.asarray(ids)
-    if listed.shape != (count,) or len(np.unique(listed)) < count:
-        raise ValueError(f"ids have shape {listed.shape}: give {count} different ids, one per label")
-    return list(listed.tolist())
-
-
-def _checked(label: Any, classes: int) -> np.ndarray:
-    label = np.asarray(label)
-    if isinstance(classes, bool) or not isinstance(classes, int | np.integer):
-        raise TypeError(f"classes is {classes!r}: give a whole number")
-    if classes < 2:
-        raise ValueError(f"classes is {classes}: a label needs at least 2 possible values")
-    if label.ndim != 1 or not np.issubdtype(label.dtype, np.integer) or not len(label):
-        raise ValueError(f"labels must be a list of whole numbers, got {label.dtype} of shape {label.shape}")
-    if label.min() < 0 or label.max() >= classes:
-        raise ValueError(f"labels run from {label.min()} to {label.max()}, expected 0 to {classes - 1}: recode them")
-    return label

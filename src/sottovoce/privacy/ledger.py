@@ -22,9 +22,16 @@ Files. The ledger only grows. Each line carries the hash of the line before it. 
 the number of lines and the hash of the last line; it is made before the first line. A line that was changed, removed or
 inserted is therefore refused, and so is a file that was cut, deleted or rolled back without its head: nobody would know
 what was spent. A line that a kill left incomplete was never followed by a release, and is removed by the next charge.
-Writers wait for each other (`.lock`), and read what others wrote before they add a line. This guards against accidents
-and careless edits. Somebody who rewrites both files can forge them, so the files are readable by their owner only.
+Writers wait for each other (`.lock`), and read what others wrote before they add a line or state an epsilon.
 
+What a process knows is never forgotten. A path is resolved once, so a process may change its folder. What a process has
+read or written of a file must be how the file begins, whichever object asks: a file that was removed, cut, or replaced
+by an older copy or another ledger is refused while the process lives. A ledger in memory is refused in a forked copy of
+its process.
+
+This guards against accidents and careless edits. Somebody who rewrites both files can forge them, so the files are
+readable by their owner only. Not noticed: both files put back from an older copy while no process lives that has seen
+more. Keep them where backups are not restored over them.
 """
 
 import functools
@@ -36,7 +43,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce.files import append, locked, write_atomically
+from sottovoce.files import Here, append, locked, traces, write_atomically
 from sottovoce.naming import unknown
 from sottovoce.privacy import accountant
 from sottovoce.privacy.ledger_line import VERSION, Entry, Group, content, digest, encoded, read_head, read_line, refusal
@@ -55,6 +62,7 @@ CostByLevel = dict[str, Cost]  # what one run spent on records of each level
 OWNER = ""  # stands for the party itself in the ledger that it keeps for itself, whatever its name is in a run
 EVERYBODY = "all"  # the party that holds the whole table: whoever has records is in it
 _COMBINATIONS = 64  # combinations of levels over runs that are tried one by one
+_SEEN: dict[Path, tuple[int, str]] = {}  # lines of each file that this process has seen, and the hash of the last
 
 
 @dataclass(frozen=True)
@@ -93,18 +101,22 @@ class Ledger:
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
-        self.path = Path(path) if path is not None else None
+        self.path = Path(path).resolve() if path is not None else None
         self.entries: dict[tuple[str, int, int, int], Entry] = {}
         self._last = digest(b"")
         self._size = 0  # of the complete lines in the file, as this ledger knows it
+        self._traces: Any = None  # of the file and its head, when they were read or written last
+        self._here = Here()
         self._promised: dict[str, _Promise] = {}  # by run: checks the budget again
         self._alone = threading.RLock()  # two runs of one process may share a ledger
-        if self.path is not None:
-            with locked(self.path):
-                self._read(self.path)
+        self._refresh()
+
+    def __copy__(self) -> "Ledger":
+        """Return the ledger itself: a copy (as scikit-learn's `clone` makes of settings) would lose what is charged."""
+        return self
 
     def __deepcopy__(self, memo: object) -> "Ledger":
-        """Return the ledger itself: a copy (as scikit-learn's `clone` makes of settings) would lose what is charged."""
+        """Return the ledger itself."""
         return self
 
     def __reduce__(self) -> Any:
@@ -121,11 +133,13 @@ class Ledger:
         """
         with self._alone:
             if self.path is None:
+                self._refresh()
                 return self._add(entry)
             with locked(self.path, writing=True):
-                if self._others_wrote(self.path):
-                    self._read(self.path)
+                self._read_if_changed(self.path)
                 self._add(entry)
+                self._traces = traces(self.path, _head(self.path))
+                _SEEN[self.path] = len(self.entries), self._last
 
     def _add(self, entry: Entry) -> None:
         if not self._is_new(entry):
@@ -184,13 +198,19 @@ class Ledger:
                 "same records, give them the same names as before; if not, give another ledger"
             )
 
-    def _others_wrote(self, path: Path) -> bool:
-        size = path.stat().st_size if path.exists() else 0
-        if size <= self._size:
-            return size < self._size
-        with path.open("rb") as file:  # a part of a line, left by a kill, is not another process's line
-            file.seek(self._size)
-            return b"\n" in file.read()
+    def _refresh(self) -> None:
+        """Read what others wrote; refuse a ledger in memory that was copied by a fork."""
+        if self.path is None:
+            return self._here.require("a ledger in memory", "give it a file, sv.Ledger(path)")
+        if self._traces is None or self._traces != traces(self.path, _head(self.path)):
+            with locked(self.path):
+                self._read_if_changed(self.path)
+
+    def _read_if_changed(self, path: Path) -> None:
+        found = traces(path, _head(path))
+        if found != self._traces:
+            self._read(path)
+            self._traces = found
 
     def _append(self, path: Path, entry: Entry) -> None:
         line = json.dumps({"version": VERSION, **encoded(entry), "before": self._last}).encode()
@@ -225,6 +245,14 @@ class Ledger:
             raise ValueError(refusal(f"{path} has {len(lines)} lines where {count} were written"))
         if digests[count] != last:
             raise ValueError(refusal(f"{path}, line {count}, is not the one that was written"))
+        known = _SEEN.get(path, (0, digests[0]))
+        if len(lines) < known[0] or digests[known[0]] != known[1]:
+            raise ValueError(
+                f"{path} does not begin with the {known[0]} lines that this process knows: it was removed, cut, or "
+                "replaced by an older copy or another ledger. Put the newest copy back, with its head; or give another "
+                "path, for records of which nothing was spent"
+            )
+        _SEEN[path] = len(lines), digests[-1]
         self.entries = entries
         self._last, self._size = digests[-1], len(data) - len(torn)
 
@@ -267,6 +295,7 @@ class Ledger:
         empty ledger nobody has spent anything.
         """
         with self._alone:
+            self._refresh()
             known = {name for entry in self.entries.values() for name in entry.names}
             owned = any(entry.owned for entry in self.entries.values())
             if known and not owned and str(agent) not in known | {EVERYBODY}:
@@ -294,6 +323,7 @@ class Ledger:
             return entry.run == run and entry.attempt >= attempt and entry.start >= first
 
         with self._alone:
+            self._refresh()
             promise = _Promise(lambda: self._require(budget, in_plan, plan, owner), len(self.entries))
             promise.check()
             self._promised[run] = promise

@@ -81,12 +81,14 @@ class NoisyCounts:
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         object.__setattr__(self, "delta", check_delta(self.delta))
+        if self.path is not None:  # the same file, wherever the process goes
+            object.__setattr__(self, "path", Path(self.path).resolve())
         if self.budget is not None and self.ledger is None:
             raise ValueError("a budget counts what a ledger holds: give ledger=sv.Ledger(path) too")
 
     def buy(self, questions: Mapping[str, Any], lists: int, parties: Sequence[str], unit: str) -> Purchase:
         """Charge all questions, before a row is counted, and return the purchase; a kept one has its answers."""
-        path = None if self.path is None or not self.draws else Path(self.path)
+        path = Path(self.path) if self.path is not None and self.draws else None
         said = {"epsilon": self.epsilon, "delta": self.delta, "seed": self.seed, "questions": dict(questions),
                 "parties": list(parties), "unit": unit}  # fmt: skip
         asked = json.loads(json.dumps(said))
@@ -98,7 +100,7 @@ class NoisyCounts:
                     raise ValueError(f"{path} keeps what was bought with other {key}: {_REMEDY}, or ask the same again")
             name, answers = kept["name"], kept["answers"]
         if self.ledger is None or not self.draws:
-            return Purchase(name if path is not None else "", answers, path, asked)
+            return Purchase(name, answers, path, asked)
         spent = ((Mechanism(laplace=self.cost(len(questions))), 1),)
         self._charge(name, spent, self.delta if lists else 0.0, parties, unit)
         return Purchase(name, answers, path, asked)

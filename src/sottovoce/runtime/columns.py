@@ -298,7 +298,8 @@ def table_roots(account: TableAccount, table: Table) -> jax.Array:
     vectors, seed = account.method.labels.vectors(table.labels, account.rows), account.seed
     parties = [party_root(account, number, seed) for number in account.trace.numbers]
     holder = account.trace.numbers[0] if table.active is None else table.active
-    return jnp.stack([*parties, shared_root(account), server_root(account, holder, vectors, seed)])
+    server = server_root(account, holder, table.labels, np.arange(len(vectors)), vectors, None)
+    return jnp.stack([*parties, shared_root(account), server])
 
 
 def record_messages(account: TableAccount, table: Table) -> tuple[list[Any], list[Message]]:

@@ -57,7 +57,7 @@ def simulated(
     layout = lay_out(data, Grid(devices).held(account.population.parties) if spread else None)
     checks.finite(layout)
     program = account.trace.identity
-    report = as_simulated(account, secret=seed is None)
+    report = as_simulated(account, secret=seed is None and not account.population.facts.simulated)
     _require_same("program", program, company)
 
     def job(folder: RunFolder) -> Job:

@@ -177,8 +177,8 @@ class LoneAnswers:
         return noised
 
     def tag(self, equation: JaxprEqn) -> str:
-        """Return the name of an equation's turn within the step."""
-        turns = "".join(f", turn {turn}" for _, turn in self.turns)
+        """Return the name of an equation's turn within the step: equations of two loops may have the same number."""
+        turns = "".join(f", loop {loop.params['number']} turn {turn}" for loop, turn in self.turns)
         what = equation.params.get("over", equation.primitive.name)
         return f"{self.phase}: {what} {equation.params['number']}{turns}"
 

@@ -69,6 +69,7 @@ class LoneParty:
 
     `secret` makes the keys of the party's own choices and of the label noise; without it they come from the seed, which
     is for simulations. A party keeps its secret over a restart: the same noise is then drawn again, and paid for once.
+    Other batches, rows or labels meet other noise, and are paid for again (`table_answers.server_root`).
     `order` names the rows and their order, where these were joined (`sottovoce.runtime.join`). The store of labels may
     hold more rows than the run: `places` are then the places of the run's rows in it.
     """
@@ -156,7 +157,8 @@ class LoneParty:
         assert self.labels is not None
         places = np.arange(len(self.labels)) if self.places is None else self.places
         vectors = self.account.method.labels.vectors(self.labels, places[self.account.rows])[places]
-        root = server_root(self.account, self.me, vectors, self._begin_with)
+        secret = None if self.secret is None else self.secret.hex()
+        root = server_root(self.account, self.me, self.labels, places, vectors, secret)
         self.account.charge(self.labels, self._name_of_noise(root), places)
         return Desk(jnp.asarray(vectors), root)
 
@@ -298,7 +300,7 @@ class PartyAnswers:
         self, up: str, down: str, number: int, value: Any, answer: Callable[[list[Any]], Any], standing: Standing
     ) -> Any:
         """Send a value to the label holder and wait for its answer; the label holder answers all others."""
-        party, where = self.party, f"{number}" + "".join(f", turn {turn}" for _, turn in self.turns)
+        party, where = self.party, f"{number}" + "".join(f", loop {loop} turn {turn}" for loop, turn in self.turns)
         if party.me != party.active:
             self._send(party.active, f"{up} {where}", value, "disclosure")  # it tells of features, without noise
             return self._heard(party.active, f"{down} {where}", value)

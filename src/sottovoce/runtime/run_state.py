@@ -24,6 +24,7 @@ from sottovoce.runtime.place import Place
 
 VERSION = 1  # of run.json
 _RUN, _KIND = "run.json", "the name of a run"
+_NONE = "not stated"  # what an identity does not say is no value that it could say
 _UNKNOWN = "without it this run cannot be recognised; restore it from a copy, or choose another folder"
 _WORDS = {"method", "network"}  # of an identity: they tell people what differs, and the program is what is compared
 _HIDDEN = ("step", "seconds", "consensus", "bytes up", "bytes down")  # not shown in the progress bar
@@ -72,10 +73,11 @@ class RunState:
         paths = generations.files(folder, step, company)
         for path in paths:
             stored = checkpoint.read_meta(path).get("identity", {})
-            differing = [key for key in identity if stored.get(key) != identity[key]]
+            differing = [key for key in {**identity, **stored} if stored.get(key, _NONE) != identity.get(key, _NONE)]
             if set(differing) - _WORDS:
                 said = "; ".join(
-                    f"{key} was {stored.get(key)!s:.120} and is {identity[key]!s:.120}" for key in differing
+                    f"{key} was {stored.get(key, _NONE)!s:.120} and is {identity.get(key, _NONE)!s:.120}"
+                    for key in differing
                 )
                 raise ValueError(f"{path} belongs to another run: {said}. Run into another folder, or undo the change.")
         leaves = place.restored(generations.rows(paths, place.shapes, place.holds))

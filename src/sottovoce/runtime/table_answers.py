@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from sottovoce.accounting.identity import identity
 from sottovoce.accounting.table import TableAccount
 from sottovoce.data.columns import gather
-from sottovoce.privacy.labels import LabelGate
+from sottovoce.privacy.labels import LabelGate, Labels
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.keys import agent_keys
 from sottovoce.runtime.run_state import digest
@@ -95,17 +95,25 @@ def shared_root(account: TableAccount) -> jax.Array:
     return _root(account.seed, public, [account.columns.upper, account.columns.lower])
 
 
-def server_root(account: TableAccount, holder: int, vectors: Any, seed: int | str) -> jax.Array:
-    """Return the root key of the label gate's noise: other labels, losses, scales or batches must meet other noise.
+def server_root(
+    account: TableAccount, holder: int, labels: Labels, places: Any, vectors: Any, secret: str | None
+) -> jax.Array:
+    """Return the root key of the label gate's noise, which follows from all that says which label meets which noise.
 
-    `holder` is the party with the labels, whose program says what is asked, of which rows, and how often. The parties'
-    columns are no part of the key. With other columns the same labels meet the same noise, so both runs together tell
-    no more about a label than one.
+    That is what is asked (losses, the gate with its scale, and the program of the party that holds the labels, which
+    says of which rows and how often), the batches (the public seed, also where there is a `secret`, and the rows of
+    each level), and whose labels they are: their vectors, the store's rows, and the `places` of the run's rows in it.
+    With a secret, a store has noise of its own, even if another holds equal labels.
+
+    The parties' columns are no part of it. With other columns the same labels meet the same noise, so both runs
+    together tell no more about a label than one.
     """
+    whose, store = labels.identity
     method, columns = account.method, account.columns
     batches = [account.seed, method.draw, method.batch, dict(method.batches)]
-    server = identity("server", *account.trace.losses, method.labels, batches, *_programs(account, holder))
-    return _root(seed, server, [vectors, columns.upper, columns.lower])
+    asked = identity("server", *account.trace.losses, method.labels, batches, *_programs(account, holder))
+    drawn = f"{account.seed}" if secret is None else f"{account.seed}|{store}|{secret}"
+    return _root(drawn, f"{asked}|{whose}", [vectors, places, columns.upper, columns.lower])
 
 
 def _programs(account: TableAccount, number: int) -> list[Any]:

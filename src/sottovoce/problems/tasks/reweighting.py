@@ -8,6 +8,7 @@ an output about that record alone.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import brentq
 
-from sottovoce.data.parts import Levels, Part
+from sottovoce.data.parts import Levels
 from sottovoce.problems import sets
 from sottovoce.problems.objectives import Bilevel, Minimize
 from sottovoce.problems.tasks.base import Evaluate, Shape, Task, task
@@ -157,4 +158,4 @@ def _corrupted(part: Levels, truth: np.ndarray, classes: int, seed: tuple[int, i
     label[rows] = (label[rows] + (rng.random(len(rows)) < truth[source])) % classes
     column[rows] = source
     records.update(label=label, source=column)
-    return Levels(Part(records, part.upper.rows, part.upper.unit), Part(records, rows, part.lower.unit))
+    return replace(part, upper=replace(part.upper, records=records), lower=replace(part.lower, records=records))
