@@ -31,7 +31,6 @@ from sottovoce.privacy.table import Table
 from sottovoce.problems.vertical import Vertical
 
 FEATURES = "features are not covered: each party's head outputs travel in the clear to the server"
-TEST = "figures of `evaluate` are computed on records of its own, taken as public: no label of the run is read"
 REVEALED = "the printed noise for more than two classes reveals every label: see docs/bambi.md"
 SIMULATED = (
     "simulated noise, do not deploy: whoever knows its seed can subtract it. A floating-point sampler draws it, so "
@@ -295,7 +294,7 @@ class TableAccount:
     def report(self, labels: Labels) -> PrivacyReport:
         """Return the statement: it covers everything ever drawn from these labels, in this run and before."""
         epsilon, gate = labels.epsilon(self.delta), self.method.labels
-        caveats = [FEATURES, TEST] + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
+        caveats = [FEATURES] + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
         if self.simulated(labels) and math.isfinite(epsilon):
             caveats.append(SIMULATED)
         events = tuple(

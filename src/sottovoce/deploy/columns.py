@@ -71,6 +71,7 @@ def take_part(seat: Seat, transport: FlareTransport) -> None:
     seat.compare(transport, "facts", party.facts(0))
     if party.labels is not None:
         _draw(party)
+        transport.charged = True
     place = LoneTable(party, transport, out, _Judge(own, test))
     identity = {"facts": party.facts(0), "noise": seat.deploy.noise, "run": seat.order.run}
     report = _stated(seat, party, bool(len(test)))
@@ -289,4 +290,4 @@ class LoneTable(Place):
         """Return this party's own part of the model: a prediction needs the parts of all."""
         own = self.party.state(state)
         x, y = (jax.tree.map(np.asarray, variable) for variable in (own.x, own.y))
-        return Result(x, y, [own], history, report, report.private, report.private and report.drawn == "exact")
+        return Result(x, y, [own], history, report, report.covered and report.drawn == "exact")

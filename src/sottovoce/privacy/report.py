@@ -59,11 +59,29 @@ class PrivacyReport:
     attack: tuple[tuple[float, float], ...] = ()  # false-positive rates, and the highest true-positive rates at them
     drawn: Drawn = ""  # how the noise of the run was drawn; empty before a run
     spent: Spent = ()  # what the party with the largest epsilon releases; none where no mechanism describes it
+    states: bool = True  # whether the states that a run ends with are covered too, and not its messages alone
 
     @property
     def private(self) -> bool:
         """Say whether anything is guaranteed."""
         return bool(np.isfinite(self.epsilon))
+
+    @property
+    def covered(self) -> bool:
+        """Say whether the guarantee is for the states that a run ends with, every leaf of them.
+
+        This is the one rule of what a result may call covered. Figures of `evaluate` are no state: no statement covers
+        them.
+        """
+        return self.private and self.states
+
+    @property
+    def seen(self) -> str:
+        """Name what an attacker may see of a run."""
+        if not self.states:
+            return "the messages between the parties, but not what a party holds in the end: that has no noise"
+        several = len(self.per_agent) > 1 or self.unit == "label"
+        return "the messages between the parties, and the result" if several else "the result"
 
     def statement(self) -> str:
         """Write one sentence to attach to a model."""
@@ -94,12 +112,12 @@ class PrivacyReport:
             if several and unit != "label"
             else ""
         )
-        seen = "the messages between the parties, and the result" if several or self.unit == "label" else "the result"
         (rate, power), *rest = self.power()
         more = "".join(f"; for {100 * rate:g} %, at most {_percent(power)} %" for rate, power in rest)
         return (
             f"Protected: {held}{where}.",
-            f"Against: everybody who sees {seen}, even if they know all other records, the settings and the program.",
+            f"Against: everybody who sees {self.seen}, even if they know all other records, the settings and the "
+            "program.",
             f"What they can gain: they test whether {tested}. If they accept a false alarm for {100 * rate:g} % of the "
             f"{others}, they find at most {_percent(power)} % of {found}{more}.",
             "Public: the sizes of the parties, the settings, and what the notes list.",

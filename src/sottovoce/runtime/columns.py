@@ -260,9 +260,9 @@ class ColumnsPlace(Place):
     def result(self, state: list[Any], history: dict[str, np.ndarray], report: PrivacyReport) -> Result:
         """Return the parties' blocks; their columns and labels stay where they are."""
         x, y = (jax.tree.map(np.asarray, blocks) for blocks in self._variables(state))
-        deployed = report.private and not self.account.simulated(self.table.labels)
+        deployed = report.covered and not self.account.simulated(self.table.labels)
         predict = self.account.problem.predict
-        return Result(x, y, self.account.trace.states(state), history, report, report.private, deployed, predict)
+        return Result(x, y, self.account.trace.states(state), history, report, deployed, predict)
 
     def _variables(self, state: list[Any]) -> tuple[list[Any], list[Any]]:
         states = self.account.trace.states(state)

@@ -254,14 +254,7 @@ def card(model: OpenedModel, result: Result) -> str:
         lines.append("")
     statement, *told = str(model.privacy).split("\n")
     lines += ["## Privacy", "", statement, "", *(f"- {line.strip()}" for line in told), ""]
-    final = {name: values[-1] for name, values in result.history.items() if np.ndim(values) == 1 and len(values)}
-    figures = [
-        f"- {name}: {value:.4g}"
-        for name, value in final.items()
-        if not name.startswith((TRAIN, "bytes ")) and name not in ("step", "seconds", "consensus")
-    ]
-    if figures:
-        lines += ["## Figures", "", "Measured on test rows, without noise.", "", *figures, ""]
+    lines += _figures(result)
     if result.about is not None and result.about.parties:
         lines += ["## Data", "", *_made_from(result.about), ""]
     how = f"task {model.task}" if model.task else "the author's own program"
@@ -276,8 +269,30 @@ def card(model: OpenedModel, result: Result) -> str:
     return "\n".join(lines)
 
 
+def _figures(result: Result) -> list[str]:
+    """Return what was measured: no figure of private rows leaves with a model that may be handed out."""
+    final = {name: values[-1] for name, values in result.history.items() if np.ndim(values) == 1 and len(values)}
+    figures = [
+        f"- {name}: {value:.4g}"
+        for name, value in final.items()
+        if not name.startswith((TRAIN, "bytes ")) and name not in ("step", "seconds", "consensus")
+    ]
+    if not figures:
+        return []
+    if result.public_test:
+        return ["## Figures", "", "Measured without noise, on rows that were declared public.", "", *figures, ""]
+    if result.releasable:
+        return ["## Figures", "", "Left out: nobody declared that the rows they were measured on are public.", ""]
+    return ["## Figures", "", "Measured on test rows, without noise: no statement covers them.", "", *figures, ""]
+
+
 def _handing_out(model: OpenedModel) -> str:
     """Say first whether the model may leave."""
+    if model.releasable and model.privacy.unit == "label":
+        return (
+            "**As far as labels go, this model may be handed out**, with this card. Nothing protects the features that "
+            "it was computed from: their holders decide."
+        )
     if model.releasable:
         return "**This model may be handed out**, with this card."
     if not model.privacy.private:
