@@ -25,7 +25,7 @@ COLUMNS = {"age": {"range": [0, 100]}, "sex": {"categories": ["F", "M"]}}
 
 
 def result(x, predict, y=None):
-    return Result(x, y, None, {"step": np.array([3]), "auroc": np.array([0.8])}, STATEMENT, True, False, predict)
+    return Result(x, y, None, {"step": np.array([3]), "auroc": np.array([0.8])}, STATEMENT, False, predict)
 
 
 def declared(target, label="pay"):
