@@ -136,12 +136,12 @@ def _columns(evaluate=None):
     method = sv.methods.Bambi(inner_steps=1, batch=50, rate_x=0.1, rate_y=0.1, labels=Memoised(0.1))
     table = sv.Table(sv.Columns(blocks), sv.Labels(y, classes=2))
     read = judged_on(problem, blocks, y) if evaluate else None
-    return problem, sv.run(problem, table, method, steps=1, evaluate=read)
+    return sv.run(problem, table, method, steps=1, evaluate=read)
 
 
 def test_no_statement_asserts_what_evaluate_reads_of_a_table(tmp_path):
     """It may read the labels of the run, as here: the statement names its figures, and the card leaves them out."""
-    problem, result = _columns(evaluate=True)
+    result = _columns(evaluate=True)
     assert result.releasable
     assert EVALUATED in result.privacy.caveats
     assert not any("no label of the run is read" in words for words in result.privacy.caveats)
@@ -149,11 +149,25 @@ def test_no_statement_asserts_what_evaluate_reads_of_a_table(tmp_path):
     card = (tmp_path / "m.md").read_text()
     assert not re.search(r"^- (accuracy|loss):", card, re.MULTILINE)
     assert "As far as labels go" in card
-    assert not any("evaluate" in words for words in _columns()[1].privacy.caveats)
+    assert not any("evaluate" in words for words in _columns().privacy.caveats)
 
 
 def test_a_label_s_card_does_not_hand_out_features(tmp_path):
     """What nothing protects is said where the card says that the model may leave."""
-    _, result = _columns()
+    result = _columns()
     sv.save(result, tmp_path / "m.sv", features=[np.zeros((1, 2))] * 2)
     assert "Nothing protects the features" in (tmp_path / "m.md").read_text().splitlines()[2]
+
+
+def test_a_model_file_tells_of_no_table_that_its_statement_does_not(tmp_path):
+    """Ranges that were read off or bought from another table's rows go into the file: they are named, or refused."""
+    _, result = _card(tmp_path)
+    rows = {"age": [20.0, 33.0, 47.0] * 30, "y": [0, 1, 1] * 30}
+    read = {"columns": {"age": {"range": "public"}, "y": {"categories": [0, 1]}}, "label": "y"}
+    sv.save(result, tmp_path / "m.sv", table=sv.data.table(rows, **read))
+    assert "read off the rows and declared public: range of age" in (tmp_path / "m.md").read_text()
+    assert any("read off the rows" in words for words in sv.load(tmp_path / "m.sv").privacy.caveats)
+    bought = {**read, "columns": {**read["columns"], "age": {"range": "private"}}}
+    table = sv.data.table(rows, private=sv.NoisyCounts(epsilon=1.0, seed=0), **bought)
+    with pytest.raises(ValueError, match="bought with noisy counts, which this statement does not charge"):
+        sv.save(result, tmp_path / "n.sv", table=table)

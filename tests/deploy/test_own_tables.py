@@ -1,6 +1,7 @@
 """Each site has a table of its own, of which the others learn the number of rows."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -155,16 +156,18 @@ def test_sizes_are_told_in_the_unit_of_the_policy(homes, hall):
     """The number of patients is told, not that of rows; the statement says so."""
     two = SITES[:2]
     deploy = f"[deploy]\nsites = {two!r}\nnoise = 'simulated'"
-    text = TEXT.format(party='unit = "who"', deploy=deploy).replace("steps = 12", "steps = 1").replace("ring", "complete")
+    text = TEXT.format(party='unit = "patient_id"', deploy=deploy).replace("steps = 12", "steps = 1")
+    text = text.replace("ring", "complete")
     folder = homes(text)
     for seed, site in enumerate(two):
-        lines = [{**line, "who": number // 2} for number, line in enumerate(rows(site, seed))]
-        write(folder / site / "patients.csv", lines, ["age", "sex", "death", "who"])
+        lines = [{**line, "patient_id": number // 2} for number, line in enumerate(rows(site, seed))]
+        write(folder / site / "patients.csv", lines, ["age", "sex", "death", "patient_id"])
     assert hall(folder, text).run().failures == {}
-    report = (folder / two[0] / "runs" / "r" / "report.html").read_text()
-    assert "the number of whos of each party was told to all parties, without noise" in report
-    assert "30" in report
-    assert "number of records of each party was told" not in report
+    stored = json.loads((folder / two[0] / "runs" / "r" / "run" / "result.json").read_text())
+    told = "the number of patients of each party was told to all parties, without noise"
+    assert told in stored["privacy"]["caveats"]
+    assert stored["about"]["sizes"] == {"patient_id": [30, 35]}
+    assert told.removesuffix(", without noise") in (folder / two[0] / "runs" / "r" / "report.html").read_text()
 
 
 @pytest.mark.parametrize("kind", ["rows", "ids", "said", "", "single", "units"])

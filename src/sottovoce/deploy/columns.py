@@ -20,7 +20,7 @@ from sottovoce.data.join import Joined
 from sottovoce.data.parts import Facts
 from sottovoce.deploy import joins, own_columns
 from sottovoce.deploy.flare import FlareTransport
-from sottovoce.deploy.order import Seat
+from sottovoce.deploy.order import OTHERS, Seat
 from sottovoce.deploy.own_columns import OwnRows
 from sottovoce.deploy.policy import OwnColumns
 from sottovoce.experiments.columns import ColumnsSetup, Held, setup, with_levels
@@ -183,7 +183,7 @@ def _stated(seat: Seat, party: LoneParty, measured: bool) -> PrivacyReport:
         alike = Labels(np.zeros(len(account.columns), np.int32), classes, seed=seed)
         account.charge(alike)
         report = replace(party, labels=alike).report()
-        words.append(THIS_RUN)
+        words += [THIS_RUN, OTHERS]
     return replace(report, caveats=(*report.caveats, *words))
 
 

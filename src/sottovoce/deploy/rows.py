@@ -16,7 +16,7 @@ from sottovoce.accounting.charging import Charging
 from sottovoce.accounting.table import SIMULATED
 from sottovoce.deploy import own_part
 from sottovoce.deploy.flare import FlareTransport, fact, neighbours
-from sottovoce.deploy.order import MEETING, Seat
+from sottovoce.deploy.order import MEETING, OTHERS, Seat
 from sottovoce.experiments.planned import setup
 from sottovoce.experiments.rows import RowsSetup
 from sottovoce.privacy.ledger import Budget, Ledger
@@ -32,7 +32,6 @@ from sottovoce.runtime.place import WholePlace
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import EVALUATED
 from sottovoce.runtime.run_state import RunFolder
-
 
 
 class LonePlace(WholePlace):
@@ -155,7 +154,7 @@ def _stated(account: Account, exact: bool) -> PrivacyReport:
     report = as_drawn(account) if exact else replace(
         account.statement, caveats=(*account.statement.caveats, SIMULATED), drawn="simulated"
     )  # fmt: skip
-    return replace(report, caveats=(*report.caveats, _told(account), EVALUATED))
+    return replace(report, caveats=(*report.caveats, _told(account), OTHERS, EVALUATED))
 
 
 def _told(account: Account) -> str:

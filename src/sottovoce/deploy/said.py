@@ -26,7 +26,9 @@ class Saying:
     standing: "Standing | None" = None
 
 
-_BLINDED = "ids, blinded with keys that nobody else has: lengths and the common rows are disclosed, which the statement says"
+_BLINDED = (
+    "ids, blinded with keys that nobody else has: lengths and the common rows are disclosed, which the statement says"
+)
 _OF_FEATURES = "features are not covered: the policy names the columns, and the statement lists this as a disclosure"
 SAYINGS = (
     Saying("fact", "sizes", "units by level, counted by the policy's own unit: the statement says so", "disclosure"),

@@ -26,8 +26,10 @@ _DRAWN: dict[str, tuple[str, ...]] = {
         "Noise: simulated from a seed. Anybody who knows the seed can remove it. This result shows how well the method "
         "works, and must not be released.",
     ),
-    "secret": ("Noise: from a secret key, in floating point. The figures are those of the ideal mechanism.",),
-    "exact": ("Noise: exact, from random bits of the operating system. The figures hold for the program as it ran.",),
+    "secret": ("Noise: from a secret key, in floating point. Epsilon and delta are those of the ideal mechanism.",),
+    "exact": (
+        "Noise: exact, from random bits of the operating system. Epsilon and delta hold for the program as it ran.",
+    ),
 }
 LISTED = 20  # parties up to which each one's epsilon is listed
 

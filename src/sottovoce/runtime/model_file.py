@@ -150,6 +150,8 @@ def save(
         if table is None:
             raise ValueError("holders name columns of a table: give table= too")
         result = replace(result, predictor=_joint(result.predictor, table.columns.held_by(holders)))
+    if table is not None:
+        result = replace(result, privacy=_stated(result.privacy, table))
     variables = (result.x,) if result.y is None else (result.x, result.y)
     rows = np.zeros((1, len(table.names))) if table is not None else features
     facts: dict[str, Any] = {
@@ -220,6 +222,17 @@ def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> O
         version=str(facts["sottovoce"]),
         **about,
     )
+
+
+def _stated(report: PrivacyReport, table: DeclaredTable) -> PrivacyReport:
+    """Return the statement with all that the file will tell of a table: its declarations go into the file too."""
+    untold = tuple(line for line in table.facts.words if line not in report.caveats)
+    if untold and table.facts.laplace:
+        raise ValueError(
+            f"ranges or lists of {table.source} were bought with noisy counts, which this statement does not charge: "
+            "train on the parts of this table, or declare it"
+        )
+    return replace(report, caveats=(*report.caveats, *untold))
 
 
 def _joint(predict: Callable[..., Any], held: Sequence[np.ndarray]) -> Callable[..., Any]:

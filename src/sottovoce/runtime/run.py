@@ -38,8 +38,8 @@ from sottovoce.runtime.run_state import RunFolder, keep_for_one_run
 from sottovoce.schedules import same_for_all
 
 EVALUATED = (
-    "figures of `evaluate` are computed without noise, and nothing checks what it reads: they may leave only if it reads "
-    "no private record and no private label"
+    "figures of `evaluate` are computed without noise, and nothing checks what it reads: they may leave only if it "
+    "reads no private record and no private label"
 )
 DECLARED = "figures of `evaluate` are computed without noise, on rows that were declared public"
 
