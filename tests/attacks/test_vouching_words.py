@@ -69,6 +69,7 @@ def test_a_result_with_a_private_leaf_is_not_called_covered(kind, tmp_path):
     assert result.privacy.private
     assert not result.covered
     assert not result.releasable
+    assert "for its messages and not for what it ends with" in result.privacy.statement()
     assert json.loads((tmp_path / "run" / "result.json").read_text())["covered"] is False
     for words in (*result.privacy.words(), *protected(result.privacy)):
         assert not re.search(r"sees (.*, and )?the result", words)

@@ -90,7 +90,8 @@ class PrivacyReport:
         if not self.private:
             return f"No differential privacy is guaranteed ({self.method}, {self.design} design): epsilon is infinite."
         spread = min(self.per_agent)
-        who = f"each agent's epsilon is at most {rounded_up(self.epsilon, 4)}"
+        what = "" if self.states else ", for its messages and not for what it ends with,"
+        who = f"each agent's epsilon{what} is at most {rounded_up(self.epsilon, 4)}"
         if spread < self.epsilon * 0.995:
             who += f" (the lowest {rounded_up(spread, 4)})"
         return (

@@ -129,10 +129,10 @@ def run(
     with keep_for_one_run(out if company.leads else None):
         folder = RunFolder.shared(out, resume, company)
         job = job_for(folder)
+        job = replace(job, identity={**job.identity, "public_test": public_test})  # a resumed run has earlier figures
         if evaluate is not None:
             words = DECLARED if public_test else EVALUATED
-            identity = {**job.identity, "public_test": public_test}  # a resumed run has figures of both processes
-            job = replace(job, report=replace(job.report, caveats=(*job.report.caveats, words)), identity=identity)
+            job = replace(job, report=replace(job.report, caveats=(*job.report.caveats, words)))
         progress = performance.progress if company.leads else False
         try:
             last = drive(job, folder, resume, steps, evaluate, every, f"{type(method).__name__}", progress)
