@@ -106,6 +106,7 @@ class Exchanges:
         outbox = Outbox(self._home / "runs" / run / "outbox")
         transport = FlareTransport(self._me, self._names, run, outbox, identity, call, Patience(120.0))
         self._transport = transport
+        transport.charged = True  # these messages hold no record
         transport.expect(near)
 
         def exchange(round: int, values: np.ndarray) -> None:

@@ -101,7 +101,7 @@ def demo(
     json: Json = False,
 ) -> None:
     """Let ten clinics tune a model together in private; prints a table and writes a report. Takes under a minute."""
-    say("Ten clinics tune a model together; no record leaves its clinic. Loading JAX ...")  # loading is slow
+    say("Ten clinics tune a model together, simulated on this machine. Loading JAX ...")  # loading is slow
     from sottovoce.experiments.demo import demo as run_demo
 
     with stoppable("sottovoce demo starts again from the beginning."):

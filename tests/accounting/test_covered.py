@@ -155,7 +155,7 @@ LEAKS = [
 def test_a_mean_that_is_never_told_is_not_covered(program: Any) -> None:
     trace = account_of(_Random(program), ONE, STEPS, sv.networks.ring(3), problem=PROBLEM).trace
     assert trace.private[0]
-    assert not trace.covers(("x",))
+    assert not trace.covered
 
 
 def test_an_uncovered_result_says_so() -> None:

@@ -1,6 +1,7 @@
 """Each site has a table of its own, of which the others learn the number of rows."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -99,6 +100,74 @@ def test_what_would_be_read_off_a_site_s_rows_without_noise_is_refused(homes, ha
     assert before in text
     with pytest.raises(PermissionError, match=why):
         hall(folder, text.replace(before, after)).parties["mid"].prepare()
+
+
+AUTHORS = {  # what the author of a run file may not choose for a site: what is set, and how the refusal begins
+    "unit": ('unit = "sex"', "does not agree to an epsilon per sex: it names no data.unit"),
+    "unlisted unit": ('unit = "hiv"', "does not agree to an epsilon per hiv"),
+    "id": ('id = "sex"', "data.id is not for a federation"),
+    "party": ('party = "sex"', "data.party is not for a federation"),
+    "split": ('by = "label"', "data.by is not for a federation"),
+    "sizes": ("by = 'sizes'\nsizes = [60]", "data.(by|sizes) is not for a federation"),
+    "agents": ("agents = 1", "data.agents is not for a federation"),
+    "limit": ("limit = 10", "data.limit is not for a federation"),
+    "positive": ("positive = [1]", "data.positive is not for a federation"),
+    "private": ("private = 0.1", "data.private is not for a federation"),
+    "a new key": ("filter = 'age > 60'", "data.filter is not for a federation"),
+    "a column beside the features": ('features = ["age"]', "does not agree to column 'sex'"),
+}
+
+
+@pytest.mark.parametrize("case", AUTHORS)
+def test_what_the_author_of_a_run_file_may_not_choose_is_refused_before_a_record_is_read(homes, hall, case):
+    """A unit of its choice made a site tell how many values a column has, and weakened "a record left out"."""
+    line, why = AUTHORS[case]
+    text = TEXT.format(party="", deploy=DEPLOY)
+    folder = homes(text)  # there are no tables
+    path = folder / "mid" / "policy.toml"
+    if "column" in case:
+        path.write_text(path.read_text().replace("[data]", '[data]\ncolumns = ["age", "death"]'))
+    with pytest.raises(PermissionError, match=why):
+        hall(folder, text.replace("test = 0", f"test = 0\n{line}")).parties["mid"].prepare()
+    assert not (folder / "mid" / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize(("granted", "asked", "fits"), [(None, None, True), ("who", "who", True), ("who", None, False),
+                                                         ("who", "sex", False), (None, "who", False)])  # fmt: skip
+def test_a_unit_is_a_role_that_the_policy_grants_by_name(granted, asked, fits):
+    """It need not be among the columns that may be used: it is none of them."""
+    from sottovoce.deploy.order import Order
+    from sottovoce.deploy.policy import OwnData, Policy
+
+    unit = "" if asked is None else f'unit = "{asked}"'
+    case = Order(TEXT.format(party=unit, deploy=DEPLOY), "r").case()[1]
+    held = OwnData(file="patients.csv", columns=["age", "sex", "death"], unit=granted)
+    policy = Policy(
+        methods=["DpSgd"], epsilon=4, delta=1e-5, budget=4, data=held, noise=["simulated"],
+        peers=dict.fromkeys(SITES, "00"),
+    )  # fmt: skip
+    if fits:
+        return policy.require(case, "mid", "simulated", SITES)
+    with pytest.raises(PermissionError, match="does not agree to an epsilon per"):
+        policy.require(case, "mid", "simulated", SITES)
+
+
+def test_sizes_are_told_in_the_unit_of_the_policy(homes, hall):
+    """The number of patients is told, not that of rows; the statement says so."""
+    two = SITES[:2]
+    deploy = f"[deploy]\nsites = {two!r}\nnoise = 'simulated'"
+    text = TEXT.format(party='unit = "patient_id"', deploy=deploy).replace("steps = 12", "steps = 1")
+    text = text.replace("ring", "complete")
+    folder = homes(text)
+    for seed, site in enumerate(two):
+        lines = [{**line, "patient_id": number // 2} for number, line in enumerate(rows(site, seed))]
+        write(folder / site / "patients.csv", lines, ["age", "sex", "death", "patient_id"])
+    assert hall(folder, text).run().failures == {}
+    stored = json.loads((folder / two[0] / "runs" / "r" / "run" / "result.json").read_text())
+    told = "the number of patients of each party was told to all parties, without noise"
+    assert told in stored["privacy"]["caveats"]
+    assert stored["about"]["sizes"] == {"patient_id": [30, 35]}
+    assert told.removesuffix(", without noise") in (folder / two[0] / "runs" / "r" / "report.html").read_text()
 
 
 @pytest.mark.parametrize("kind", ["rows", "ids", "said", "", "single", "units"])

@@ -18,6 +18,7 @@ BEYOND = {  # what the policy says instead, and how the refusal begins
     "file": ({"data": {"file": "patients.csv"}}, "is for patients.csv"),
     "adjacency": ({"adjacency": "replace-one"}, "does not agree to an epsilon for a record left out"),
     "unit": ({"data": {"name": "digits", "unit": "patient"}}, "does not agree to an epsilon per record"),
+    "no unit": ({}, "does not agree to an epsilon per label: it names no data.unit"),
     "peer": ({"peers": {"north": "00"}}, "does not agree to peer 'east'"),
 }
 
@@ -27,6 +28,7 @@ def test_a_configuration_beyond_the_policy_is_refused_before_a_record_is_read(ho
     changed, why = BEYOND[case]
     text = cases.text()
     folder = homes(text)
+    text = text.replace('name = "digits"', 'name = "digits"\nunit = "label"') if case == "no unit" else text
     path = folder / "south" / "policy.toml"
     path.write_text(dump({**tomllib.loads(path.read_text()), **changed}))
     monkeypatch.setattr(build, "records", lambda table: pytest.fail("a record was read"))

@@ -50,6 +50,8 @@ class Calls:
             )
             for me, name in enumerate(NAMES)
         ]  # fmt: skip
+        for transport in self.of:
+            transport.charged = True
 
     def call(self, caller, to, data):
         if self.failures > 0:

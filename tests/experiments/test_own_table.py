@@ -105,7 +105,7 @@ def test_a_model_of_two_organisations_travels(folder):
     made = planned.setup(next(iter(case.cases.values())))
     rng = np.random.default_rng(0)
     y = [{"weights": rng.normal(size=(width, 1)), "bias": rng.normal(size=1)} for width in (3, 1)]
-    result = Result(made.problem.x0, y, (), {}, made.account, True, False, made.problem.predict)
+    result = Result(made.problem.x0, y, (), {}, made.account, False, made.problem.predict)
     made._save_model(result, folder)
     model = sv.load(folder)
     rows = {"sex": ["M", "F", "?"], "age": [20, 100, 60]}

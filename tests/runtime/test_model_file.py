@@ -25,7 +25,7 @@ COLUMNS = {"age": {"range": [0, 100]}, "sex": {"categories": ["F", "M"]}}
 
 
 def result(x, predict, y=None):
-    return Result(x, y, None, {"step": np.array([3]), "auroc": np.array([0.8])}, STATEMENT, True, False, predict)
+    return Result(x, y, None, {"step": np.array([3]), "auroc": np.array([0.8])}, STATEMENT, False, predict)
 
 
 def declared(target, label="pay"):
@@ -41,7 +41,8 @@ def test_a_named_task_predicts_class_names_and_probabilities(tmp_path):
     np.testing.assert_allclose(model.probabilities(ROWS)[:, 1], 1 / (1 + np.exp(-scores)), rtol=1e-5)
     assert model.predict(ROWS).tolist() == ["poor", "rich"]
     assert model.columns == table.columns
-    assert (model.privacy, model.releasable, model.task) == (STATEMENT, False, "logistic")
+    stated = replace(STATEMENT, caveats=("a note", *table.facts.words))
+    assert (model.privacy, model.releasable, model.task) == (stated, False, "logistic")
 
 
 @pytest.mark.parametrize("name", ["logistic", "tuned-ridge"])

@@ -211,6 +211,7 @@ class Account:
                 self._caveats(worst[0]), self.population.facts.words, self.method.caveats(self.setting)
             ),
             parties=self.population.names,
+            states=self.trace.covered,
         )
 
     def epsilon_of(self, agents: Iterable[int]) -> float:

@@ -38,7 +38,6 @@ TAKEN = (
     "losses and methods (texts and shapes too)"
 )
 FEATURES = "features are not covered: each party's head outputs travel in the clear to the server"
-TEST = "figures of `evaluate` are computed on records of its own, taken as public: no label of the run is read"
 REVEALED = "the printed noise for more than two classes reveals every label: see docs/bambi.md"
 SIMULATED = (
     "simulated noise, do not deploy: whoever knows its seed can subtract it. A floating-point sampler draws it, so "
@@ -323,7 +322,7 @@ class TableAccount:
         epsilon, gate = labels.epsilon(self.delta), self.method.labels
         declares = self.problem.public_constants or self.method.public_constants
         caveats = (
-            [FEATURES, TAKEN, TEST]
+            [FEATURES, TAKEN]
             + [DECLARED] * declares
             + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
         )

@@ -94,10 +94,10 @@ class Trace:
         """
         return identity(self.init, self.step, self.known.network.matrices, self.known.population.counts)
 
-    def covers(self, variables: tuple[str, ...]) -> bool:
-        """Say whether no leaf of these fields of the state is private."""
-        marked = self.state(list(self.private))
-        return not any(any(jax.tree.leaves(getattr(marked, name))) for name in variables)
+    @property
+    def covered(self) -> bool:
+        """Say whether no leaf of the state is private: all that a run ends with then follows from its releases."""
+        return not any(self.private)
 
 
 DECLARED = "arrays inside the problem's functions, or the method, were declared public: public_constants=True"

@@ -20,7 +20,7 @@ from sottovoce.data.join import Joined
 from sottovoce.data.parts import Facts
 from sottovoce.deploy import joins, own_columns
 from sottovoce.deploy.flare import FlareTransport
-from sottovoce.deploy.order import Seat
+from sottovoce.deploy.order import OTHERS, Seat
 from sottovoce.deploy.own_columns import OwnRows
 from sottovoce.deploy.policy import OwnColumns
 from sottovoce.experiments.columns import ColumnsSetup, Held, setup, with_levels
@@ -71,6 +71,7 @@ def take_part(seat: Seat, transport: FlareTransport) -> None:
     seat.compare(transport, "facts", party.facts(0))
     if party.labels is not None:
         _draw(party)
+        transport.charged = True
     place = LoneTable(party, transport, out, _Judge(own, test))
     identity = {"facts": party.facts(0), "noise": seat.deploy.noise, "run": seat.order.run}
     report = _stated(seat, party, bool(len(test)))
@@ -182,7 +183,7 @@ def _stated(seat: Seat, party: LoneParty, measured: bool) -> PrivacyReport:
         alike = Labels(np.zeros(len(account.columns), np.int32), classes, seed=seed)
         account.charge(alike)
         report = replace(party, labels=alike).report()
-        words.append(THIS_RUN)
+        words += [THIS_RUN, OTHERS]
     return replace(report, caveats=(*report.caveats, *words))
 
 
@@ -289,4 +290,4 @@ class LoneTable(Place):
         """Return this party's own part of the model: a prediction needs the parts of all."""
         own = self.party.state(state)
         x, y = (jax.tree.map(np.asarray, variable) for variable in (own.x, own.y))
-        return Result(x, y, [own], history, report, report.private, report.private and report.drawn == "exact")
+        return Result(x, y, [own], history, report, report.covered and report.drawn == "exact")

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from sottovoce.deploy import said
 from sottovoce.deploy.outbox import Outbox, Place
 from sottovoce.deploy.presence import Absences
 from sottovoce.deploy.tunnel import Identity, Line, Reception
@@ -68,6 +69,7 @@ class FlareTransport(Transport):
         self.first = 0  # the round that we start with: what is older is not asked for
         self.stored = 0  # the round up to which our state is on disk: others may forget what is older
         self.waits_for: tuple[int, float] | None = None  # the party that we wait for, and since when
+        self.charged = False  # whether this site has charged: before, it says what is listed in `said` alone
         self._identity, self._call, self._hold, self._limit = identity, call, hold, limit
         self._reception = Reception(identity, self._respond)
         self._facts: dict[str, bytes] = {}
@@ -82,6 +84,7 @@ class FlareTransport(Transport):
 
     def state(self, message: Message) -> None:
         """Publish a fact about this party to everybody who asks, before the run: sizes, and what must agree."""
+        said.require("fact", message)
         self._facts[message.id.tag] = message.to_bytes()
 
     def learn(self, peer: int, tag: str, seconds: float) -> Message:
@@ -92,7 +95,8 @@ class FlareTransport(Transport):
             while True:
                 self.check()
                 try:
-                    answer = line.ask(json.dumps({"run": self.run, "fact": tag}).encode(), 0.0)
+                    question = said.listed("question", {"run": self.run, "fact": tag})
+                    answer = line.ask(json.dumps(question).encode(), 0.0)
                     if answer[:1] == _MESSAGE:
                         message = Message.from_bytes(answer[1 + _PLACE.size :])
                         if (message.id.run, message.id.sender, message.id.tag) == (self.run, peer, tag):
@@ -141,6 +145,8 @@ class FlareTransport(Transport):
 
     def _put(self, hearer: int, message: Message) -> None:
         self.check()
+        if not self.charged:
+            said.require("message", message)
         if not finite(message.values):
             raise FloatingPointError(
                 f"{message.id} holds numbers that are not finite: the run diverges; nothing is sent"
@@ -222,7 +228,7 @@ class FlareTransport(Transport):
                 continue
             try:
                 question = {"run": self.run, "after": place, "stored": self.stored, "hold": self._hold}
-                answer = line.ask(json.dumps(question).encode(), self._hold)
+                answer = line.ask(json.dumps(said.listed("question", question)).encode(), self._hold)
                 pause = 0.1
             except OSError as error:
                 _log.info("%s does not answer (%s)", self.names[sender], error)

@@ -21,6 +21,7 @@ from sottovoce.experiments.schema import Case, DeployTable
 from sottovoce.files import read_facts, write_facts
 
 MEETING = 600.0  # seconds for all sites to be there
+OTHERS = "of the other sites this says what the run that all agreed on asks of them: no site checks another's noise"
 _PINNED, _KIND = "order.json", "what a run was begun with"
 
 

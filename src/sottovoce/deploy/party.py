@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sottovoce.deploy import columns, rows
+from sottovoce.deploy import columns, rows, said
 from sottovoce.deploy.flare import Call, FlareTransport
 from sottovoce.deploy.order import Order, Seat
 from sottovoce.deploy.outbox import Outbox
@@ -111,10 +111,11 @@ class Party:
         """Say how far this party is, and for whom it waits: public facts only."""
         transport = self.transport
         waits = None if transport is None else transport.waits_for
-        return {
+        words = {
             "state": "done" if self.finished else "running",
             "steps": None if transport is None else transport.steps,
             "round": None if transport is None else transport.round,
             "waits for": None if waits is None else self.seat.deploy.sites[waits[0]],
             "since": None if waits is None else waits[1],
         }
+        return said.listed("status", words)

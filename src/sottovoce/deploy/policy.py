@@ -11,7 +11,7 @@ noise = ["exact"]               # "simulated" too: only to compare with one mach
 [data]
 file = "patients.csv"           # this site's table, beside the policy; or name = "digits", for trials
 columns = ["age", "sex", "death"]  # columns that a run may use; leave it out to allow all
-unit = "patient"                # runs must protect all rows with one value here as a whole; without it, a row may do
+unit = "patient"                # runs must protect all rows with one value here as a whole; without it, each row
 
 [columns]                       # runs over columns of the same people; without this table they are refused
 id = "customer"                 # the column of ids, by which rows are joined
@@ -39,6 +39,8 @@ from sottovoce.data import Declarations
 from sottovoce.experiments.schema import Case
 
 NAME = "policy.toml"
+# Keys of [data] that a run over sites' own tables may set. All others distribute one table, or read facts off its rows.
+_OF_SITES = ("file", "label", "features", "weight", "columns", "test", "seed", "unit", "upper", "id", "share")
 READ_OFF = "read off each site's rows, which no epsilon covers and which differs from site to site"
 
 
@@ -55,7 +57,8 @@ def method_of(case: Case) -> str:
 def require_own_tables(case: Case) -> None:
     """Refuse a run file that speaks of one table for all sites, or reads facts off tables that sites do not share.
 
-    The author of a run file cannot declare for a site that its largest value is no secret.
+    The author of a run file cannot declare for a site that its largest value is no secret. A key of [data] that is not
+    listed here is refused, so a new one does not pass by itself.
 
     >>> from sottovoce.experiments.schema import Data, MethodTable
     >>> data = Data(file="all.csv", party="hospital", label="death", columns={"age": {"range": [0, 120]}})
@@ -64,9 +67,12 @@ def require_own_tables(case: Case) -> None:
     ...
     PermissionError: data.party is not for a federation: each site has a table of its own; remove it
     """
-    for key in ("party", "private"):
-        if getattr(case.data, key) is not None:
-            raise PermissionError(f"data.{key} is not for a federation: each site has a table of its own; remove it")
+    if case.data.file is not None:
+        for key, value in case.data.model_dump(exclude_unset=True).items():
+            if value is not None and (key not in _OF_SITES or (key == "id" and case.columns is None)):
+                raise PermissionError(
+                    f"data.{key} is not for a federation: each site has a table of its own; remove it"
+                )
     if isinstance(case.data.test, str):
         raise PermissionError("data.test names a file: give a share of each site's rows, or 0")
     if case.data.share is not None:
@@ -175,15 +181,33 @@ class Policy(_Closed):
         if case.data.file is None:
             self._one(me, "data", case.data.name or "", [self.data.name or ""])
         require_own_tables(case)
-        if self.data.unit is not None and case.columns is None and case.data.unit != self.data.unit:
-            raise PermissionError(
-                f"the policy of {me} does not agree to an epsilon per {case.data.unit or 'record'}: set data.unit to "
-                f"{self.data.unit!r}, whose rows are protected as a whole"
-            )
+        self._require_unit(case, me)
         used = self._used(case, me)
         if self.data.columns is not None and case.data.file is not None:
             for column in sorted(map(str, used)):
                 self._one(me, "column", column, self.data.columns)
+
+    def _require_unit(self, case: Case, me: str) -> None:
+        """Refuse another unit than this policy names: the number of units is told, and epsilon is stated per unit.
+
+        A unit is a role that a policy grants by name. If the author of a run file could choose it, a site would tell
+        how many values any column has, and a single row left out could move a unit's gradient by twice the clip.
+        """
+        asked, granted = case.data.unit, self.data.unit
+        if case.columns is not None and granted == self._id:
+            return  # a label is protected row by row, and a join takes one row of each id
+        if asked == granted and (case.columns is None or granted is None):
+            return
+        remedy = (
+            f"it protects all rows of one {granted} as a whole (data.unit = {granted!r})"
+            if granted is not None
+            else "it names no data.unit, so each row is protected by itself"
+        )
+        raise PermissionError(f"the policy of {me} does not agree to an epsilon per {asked or 'record'}: {remedy}")
+
+    @property
+    def _id(self) -> str | None:
+        return None if self.columns is None else self.columns.id
 
     def _used(self, case: Case, me: str) -> set[str | None]:
         """Return which of this site's columns a run would use; refuse a role that a column may not have."""
@@ -191,7 +215,7 @@ class Policy(_Closed):
         if asked is None and self.columns is not None:  # its budget is in the label store, not in the ledger
             raise PermissionError(f"the policy of {me} is for runs over columns: it has a table [columns]")
         if asked is None:
-            return {*(data.features or data.columns), data.label, data.unit, data.weight} - {None}
+            return {*data.columns, *(data.features or ()), data.label, data.weight} - {None}
         if self.columns is None:
             raise PermissionError(f"the policy of {me} does not agree to [columns]: it has no table [columns]")
         own = (asked.holders or {}).get(me, [])

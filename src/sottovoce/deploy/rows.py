@@ -16,11 +16,11 @@ from sottovoce.accounting.charging import Charging
 from sottovoce.accounting.table import SIMULATED
 from sottovoce.deploy import own_part
 from sottovoce.deploy.flare import FlareTransport, fact, neighbours
-from sottovoce.deploy.order import MEETING, Seat
+from sottovoce.deploy.order import MEETING, OTHERS, Seat
 from sottovoce.experiments.planned import setup
 from sottovoce.experiments.rows import RowsSetup
 from sottovoce.privacy.ledger import Budget, Ledger
-from sottovoce.privacy.report import PrivacyReport
+from sottovoce.privacy.report import PrivacyReport, units_of
 from sottovoce.runtime import generations, peers
 from sottovoce.runtime.about import FEDERATION, About, about_rows
 from sottovoce.runtime.jobs import as_drawn, check_exact
@@ -32,8 +32,6 @@ from sottovoce.runtime.place import WholePlace
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import EVALUATED
 from sottovoce.runtime.run_state import RunFolder
-
-TOLD = "the number of records of each party was told to all parties, without noise"
 
 
 class LonePlace(WholePlace):
@@ -120,10 +118,15 @@ def _computed(seat: Seat, made: RowsSetup, account: Account, transport: FlareTra
     counts = account.population.counts
     records = {level: alone(sealed, 0, int(counts[level][me])) for level, sealed in layout.sealed.items()}
     begin_with = folder.secret.hex() if exact else seat.case.run.seeds[0]
+
+    def pay(agent: int, t: int) -> None:
+        charging.charge_own(agent, t, t + 1)
+        transport.charged = True
+
     root = agent_keys(begin_with, account.trace.identity, own_digests(layout))[0]
     agent = LoneAgent(
         me, programs_of(account.trace, seat.case.run.chunk), records, root, "discrete" if exact else "simulated",
-        lambda agent, t: charging.charge_own(agent, t, t + 1), run=seat.order.run, journal=transport.outbox,
+        pay, run=seat.order.run, journal=transport.outbox,
     )  # fmt: skip
     place = LonePlace(agent, made.problem, transport, out)
     transport.first = transport.stored = generations.latest(out, peers.current()) or 0
@@ -151,4 +154,11 @@ def _stated(account: Account, exact: bool) -> PrivacyReport:
     report = as_drawn(account) if exact else replace(
         account.statement, caveats=(*account.statement.caveats, SIMULATED), drawn="simulated"
     )  # fmt: skip
-    return replace(report, caveats=(*report.caveats, TOLD, EVALUATED))
+    return replace(report, caveats=(*report.caveats, _told(account), OTHERS, EVALUATED))
+
+
+def _told(account: Account) -> str:
+    """Say what was told about sizes: they are counted by the policy's own unit."""
+    population = account.population
+    several = " in each level, and how its levels are known to be apart," if len(population.sizes) > 1 else ""
+    return f"the number of {units_of(population.unit)} of each party{several} was told to all parties, without noise"

@@ -17,6 +17,7 @@ from nvflare.collab.api import decorators as collab
 from nvflare.collab.api.constants import FL_CONTEXT_PROP
 from nvflare.collab.api.context import Context
 
+from sottovoce.deploy import said
 from sottovoce.deploy.job import RUN_FILE
 from sottovoce.deploy.presence import Presence
 
@@ -60,8 +61,8 @@ class Site:
     def where(self) -> dict[str, Any]:
         """Say how far this party is; nothing that depends on a record."""
         if self._failure:
-            return {"state": "paused" if self._paused else "failed", "why": self._failure}
-        return {"state": "starting"} if self._party is None else self._party.where()
+            return said.listed("status", {"state": "paused" if self._paused else "failed", "why": self._failure})
+        return said.listed("status", {"state": "starting"}) if self._party is None else self._party.where()
 
     @collab.final
     def end(self) -> None:

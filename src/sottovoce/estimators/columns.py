@@ -1,7 +1,7 @@
 """Fit one classifier on the columns of several organisations, with label privacy, as scikit-learn does it.
 
 Example: a bank and a shop know different things about the same customers, in the same order. ``fit([bank, shop], y)``
-trains one model on both; only head outputs and gradients at them leave an organisation.
+trains one model on both; head outputs, gradients at them and a number per direction leave an organisation.
 """
 
 import secrets

@@ -152,6 +152,8 @@ def apart(case: Case, parts: list[Any]) -> tuple[list[Any], Judges]:
 
 def check_trial(trial: PrivacyReport) -> None:
     """Refuse a variant that is no plain Gaussian mechanism, whatever its noise."""
+    if not trial.states:
+        raise ValueError("[select] publishes a model, and a variant's model has no noise: choose a sound design")
     if trial.accountant != _GAUSSIAN:
         raise ValueError(
             f"[select] has a bound for un-sampled Gaussian releases, and a trial here is accounted by "

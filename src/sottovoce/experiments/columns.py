@@ -156,6 +156,7 @@ class ColumnsSetup(Setup):
             "seed": seed,
             "every": how.every,
             "evaluate": self.judge(made[0]),
+            "public_test": self.case.data.file is None,
             "delta": self.delta,
             "out": out,
             "resume": resume,
@@ -252,7 +253,7 @@ def averaged(found: Staged, test: Mapping[str, Any]) -> Result:
     counted = ("sent", "received", "messages")
     summed: dict[str, Any] = {name: tuple(map(sum, zip(*(getattr(run, name) for run in runs)))) for name in counted}
     about = replace(runs[-1], **summed, batches=sum(run.batches for run in runs)) if runs else None
-    return Result(x, y, found.members, told, found.privacy, found.privacy.private, False, predict, about)
+    return Result(x, y, found.members, told, found.privacy, False, predict, about, found.members[0].public_test)
 
 
 def check(case: Case) -> None:

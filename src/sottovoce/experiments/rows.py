@@ -145,6 +145,11 @@ class RowsSetup(Setup):
     def _devices(self) -> int:
         return self.case.run.devices if len(self.parts) > 1 else 1
 
+    @property
+    def public_test(self) -> bool:
+        """Say whether test rows are public: those of ready-made data sets are, those of one's own table are not."""
+        return self.case.data.file is None
+
     def judge(self) -> Evaluate:
         """Return metrics on test records and, if wanted, on some training records of every party, the loss first."""
         on_test = _judge(self.task, _Same(self.test)) if self.test is not None else lambda *variables: {}
@@ -174,6 +179,7 @@ class RowsSetup(Setup):
             network=self.network,
             seed=seed,
             evaluate=self.judge(),
+            public_test=self.public_test,
             every=how.every,
             out=out,
             resume=resume,

@@ -298,9 +298,9 @@ def _result(member: _Member, variables: Any, seconds: float, judges: dict[int, A
         agents=own,
         history={"step": np.array([setup.steps]), "seconds": np.array([seconds]), **found},
         privacy=as_simulated(account),
-        covered=account.trace.covers(("x", "y")),
         releasable=False,
         predictor=setup.problem.predict,
         public_constants=setup.problem.public_constants,
         about=about_rows(account, "one simulation, side by side with others"),
+        public_test=setup.public_test,
     )

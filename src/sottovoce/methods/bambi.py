@@ -35,7 +35,7 @@ class BambiState(NamedTuple):
 
 @dataclass(frozen=True)
 class Bambi(Method):
-    """Tune and train across parties with columns (BAMBI): only head outputs and gradients at them leave a party.
+    """Tune and train across parties with columns (BAMBI): head outputs, gradients and a few numbers leave a party.
 
     Each step, N inner steps fit the heads y at x, and Q copies of them at x + mu u_j; then
     ``x_m' = x_m - rate (grad_{x_m} f + (1/Q) sum_j s_j u_{j,m})``, where s_j estimates how f changes through the heads,

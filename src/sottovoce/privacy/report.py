@@ -26,8 +26,10 @@ _DRAWN: dict[str, tuple[str, ...]] = {
         "Noise: simulated from a seed. Anybody who knows the seed can remove it. This result shows how well the method "
         "works, and must not be released.",
     ),
-    "secret": ("Noise: from a secret key, in floating point. The figures are those of the ideal mechanism.",),
-    "exact": ("Noise: exact, from random bits of the operating system. The figures hold for the program as it ran.",),
+    "secret": ("Noise: from a secret key, in floating point. Epsilon and delta are those of the ideal mechanism.",),
+    "exact": (
+        "Noise: exact, from random bits of the operating system. Epsilon and delta hold for the program as it ran.",
+    ),
 }
 LISTED = 20  # parties up to which each one's epsilon is listed
 
@@ -59,18 +61,37 @@ class PrivacyReport:
     attack: tuple[tuple[float, float], ...] = ()  # false-positive rates, and the highest true-positive rates at them
     drawn: Drawn = ""  # how the noise of the run was drawn; empty before a run
     spent: Spent = ()  # what the party with the largest epsilon releases; none where no mechanism describes it
+    states: bool = True  # whether the states that a run ends with are covered too, and not its messages alone
 
     @property
     def private(self) -> bool:
         """Say whether anything is guaranteed."""
         return bool(np.isfinite(self.epsilon))
 
+    @property
+    def covered(self) -> bool:
+        """Say whether the guarantee is for the states that a run ends with, every leaf of them.
+
+        This is the one rule of what a result may call covered. Figures of `evaluate` are no state: no statement covers
+        them.
+        """
+        return self.private and self.states
+
+    @property
+    def seen(self) -> str:
+        """Name what an attacker may see of a run."""
+        if not self.states:
+            return "the messages between the parties, but not what a party holds in the end: that has no noise"
+        several = len(self.per_agent) > 1 or self.unit == "label"
+        return "the messages between the parties, and the result" if several else "the result"
+
     def statement(self) -> str:
         """Write one sentence to attach to a model."""
         if not self.private:
             return f"No differential privacy is guaranteed ({self.method}, {self.design} design): epsilon is infinite."
         spread = min(self.per_agent)
-        who = f"each agent's epsilon is at most {rounded_up(self.epsilon, 4)}"
+        what = "" if self.states else ", for its messages and not for what it ends with,"
+        who = f"each agent's epsilon{what} is at most {rounded_up(self.epsilon, 4)}"
         if spread < self.epsilon * 0.995:
             who += f" (the lowest {rounded_up(spread, 4)})"
         return (
@@ -94,12 +115,12 @@ class PrivacyReport:
             if several and unit != "label"
             else ""
         )
-        seen = "the messages between the parties, and the result" if several or self.unit == "label" else "the result"
         (rate, power), *rest = self.power()
         more = "".join(f"; for {100 * rate:g} %, at most {_percent(power)} %" for rate, power in rest)
         return (
             f"Protected: {held}{where}.",
-            f"Against: everybody who sees {seen}, even if they know all other records, the settings and the program.",
+            f"Against: everybody who sees {self.seen}, even if they know all other records, the settings and the "
+            "program.",
             f"What they can gain: they test whether {tested}. If they accept a false alarm for {100 * rate:g} % of the "
             f"{others}, they find at most {_percent(power)} % of {found}{more}.",
             "Public: the sizes of the parties, the settings, and what the notes list.",

@@ -54,6 +54,7 @@ class Outcome:
     releasable: bool
     about: About | None = None
     card: Path | None = None  # the model's card, if there is one
+    public_test: bool = False  # whether figures were declared to be of public rows
 
     @classmethod
     def load(cls, folder: Path) -> "Outcome":
@@ -69,6 +70,7 @@ class Outcome:
             stored["releasable"],
             None if told is None else About.from_dict(told, path),
             card if card.is_file() else None,
+            bool(stored.get("public_test")),
         )
 
     @property

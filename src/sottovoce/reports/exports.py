@@ -43,7 +43,7 @@ def facts(made: Comparison) -> dict[str, Any]:
         "answers": {answer.question: list(answer.lines) for answer in words.answers(made)} if made.rows else {},
         "sources": list(made.sources) or [_UNKNOWN],
         "declared public": taken_as_public(made),
-        "selection": made.chosen or "nothing was chosen by private scores",
+        "selection": made.chosen or "no choice by private scores is recorded",
         "rows": {row.name: _row(made, row) for row in made.rows},
     }
 

@@ -14,6 +14,7 @@ from sottovoce.runtime.result import TRAIN
 
 _ROWS = 200  # parties that a page lists; report-parties.csv has all
 _SEARCHED = 12  # parties from which on a table can be searched
+MEASURED = "figures are measured on "  # first words of a line about rows that no noise covers
 _NOT_CHARGED = (
     "Choosing among configurations by metrics of private records would cost privacy that is not counted here. The "
     "table <code>[select]</code> of a run file, or <code>sv.select</code>, chooses by a private score, and pays for it."
@@ -285,13 +286,18 @@ def public(made: Comparison) -> str:
 def taken_as_public(made: Comparison) -> list[str]:
     """List what the statements take as public."""
     found = [line for row in made.rows for line in (*row.about.public, *row.privacy.caveats) if _is_public(row, line)]
-    if any(not metric.startswith(TRAIN) for metric in made.metrics):
-        found.append("the test records that metrics are computed on, unless the guarantee says otherwise")
+    tested = [row for row in made.rows if any(not metric.startswith(TRAIN) for metric in row.metrics)]
+    if any(run.public_test for row in tested for run in row.runs):
+        which = "" if all(run.public_test for row in tested for run in row.runs) else ", of some rows"
+        found.append(f"the test records that metrics are computed on{which}")
     return list(dict.fromkeys(line.removeprefix("declared and ").removeprefix("taken as public: ") for line in found))
 
 
 def _is_public(row: Row, line: str) -> bool:
-    return line in row.about.public or "public" in line.split(":")[0] or line.startswith("the number of records")
+    """Say whether a line is about public facts; the rows that figures are measured on are not among them."""
+    if line.startswith(MEASURED):
+        return False
+    return line in row.about.public or "public" in line.split(":")[0] or line.startswith("the number of ")
 
 
 def provenance(made: Comparison) -> str:

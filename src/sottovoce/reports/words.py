@@ -23,7 +23,6 @@ _FEATURES = (
     "That is so for labels. Nothing protects the features that the model was computed from, so their holders decide "
     "about it. The messages must stay: they hold numbers computed from the features of single rows."
 )
-_MEASURED = "figures are measured on "  # first words of a caveat about rows that no noise covers
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,7 @@ def protected(report: PrivacyReport) -> tuple[str, ...]:
     lines = [who]
     if several:
         lines.append("Counted per party: if two parties hold data of one person, both epsilons count for that person.")
-    seen = "the messages between the parties and the result" if several or report.unit == "label" else "the result"
-    lines.append(f"Against everybody who sees {seen}, even if they know all other records, and the program.")
+    lines.append(f"Against everybody who sees {report.seen}, even if they know all other records, and the program.")
     return tuple(lines)
 
 
@@ -187,7 +185,7 @@ def _leaving(made: Comparison) -> tuple[tuple[str, ...], Tone]:
         lines.append(f"Nothing{which} may leave: {', and '.join(reasons)}.")
     if any(metric.startswith(TRAIN) for metric in made.metrics):
         lines.append("Each train metric is computed on private records, without noise: no statement covers it.")
-    if any(line.startswith(_MEASURED) for row in made.rows for line in (*row.about.public, *row.privacy.caveats)):
+    if not all(run.public_test for row in made.rows for run in row.runs):
         listed = " and ".join(", ".join(name for name in made.metrics if not name.startswith("bytes")).rsplit(", ", 1))
         if listed:
             lines.append(f"The guarantee does not cover {listed} in this report: no noise was added to them.")

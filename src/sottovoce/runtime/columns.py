@@ -260,10 +260,10 @@ class ColumnsPlace(Place):
     def result(self, state: list[Any], history: dict[str, np.ndarray], report: PrivacyReport) -> Result:
         """Return the parties' blocks; their columns and labels stay where they are."""
         x, y = (jax.tree.map(np.asarray, blocks) for blocks in self._variables(state))
-        deployed = report.private and not self.account.simulated(self.table.labels)
+        deployed = report.covered and not self.account.simulated(self.table.labels)
         problem = self.account.problem
         return Result(
-            x, y, self.account.trace.states(state), history, report, report.private, deployed, problem.predict,
+            x, y, self.account.trace.states(state), history, report, deployed, problem.predict,
             public_constants=problem.public_constants,
         )  # fmt: skip
 

@@ -23,7 +23,6 @@ from sottovoce.accounting.table import (
     FEATURES,
     SECRET,
     SIMULATED,
-    TEST,
     TableAccount,
     account_of_parties,
     schedule,
@@ -182,8 +181,8 @@ class LoneParty:
         if self.labels is None:
             raise ValueError(f"party {self.me} holds no labels: the statement is made by party {self.active}")
         made, drawn = self.account.report(self.labels), self._drawn(self.labels)
-        instead = {FEATURES: HEADS, TEST: None, **({SIMULATED: SECRET} if drawn == "secret" else {})}
-        noted = [said for note in made.caveats if (said := instead.get(note, note)) is not None]
+        instead = {FEATURES: HEADS, **({SIMULATED: SECRET} if drawn == "secret" else {})}
+        noted = [instead.get(note, note) for note in made.caveats]
         return replace(made, caveats=(*noted, *DISCLOSED), drawn=drawn if made.private else "")
 
     def _drawn(self, labels: Labels) -> Drawn:

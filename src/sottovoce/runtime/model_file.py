@@ -152,6 +152,8 @@ def save(
             raise ValueError("holders name columns of a table: give table= too")
         held = [own.tolist() for own in table.columns.held_by(holders)]
         result = replace(result, predictor=_joint(result.predictor, held))
+    if table is not None:
+        result = replace(result, privacy=_stated(result.privacy, table))
     variables = (result.x,) if result.y is None else (result.x, result.y)
     rows = np.zeros((1, len(table.names))) if table is not None else features
     facts: dict[str, Any] = {
@@ -224,6 +226,17 @@ def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> O
     )
 
 
+def _stated(report: PrivacyReport, table: DeclaredTable) -> PrivacyReport:
+    """Return the statement with all that the file will tell of a table: its declarations go into the file too."""
+    untold = tuple(line for line in table.facts.words if line not in report.caveats)
+    if untold and table.facts.laplace:
+        raise ValueError(
+            f"ranges or lists of {table.source} were bought with noisy counts, which this statement does not charge: "
+            "train on the parts of this table, or declare it"
+        )
+    return replace(report, caveats=(*report.caveats, *untold))
+
+
 def _joint(predict: Callable[..., Any], held: Sequence[Sequence[int]]) -> Callable[..., Any]:
     """Return `predict` for rows of the whole table, of which each party holds some columns."""
 
@@ -270,14 +283,7 @@ def card(model: OpenedModel, result: Result) -> str:
         lines.append("")
     statement, *told = str(model.privacy).split("\n")
     lines += ["## Privacy", "", statement, "", *(f"- {line.strip()}" for line in told), ""]
-    final = {name: values[-1] for name, values in result.history.items() if np.ndim(values) == 1 and len(values)}
-    figures = [
-        f"- {name}: {value:.4g}"
-        for name, value in final.items()
-        if not name.startswith((TRAIN, "bytes ")) and name not in ("step", "seconds", "consensus")
-    ]
-    if figures:
-        lines += ["## Figures", "", "Measured on test rows, without noise.", "", *figures, ""]
+    lines += _figures(result)
     if result.about is not None and result.about.parties:
         lines += ["## Data", "", *_made_from(result.about), ""]
     how = f"task {model.task}" if model.task else "the author's own program"
@@ -292,8 +298,30 @@ def card(model: OpenedModel, result: Result) -> str:
     return "\n".join(lines)
 
 
+def _figures(result: Result) -> list[str]:
+    """Return what was measured: no figure of private rows leaves with a model that may be handed out."""
+    final = {name: values[-1] for name, values in result.history.items() if np.ndim(values) == 1 and len(values)}
+    figures = [
+        f"- {name}: {value:.4g}"
+        for name, value in final.items()
+        if not name.startswith((TRAIN, "bytes ")) and name not in ("step", "seconds", "consensus")
+    ]
+    if not figures:
+        return []
+    if result.public_test:
+        return ["## Figures", "", "Measured without noise, on rows that were declared public.", "", *figures, ""]
+    if result.releasable:
+        return ["## Figures", "", "Left out: nobody declared that the rows they were measured on are public.", ""]
+    return ["## Figures", "", "Measured on test rows, without noise: no statement covers them.", "", *figures, ""]
+
+
 def _handing_out(model: OpenedModel) -> str:
     """Say first whether the model may leave."""
+    if model.releasable and model.privacy.unit == "label":
+        return (
+            "**As far as labels go, this model may be handed out**, with this card. Nothing protects the features that "
+            "it was computed from: their holders decide."
+        )
     if model.releasable:
         return "**This model may be handed out**, with this card."
     if not model.privacy.private:

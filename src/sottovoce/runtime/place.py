@@ -94,14 +94,13 @@ class RowsPlace(Place):
     def result(self, state: list[Any], history: dict[str, np.ndarray], report: PrivacyReport) -> Result:
         """Return the agents' average, and the states of all agents that are here.
 
-        The statement covers them if no variable is private; they may leave if the noise was the deployed one.
+        They may leave if the statement covers them, and the noise was the deployed one.
         """
         mean = jax.tree.map(np.asarray, self.average(state))
-        covered = report.private and self.trace.covers(self.problem.variables)
         second = mean[1] if len(mean) > 1 else None
         agents = self.trace.state(state if self.holds is None else self.stored(state))
         return Result(
-            mean[0], second, agents, history, report, covered, covered and self.is_deployed, self.problem.predict,
+            mean[0], second, agents, history, report, report.covered and self.is_deployed, self.problem.predict,
             public_constants=self.problem.public_constants,
         )  # fmt: skip
 

@@ -79,10 +79,12 @@ class Result:
     `x` and `y` are the agents' average (for columns: the parties' blocks); `agents` holds all states, stacked.
     `history` maps a metric to its values over time; a metric computed on private records is for the owner's eyes.
 
-    `covered` says whether the privacy statement covers every value of the result: a printed design's final state is
+    `covered` says whether the privacy statement covers every state of the result: a printed design's final state is
     un-noised, and only its messages are covered. `releasable` says that it is covered and that the noise was drawn as
-    deployed; it is never true for a simulation. `about` has the facts that a report shows beside the guarantee.
-    `public_constants` is what the problem declared of the arrays inside its functions, `predictor` among them.
+    deployed; it is never true for a simulation. No statement covers the figures of `evaluate` in the history:
+    `public_test` says that they were declared to be of public rows. `about` has the facts that a report shows beside
+    the guarantee. `public_constants` is what the problem declared of the arrays inside its functions, `predictor` among
+    them.
     """
 
     x: Tree
@@ -90,11 +92,16 @@ class Result:
     agents: Any
     history: dict[str, np.ndarray]
     privacy: PrivacyReport
-    covered: bool
     releasable: bool
     predictor: Callable[..., Any] | None = None
     about: About | None = None
     public_constants: bool = False
+    public_test: bool = False
+
+    @property
+    def covered(self) -> bool:
+        """Say whether the statement covers every state of the result."""
+        return self.privacy.covered
 
     def predict(self, features: Any) -> Any:
         """Return the problem's `predict` with this model."""
@@ -108,6 +115,7 @@ class Result:
             "privacy": self.privacy.to_dict(),
             "covered": self.covered,
             "releasable": self.releasable,
+            "public_test": self.public_test,
             "about": None if self.about is None else self.about.to_dict(),
             "history": {name: values.tolist() for name, values in self.history.items()},
         }

@@ -37,7 +37,11 @@ from sottovoce.runtime.result import Result
 from sottovoce.runtime.run_state import RunFolder, keep_for_one_run
 from sottovoce.schedules import same_for_all
 
-EVALUATED = "figures of `evaluate` are computed without noise: they may leave only if it reads no private record"
+EVALUATED = (
+    "figures of `evaluate` are computed without noise, and nothing checks what it reads: they may leave only if it "
+    "reads no private record and no private label"
+)
+DECLARED = "figures of `evaluate` are computed without noise, on rows that were declared public"
 
 
 def run(
@@ -55,6 +59,7 @@ def run(
     noise: Literal["simulated", "discrete"] = "simulated",
     seed: int | None = 0,
     evaluate: Metrics | None = None,
+    public_test: bool = False,
     every: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -82,7 +87,9 @@ def run(
             operating system instead (kept in `out`, so that the run can be resumed). Discrete noise does not use it.
         evaluate: ``evaluate(x)`` or ``evaluate(x, y)`` returning named numbers, in JAX; recorded for the agents'
             average and, with up to 64 agents, for each agent (``name/agents``). For a table: ``evaluate(x, y)`` of
-            the parties' blocks, from public test records it brings along.
+            the parties' blocks, from test records it brings along. No statement covers these figures.
+        public_test: declare that `evaluate` reads public rows alone: neither the parties' records nor their labels.
+            Without it, the card of a model that may leave has no figures.
         every: evaluate (and checkpoint) every n steps; a tenth of the run by default.
         out: folder for the checkpoint, the ledger and the result; `resume` continues what is there.
         performance: chunk, devices and progress bar: nothing that could affect privacy.
@@ -122,12 +129,15 @@ def run(
     with keep_for_one_run(out if company.leads else None):
         folder = RunFolder.shared(out, resume, company)
         job = job_for(folder)
-        if evaluate is not None and not isinstance(data, Table):
-            job = replace(job, report=replace(job.report, caveats=(*job.report.caveats, EVALUATED)))
+        job = replace(job, identity={**job.identity, "public_test": public_test})  # a resumed run has earlier figures
+        if evaluate is not None:
+            words = DECLARED if public_test else EVALUATED
+            job = replace(job, report=replace(job.report, caveats=(*job.report.caveats, words)))
         progress = performance.progress if company.leads else False
         try:
             last = drive(job, folder, resume, steps, evaluate, every, f"{type(method).__name__}", progress)
-            result = replace(job.place.result(last.leaves, last.stacked(), job.report), about=job.about())
+            made = job.place.result(last.leaves, last.stacked(), job.report)
+            result = replace(made, about=job.about(), public_test=public_test)
         except jax.errors.JaxRuntimeError as error:
             company.lost(error)
         _advise(problem, result)

@@ -25,7 +25,7 @@ def usual(columns: Columns) -> dict[str, Any]:
 def why(method: Bambi, steps: int) -> tuple[str, ...]:
     """Say in three lines why this was chosen."""
     return (
-        "Bambi: parties hold columns, and only head outputs and gradients at them leave a party",
+        "Bambi: parties hold columns; head outputs, gradients at them and a number per direction leave a party",
         f"{steps} steps of {method.inner_steps} inner ones: each label is drawn once, so that more cost no privacy",
         f"batches of {method.batch} rows; one coefficient per party is tuned with {method.directions} directions",
     )
