@@ -57,7 +57,7 @@ def test_other_numbers_take_the_same_program_to_their_own_result(problem, make):
 
 def test_another_clip_is_another_program():
     forms = [
-        shared(account_of(sgd(0.1, clip), PARTS, 4, RING, problem=MINIMIZE).trace, MINIMIZE)[0] for clip in (1, 2, 1)
+        shared(account_of(sgd(0.1, clip), PARTS, 4, RING, problem=MINIMIZE).trace)[0] for clip in (1, 2, 1)
     ]
     assert forms[0] is forms[2]
     assert forms[0] is not forms[1]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from sottovoce.accounting.trace import KEPT, seen_by_equality
+from sottovoce.accounting.content import KEPT, seen_by_equality
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
