@@ -18,7 +18,8 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
-from sottovoce.accounting.trace import KEPT, remembered
+from sottovoce.accounting.content import KEPT, remembered_keys
+from sottovoce.accounting.trace import remembered
 from sottovoce.data.parts import Levels, Part
 from sottovoce.methods.dp_bilevel import Descent
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
@@ -73,7 +74,7 @@ def test_a_forgotten_trace_takes_its_compiled_programs_along():
     del account
     gc.collect()
     assert held() is not None  # the next run of these settings compiles nothing
-    for bounded in (remembered, array.compiled):
+    for bounded in (remembered, remembered_keys, array.compiled):
         assert bounded.cache_info().maxsize == KEPT
         bounded.cache_clear()
     gc.collect()
