@@ -455,6 +455,14 @@ def test_ctrl_c_saves(tmp_path, monkeypatch, capsys):
     np.testing.assert_array_equal(resumed.history["consensus"], whole.history["consensus"])
 
 
+@pytest.mark.parametrize("seed", [0, None])
+def test_a_simulation_is_never_releasable(seed):
+    """Whoever knows the seed can subtract its noise; a secret one is drawn in floating point."""
+    result = sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=3, seed=seed)
+    assert result.covered
+    assert not result.releasable
+
+
 def test_models_carry_their_statement(tmp_path):
     problem = dataclasses.replace(PROBLEM, predict=lambda x, features: features @ x)
     result = sv.run(problem, PARTS, sgd(), network=RING, steps=3)

@@ -38,7 +38,7 @@ SealedRecords = Mapping[str, Sealed]
 class Spec:
     """State what a compiled run depends on besides arrays. Equal specs share one compiled program, for every seed."""
 
-    trace: Trace  # compared by identity; `trace` returns the same one for equal arguments
+    trace: Trace  # compared by identity: `trace` returns the same one where the same is traced
     chunk: int
     spread: Spread | None = None  # set where agents are spread over devices
 
