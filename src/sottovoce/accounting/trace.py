@@ -4,7 +4,7 @@ Example: `Trace.charges` of DP-SGD holds one charge, "gradient, once per step"; 
 state whether it depends on a record without noise. Nothing is declared by a method, so nothing can be declared wrongly.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, Literal

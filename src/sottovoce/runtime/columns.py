@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-from sottovoce.accounting.table import TableAccount, TableTrace, schedule
 from sottovoce.accounting.content import KEPT, first_alike, program, seen_by_equality
+from sottovoce.accounting.table import TableAccount, TableTrace, schedule
 from sottovoce.data.columns import device_block
 from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
