@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 
 import sottovoce as sv
 from benchmarks import measure
@@ -47,7 +46,7 @@ def redraw(seeds: list[int]) -> Any:
     method = sv.methods.DpMixSgd(0.3, 0.003, sv.Poisson(20), noisy, noisy, increment=0.2)
     network = sv.networks.erdos_renyi(4, 0.5, seed=seed)
     how = {"steps": 40, "network": network, "seed": seed, "performance": sv.Performance(share=True)}
-    return np.asarray(sv.run(task.problem, parts, method, **how).x["model"]["weights"])
+    return jax.tree.leaves(sv.run(task.problem, parts, method, **how).x)
 
 
 def main() -> None:

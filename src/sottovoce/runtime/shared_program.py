@@ -74,7 +74,7 @@ def _weights(equation: JaxprEqn, known: Known) -> tuple[dict[str, Any], np.ndarr
     if equation.primitive is not equations.mix_p:
         return None
     over, others_only = equation.params["over"], equation.params["others_only"]
-    matrix = mixing.as_matrix(known.network, over, others_only, [math.prod(var.aval.shape) for var in equation.invars])
+    matrix = mixing.as_matrix(known.network, over, others_only, [shape_of(var).size for var in equation.invars])
     return None if matrix is None else ({"given": True}, matrix)
 
 
