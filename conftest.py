@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from sottovoce.accounting.content import remembered_keys
 from sottovoce.accounting.table import remembered_tables
 from sottovoce.accounting.trace import remembered
 
@@ -23,7 +24,7 @@ if importlib.util.find_spec("nvflare") is None:  # pip install 'sottovoce[deploy
 _ROOM = 900 * 2**20  # bytes that a test process may hold before it forgets compiled programs
 _MAPPINGS = 20_000  # Linux ends a process that needs more than 65 530, and each compiled program takes some
 # Named when tests are collected, so that a cache that was renamed is noticed at once and not when memory is short.
-_FORGET = (remembered.cache_clear, remembered_tables.cache_clear, jax.clear_caches)
+_FORGET = (remembered.cache_clear, remembered_tables.cache_clear, remembered_keys.cache_clear, jax.clear_caches)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -100,7 +100,7 @@ def demo(
     set_: Set = None,
     json: Json = False,
 ) -> None:
-    """Let ten clinics tune a model together in private; prints a table and writes a report. Takes under a minute."""
+    """Let ten clinics tune a model together in private; prints a table and writes a report. Takes about a minute."""
     say("Ten clinics tune a model together, simulated on this machine. Loading JAX ...")  # loading is slow
     from sottovoce.experiments.demo import demo as run_demo
 

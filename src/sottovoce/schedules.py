@@ -249,10 +249,7 @@ def charged(value: Schedule, times: np.ndarray, agent: int) -> np.ndarray:
     ([0.5, 0.5, 0.5], [0.0, 0.0])
     """
     exact = np.broadcast_to(np.asarray(value(times, agent), dtype=np.float64), times.shape)
-    step, who = jax.device_put(np.asarray(times, np.int32)), _on_device(agent)
-    with np.errstate(over="ignore"):
-        drawn = np.asarray(value(step, who)).astype(np.float32).astype(np.float64)
-    drawn = np.broadcast_to(drawn, times.shape)
+    drawn = np.broadcast_to(_in_a_run(value, times, agent).astype(np.float64), times.shape)
     if not np.isfinite(drawn).all() and np.isfinite(exact).all():
         at = int(times[np.argmin(np.isfinite(drawn))])
         raise ValueError(
@@ -261,6 +258,26 @@ def charged(value: Schedule, times: np.ndarray, agent: int) -> np.ndarray:
         )
     usable = np.where(drawn >= _SMALLEST, drawn, 0.0)
     return np.where(usable * (1 + RAISED) >= exact, exact, usable)
+
+
+def as_drawn(value: Schedule, times: np.ndarray, agents: range) -> np.ndarray:
+    """Return the scales of the noise as a run computes them, by step and agent; one row where all steps have the same.
+
+    These are the numbers that `charged` looks at: a run that is given them draws what is charged.
+
+    >>> as_drawn(Constant((0.5, 0.25)), np.arange(3), range(2)).tolist()
+    [[0.5, 0.25]]
+    """
+    columns = [np.broadcast_to(_in_a_run(value, times, agent), times.shape) for agent in agents]
+    table = np.stack(columns, axis=1)
+    return table[:1] if (table == table[:1]).all() else table
+
+
+def _in_a_run(value: Schedule, times: np.ndarray, agent: int) -> np.ndarray:
+    """Return the values in float32, as a compiled run computes them."""
+    step, who = jax.device_put(np.asarray(times, np.int32)), _on_device(agent)
+    with np.errstate(over="ignore"):
+        return np.asarray(value(step, who)).astype(np.float32)
 
 
 @lru_cache(maxsize=1024)

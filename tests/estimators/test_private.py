@@ -10,8 +10,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import sottovoce as sv
+from sottovoce.accounting.trace import remembered
 from sottovoce.data.synthetic import logistic
 from sottovoce.estimators import trials
+from sottovoce.runtime import array
+from sottovoce.runtime.lone_agent import programs_of
 
 ROWS = logistic(3000, 4)
 X, Y = ROWS["features"].astype(np.float64), ROWS["label"]
@@ -176,3 +179,22 @@ def test_scikit_learn_accepts_it(model) -> None:
     failed = {result["check_name"] for result in results if result["status"] == "failed"}
     assert all(name.startswith("check_sample_weight_equivalence") for name in failed)
     assert sum(result["status"] == "passed" for result in results) > 40
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_fits_that_differ_in_seed_and_rows_alone_are_traced_and_compiled_once(seed):
+    """Grid searches and repeated trials would otherwise spend nearly all of their time on compiling the same."""
+
+    def fit(number):
+        rows = np.random.default_rng(number).uniform(-0.5, 0.5, (400, 2))
+        model = sv.PrivateLogisticRegression(
+            epsilon=3.0, classes=[False, True], random_state=None if seed is None else number
+        )
+        return model.fit(rows, rows[:, 0] > 0).coef_
+
+    first, counts = fit(0), []
+    for number in (1, 2):
+        counts.append([cached.cache_info().misses for cached in (remembered, array.compiled, programs_of)])
+        assert not np.array_equal(fit(number), first)
+    counts.append([cached.cache_info().misses for cached in (remembered, array.compiled, programs_of)])
+    assert counts[0] == counts[1] == counts[2]

@@ -109,7 +109,7 @@ def test_gb_dsbo_averages_true_second_derivatives() -> None:
     x, y = problem.x0["s"], problem.y0["w"]
     np.testing.assert_allclose(result.agents.hessians[0, 7], jax.hessian(total, 1)(x, y), rtol=1e-4)
     np.testing.assert_allclose(result.agents.jacobian[0], jax.jacfwd(jax.grad(total, 0), 1)(x, y), rtol=1e-4, atol=1e-6)
-    moved = sv.run(problem, [part], dataclasses.replace(method, step_x=1.0), steps=1)
+    moved = sv.run(problem, [part], dataclasses.replace(method, step_x=1.0, along="new"), steps=1)
     z = jnp.linalg.solve(jax.hessian(total, 1)(x, y), y * part["t"].mean())
     exact = 1.0 - jax.jacfwd(jax.grad(total, 0), 1)(x, y) @ z
     np.testing.assert_allclose(np.asarray(x) - moved.x["s"], exact, rtol=1e-3)

@@ -256,7 +256,8 @@ def test_says_what_is_wrong(changes, message):
 def test_is_useful_at_a_sound_epsilon(name, epsilon, least):
     runfile = RunFile.load(find("dpmixsgd/large-batches"), [f"data.name={name}"])
     made = setup(runfile.cases[epsilon])
-    assert made.run(seed=0).history["auroc"][-1] >= least
+    areas = [made.run(seed=seed).history["auroc"][-1] for seed in range(5)]
+    assert np.mean(areas) >= least  # which lies three standard errors and more below the mean of five
 
 
 @pytest.mark.slow

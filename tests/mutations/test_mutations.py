@@ -17,7 +17,7 @@ import jax
 import pytest
 from tests.marks import few
 
-from sottovoce.accounting import marks, trace
+from sottovoce.accounting import content, marks, trace
 from sottovoce.accounting.composition import _group
 from sottovoce.clipping import bookkeeping
 from sottovoce.data import overlap
@@ -345,6 +345,7 @@ def _forget() -> None:
     for remembered in (
         accountant._epsilon,
         trace.remembered,
+        content.remembered_keys,
         interpreter.pieces,
         lone_agent.programs_of,
         exact_gate._slopes,

@@ -11,6 +11,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
+from sottovoce.accounting.content import remembered_keys
 from sottovoce.accounting.trace import remembered as traced
 from sottovoce.data.sealed import Sealed
 from sottovoce.privacy import exact_gate
@@ -39,7 +40,7 @@ def frames() -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("place", ["array", "threads", "discrete"])
 def test_at_most_eight_frames_lie_between_an_answer_and_the_records(place, monkeypatch):
-    for remembered in (traced, programs_of, exact_gate._slopes):
+    for remembered in (traced, remembered_keys, programs_of, exact_gate._slopes):
         remembered.cache_clear()
     jax.clear_caches()
     trace, layout = account_of(METHOD, PARTS, 1, sv.networks.ring(2), problem=PROBLEM).trace, lay_out(PARTS)

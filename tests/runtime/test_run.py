@@ -18,7 +18,8 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
-from sottovoce.accounting.trace import KEPT, remembered
+from sottovoce.accounting.content import KEPT, remembered_keys
+from sottovoce.accounting.trace import remembered
 from sottovoce.data.parts import Levels, Part
 from sottovoce.methods.dp_bilevel import Descent
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
@@ -73,7 +74,7 @@ def test_a_forgotten_trace_takes_its_compiled_programs_along():
     del account
     gc.collect()
     assert held() is not None  # the next run of these settings compiles nothing
-    for bounded in (remembered, array.compiled):
+    for bounded in (remembered, remembered_keys, array.compiled):
         assert bounded.cache_info().maxsize == KEPT
         bounded.cache_clear()
     gc.collect()
@@ -452,6 +453,14 @@ def test_ctrl_c_saves(tmp_path, monkeypatch, capsys):
     whole = sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=8, every=2)
     np.testing.assert_array_equal(resumed.agents.x, whole.agents.x)
     np.testing.assert_array_equal(resumed.history["consensus"], whole.history["consensus"])
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_a_simulation_is_never_releasable(seed):
+    """Whoever knows the seed can subtract its noise; a secret one is drawn in floating point."""
+    result = sv.run(PROBLEM, PARTS, sgd(), network=RING, steps=3, seed=seed)
+    assert result.covered
+    assert not result.releasable
 
 
 def test_models_carry_their_statement(tmp_path):

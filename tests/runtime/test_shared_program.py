@@ -55,12 +55,148 @@ def test_other_numbers_take_the_same_program_to_their_own_result(problem, make):
     assert not np.allclose(found[0].x, found[1].x, rtol=1e-2)
 
 
-def test_another_clip_is_another_program():
-    forms = [
-        shared(account_of(sgd(0.1, clip), PARTS, 4, RING, problem=MINIMIZE).trace, MINIMIZE)[0] for clip in (1, 2, 1)
-    ]
-    assert forms[0] is forms[2]
-    assert forms[0] is not forms[1]
+def quadratic(half=0.5, start=0.0, **more):
+    return sv.Minimize(lambda x, r: half * jnp.sum((x - r) ** 2), x0=jnp.full(2, start), **more)
+
+
+def descent(rate=0.1, noise=0.01, clip=5.0, sampling=sv.Poisson(10), kind="gaussian"):  # noqa: B008  (frozen)
+    return sv.methods.DpSgd(rate=rate, gradient=sv.Release(clip, noise, kind), sampling=sampling)
+
+
+def traced(problem=None, method=None, parts=PARTS, steps=4, network=RING):
+    return account_of(method or descent(), parts, steps, network, problem=problem or quadratic()).trace
+
+
+def scaled(factor):
+    """A loss with the usual values and a derivative of its own, `factor` times the right one."""
+
+    @jax.custom_jvp
+    def square(x, r):
+        return 0.5 * jnp.sum((x - r) ** 2)
+
+    square.defjvp(lambda at, way: (square(*at), factor * (at[0] - at[1]) @ way[0]))
+    return sv.Minimize(square, jnp.zeros(2))
+
+
+def weighed(weights):
+    table = jnp.asarray(weights)
+    return sv.Minimize(lambda x, r: 0.5 * jnp.sum(table * (x - r) ** 2), jnp.zeros(2), public_constants=True)
+
+
+def vectorised(factor):
+    """A projection that is `factor` times as strong where agents are vectorised."""
+
+    @jax.custom_batching.custom_vmap
+    def project(x):
+        return x
+
+    project.def_vmap(lambda size, batched, x: (factor * x, batched[0]))
+    return quadratic(project_x=project)
+
+
+def turned_around(x):
+    return -x
+
+
+class Level(sv.schedules.Schedule):
+    """Prints nothing of itself, and equals all of its kind."""
+
+    agents = None
+
+    def __init__(self, value):
+        self.value = value
+
+    def __call__(self, t, agent=0):
+        return self.value + 0.0 * t
+
+    def __eq__(self, other):
+        return isinstance(other, Level)
+
+    def __hash__(self):
+        return 0
+
+
+OTHER = [part + 1 for part in PARTS]
+STAR = sv.networks.star(3)
+ALIKE = {  # these differ in nothing that is traced
+    "the problem, written down again": lambda: (traced(), traced()),
+    "other records": lambda: (traced(), traced(parts=OTHER)),
+    "a rule, written down again": lambda: (traced(scaled(1.0)), traced(scaled(1.0))),
+    "captured arrays with the same numbers": lambda: (traced(weighed([1.0, 2.0])), traced(weighed([1.0, 2.0]))),
+}
+NUMBERS = {  # these differ in what a shared program is given
+    "a start": lambda: (traced(), traced(quadratic(start=1.0))),
+    "a rate": lambda: (traced(), traced(method=descent(0.2))),
+    "the scale of the noise": lambda: (traced(), traced(method=descent(noise=0.02))),
+    "the scale of noise by a schedule of one's own": lambda: (
+        traced(method=descent(noise=Level(0.1))),
+        traced(method=descent(noise=Level(9.0))),
+    ),
+    "captured arrays": lambda: (traced(weighed([1.0, 2.0])), traced(weighed([1.0, 3.0]))),
+    "the weights of a small network": lambda: (traced(), traced(network=STAR)),
+}
+APART = {  # each of these is another program
+    "a number in a loss": lambda: (traced(), traced(quadratic(0.4))),
+    "zero and minus zero": lambda: (traced(quadratic(0.0)), traced(quadratic(-0.0))),
+    "a derivative": lambda: (traced(scaled(1.0)), traced(scaled(-5.0))),
+    "a rule for vectorised agents": lambda: (traced(vectorised(1.0)), traced(vectorised(2.0))),
+    "a projection": lambda: (traced(), traced(quadratic(project_x=turned_around))),
+    "a public term": lambda: (traced(), traced(quadratic(public=lambda x: jnp.sum(x)))),
+    "each agent's own start": lambda: (traced(), traced(quadratic(spread=0.1))),
+    "a clip": lambda: (traced(), traced(method=descent(clip=4.0))),
+    "a kind of noise": lambda: (traced(), traced(method=descent(kind="laplace"))),
+    "noise and none": lambda: (traced(), traced(method=descent(noise=0.0))),
+    "the form of noise": lambda: (traced(), traced(method=descent(noise=sv.schedules.Decay(0.01, 0.5)))),
+    "the form of a rate": lambda: (traced(), traced(method=descent(sv.schedules.Decay(0.1, 0.5)))),
+    "a batch": lambda: (traced(), traced(method=descent(sampling=sv.Poisson(11)))),
+    "a sampling": lambda: (traced(), traced(method=descent(sampling=sv.FixedSize(10)))),
+    "cut batches": lambda: (traced(), traced(method=descent(sampling=sv.Poisson(10, cut=True)))),
+    "sizes": lambda: (traced(), traced(parts=[PARTS[0][:-1], *PARTS[1:]])),
+    "links and none": lambda: (traced(), traced(network=sv.networks.isolated(3))),
+}
+
+
+@pytest.mark.parametrize("what", ALIKE)
+def test_the_same_is_traced_and_compiled_once(what):
+    one, other = ALIKE[what]()
+    assert one is other
+
+
+@pytest.mark.parametrize("what", NUMBERS)
+def test_numbers_are_another_program_unless_it_is_shared(what):
+    one, other = NUMBERS[what]()
+    assert one is not other
+    assert shared(one)[0] is shared(other)[0]
+
+
+@pytest.mark.parametrize("what", APART)
+def test_another_program_is_never_shared(what):
+    one, other = APART[what]()
+    assert one is not other
+    assert shared(one)[0] is not shared(other)[0]
+
+
+def test_a_shared_program_draws_each_run_s_own_noise_and_mixes_by_its_own_network():
+    wide = [np.zeros((40, 500), np.float32)] * 3
+    problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(500))
+    before, found = array.compiled.cache_info().misses, {}
+    settings = [(0.001, RING), (1.0, STAR)]
+    for share in (True, False):
+        for noise, network in settings:
+            how = {"network": network, "steps": 1, "seed": 0, "performance": sv.Performance(share=share)}
+            found[share, noise] = sv.run(problem, wide, descent(1.0, noise, 1.0, sv.Full()), **how).agents.x
+        if share:
+            assert array.compiled.cache_info().misses == before + 1
+    for noise, _ in settings:
+        np.testing.assert_allclose(found[True, noise], found[False, noise], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(np.std(found[True, 1.0][1]), np.sqrt(np.sum(STAR.mix.toarray()[1] ** 2)), rtol=0.15)
+
+
+def test_a_release_whose_noise_is_not_given_leaves_nothing_finite():
+    blank = shared(traced())[0]
+    left = [line.params["release"] for line in blank.step.jaxpr.eqns if "release" in line.params]
+    assert [float(release.scale(0, 0)) for release in left] == [np.inf]
+    assert (blank.charges, blank.known.population.names) == ((), ("0", "1", "2"))
 
 
 def test_tables_with_other_derivatives_or_gates_that_only_look_equal_do_not_share_a_program():

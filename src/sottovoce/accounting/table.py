@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from sottovoce.accounting.content import KEPT, seen_by_equality
 from sottovoce.accounting.identity import identity
-from sottovoce.accounting.trace import DECLARED, KEPT, REMEDY, refuse_captures, seen_by_equality, settings
+from sottovoce.accounting.trace import DECLARED, REMEDY, refuse_captures, settings
 from sottovoce.closed import exact
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations

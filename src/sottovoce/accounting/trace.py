@@ -4,14 +4,11 @@ Example: `Trace.charges` of DP-SGD holds one charge, "gradient, once per step"; 
 state whether it depends on a record without noise. Nothing is declared by a method, so nothing can be declared wrongly.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, make_dataclass
-from enum import Enum
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import chain
-from numbers import Number
-from types import BuiltinFunctionType, FunctionType
 from typing import Any, Literal
 
 import jax
@@ -21,12 +18,13 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.core import Literal as Constant
 
 from sottovoce.accounting import marks
+from sottovoce.accounting.content import KEPT, first_alike, program, seen_by_equality
 from sottovoce.accounting.identity import identity
 from sottovoce.closed import require
 from sottovoce.data.population import SINGLE, Population, named
 from sottovoce.methods import equations
 from sottovoce.methods.agent import Agent, Known
-from sottovoce.methods.base import TARGET, Method
+from sottovoce.methods.base import Method
 from sottovoce.methods.handle import like, strong
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import KINDS as SAMPLINGS
@@ -133,61 +131,15 @@ def settings(value: Any) -> Iterator[np.ndarray]:
 
 
 def trace(method: Method, problem: Any, known: Known) -> Trace:
-    """Trace a method's `init` and `step` for a problem; equal arguments share one trace.
+    """Trace a method's `init` and `step` for a problem; where the same is traced, it is one trace (`content.program`).
 
-    Problems are compared by identity, methods by `==` where that sees everything (`seen_by_equality`); else a trace
-    would state the epsilon of another method.
+    Runs with one trace share their compiled programs, whatever their seed and the values of their records. Nothing is
+    traced again for a problem that is the same object and a method that is equal, where `==` sees everything
+    (`seen_by_equality`); else a trace would state the epsilon of another method.
     Raises ValueError or TypeError, with the remedy, where an equation cannot be counted, a private value would leave
     the agent, or the state does not keep its shapes.
     """
     return (remembered if seen_by_equality(method) else _traced)(method, problem, known)
-
-
-# Numbers, texts, classes and functions: equal ones are the same, and stay so.
-_PLAIN = (Number, np.generic, str, bytes, type(None), type, Enum, FunctionType, BuiltinFunctionType)
-
-
-def seen_by_equality(value: Any) -> bool:
-    """Say whether `==` looks at all that a value holds.
-
-    A class may inherit the `==` of a dataclass and hold more than its fields, and an object that is compared by
-    identity may change between two runs. Example: two of these are "equal".
-
-    >>> from sottovoce.schedules import Constant
-    >>> class Louder(Constant):
-    ...     def __init__(self, value, factor):
-    ...         super().__init__(value)
-    ...         object.__setattr__(self, "factor", factor)
-    >>> Louder(1.0, 2.0) == Louder(1.0, 9.0), seen_by_equality(Louder(1.0, 2.0)), seen_by_equality(Constant(1.0))
-    (True, False, True)
-    """
-    kind = type(value)
-    if isinstance(value, (tuple, list, frozenset, set)):
-        return all(map(seen_by_equality, value))
-    if isinstance(value, Mapping):
-        return all(map(seen_by_equality, value.values()))
-    if not is_dataclass(value) or isinstance(value, type):
-        return isinstance(value, _PLAIN)
-    derived = {name for name, held in _attributes(kind) if isinstance(held, cached_property)}
-    names = {field.name for field in fields(value)}
-    by_fields = _compared_by_fields(kind) and all(field.compare for field in fields(value))
-    own = kind.__dataclass_params__.frozen and (by_fields or kind.__eq__ is object.__eq__)
-    held = set(getattr(value, "__dict__", ())) - {TARGET}
-    return own and held <= names | derived and all(seen_by_equality(getattr(value, name)) for name in names)
-
-
-@lru_cache(maxsize=256)
-def _compared_by_fields(kind: type) -> bool:
-    """Say whether a dataclass has the `==` that Python writes for its fields, and none of its own."""
-    made = make_dataclass(kind.__name__, [field.name for field in fields(kind)], frozen=True)
-    codes = [getattr(vars(one).get("__eq__"), "__code__", None) for one in (kind, made)]
-    said = [None if code is None else (code.co_code, code.co_names, code.co_consts) for code in codes]
-    return said[0] is not None and said[0] == said[1]
-
-
-def _attributes(kind: type) -> Iterator[tuple[str, Any]]:
-    for one in kind.__mro__:
-        yield from vars(one).items()
 
 
 def _traced(method: Method, problem: Any, known: Known) -> Trace:
@@ -218,12 +170,10 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
     private = _settled(init.jaxpr, stepped.jaxpr)
     charges = (*_charges(init.jaxpr, "init", known), *_charges(stepped.jaxpr, "step", known))
     declares = method.public_constants or problem.public_constants
-    return Trace(init, stepped, found["structure"], shapes, private, charges, known, declares)
+    made = Trace(init, stepped, found["structure"], shapes, private, charges, known, declares)
+    return first_alike((program(init), program(stepped), found["structure"], known, declares), made)
 
 
-# How many traces are remembered, and how many compiled programs: nobody asks for the program of a forgotten trace.
-# A run takes about 250 mapped pieces of memory, and Linux ends a process that has 65 530, so a long sweep must forget.
-KEPT = 32
 remembered = lru_cache(maxsize=KEPT)(_traced)
 
 

@@ -1,6 +1,6 @@
 """Start and stop FLARE's processes, and talk to the server as the administrator.
 
-Example: ``with Federation.local(kits, ["north", "south"]) as running`` is a whole federation on this machine; leaving
+Example: ``with Federation(kits, ["north", "south"]) as running`` is a whole federation on this machine; leaving
 the block ends every process that it started, whatever happened inside.
 """
 

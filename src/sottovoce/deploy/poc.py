@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import secrets
 import shutil
 import socket
@@ -14,10 +15,12 @@ from sottovoce.deploy import job, kits
 from sottovoce.deploy.federation import DONE, WAITS, Administrator, Federation
 from sottovoce.deploy.order import Order
 from sottovoce.deploy.policy import NAME, OwnColumns, method_of
+from sottovoce.experiments.planned import setup
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.experiments.schema import Case
 from sottovoce.experiments.toml import dump, read
 from sottovoce.files import write_atomically
+from sottovoce.reports.comparison import upward
 
 TABLE = "table.csv"  # a site's own table, in a trial
 ROW = "row"  # the column of ids that a trial makes, if the table has none
@@ -32,6 +35,7 @@ def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: N
     made, known = out / "kits", out / "run.txt"
     Order(runfile.text, "").case(trial=True)  # refuse a file that is not for a federation, before anything is made
     text, tables = distributed(runfile)
+    epsilon = None if made.exists() else cost(next(iter(runfile.cases.values())))
     order = Order(text, known.read_text() if known.exists() else new_name(runfile.title))
     sites = order.case()[2].sites
     if made.exists():
@@ -40,7 +44,7 @@ def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: N
         say(f"using {made} with its policies, ledgers and tables as they are; another --out makes new ones")
     else:
         say("making certificates")
-        _furnish(order, tables, made)
+        _furnish(order, tables, made, epsilon)
     write_atomically(known, order.run.encode())
     say(f"starting a server and {len(sites)} sites")
     with Federation(made, sites) as running:
@@ -53,11 +57,32 @@ def poc(runfile: RunFile, out: Path, say: Callable[[str], None] = lambda line: N
     return made
 
 
-def _furnish(order: Order, tables: Mapping[str, bytes], made: Path) -> None:
+def cost(case: Case) -> float | None:
+    """Return the epsilon that the sites have to agree to: that of the run file, or that of its noise by hand.
+
+    >>> from sottovoce.experiments.schema import Data, MethodTable
+    >>> noise = MethodTable(name="DpSgd", rate=0.1, sampling="full", gradient={"clip": 1.0, "noise": 0.05})
+    >>> run = {"steps": 10, "every": 10}
+    >>> cost(Case.model_validate({"data": {"name": "digits", "agents": 3, "limit": 300}, "task": {"name": "softmax"},
+    ...                           "method": noise, "run": run}))
+    5.76
+    """
+    if not case.privacy.enabled or case.privacy.epsilon is not None or case.columns is not None:
+        return case.privacy.epsilon
+    epsilon = setup(case, draws=False).account.epsilon
+    if not math.isfinite(epsilon):
+        raise ValueError(
+            "the noise of this run file proves no finite epsilon, and a site agrees to one: give each release a clip "
+            "and more noise, or set privacy.epsilon"
+        )
+    return float(upward(epsilon))
+
+
+def _furnish(order: Order, tables: Mapping[str, bytes], made: Path, epsilon: float | None) -> None:
     """Make kits, policies and tables; an interrupt leaves none, so that the next trial does not use a part."""
     try:
         kits.provision(order.case()[2].sites, "localhost", free_port(), made)
-        agree(order, made)
+        agree(order, made, epsilon)
         for site, table in tables.items():
             write_atomically(made / site / TABLE, table, private=True)
     except BaseException:
@@ -128,17 +153,17 @@ def new_name(title: str) -> str:
     return f"{words.strip('-') or 'run'}-{secrets.token_hex(4)}"
 
 
-def agree(order: Order, made: Path) -> None:
-    """Write for each site the policy that agrees to exactly this run."""
+def agree(order: Order, made: Path, epsilon: float | None = None) -> None:
+    """Write for each site the policy that agrees to exactly this run; `epsilon` where the run file states none."""
     _, case, deploy = order.case()
     prints, key = kits.fingerprints(made, deploy.sites), secrets.token_hex(32)
-    privacy = case.privacy
+    privacy, most = case.privacy, case.privacy.epsilon or epsilon or 1.0
     for site in deploy.sites:
         policy: dict[str, Any] = {
             "methods": [method_of(case)],
-            "epsilon": privacy.epsilon or 1.0,
+            "epsilon": most,
             "delta": privacy.delta,
-            "budget": privacy.budget or privacy.epsilon or 1.0,
+            "budget": privacy.budget or most,
             "noise": [deploy.noise],
             "data": {"name": case.data.name} if case.data.file is None else {"file": case.data.file},
             "peers": {name: seen for name, seen in prints.items() if name != site},

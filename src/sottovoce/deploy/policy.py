@@ -144,6 +144,8 @@ class Policy(_Closed):
     def require(self, case: Case, me: str, noise: Literal["exact", "simulated"], sites: list[str]) -> None:
         """Refuse a configuration beyond this policy; nothing was read so far.
 
+        Noise by hand, without an epsilon, is refused later: when sizes are known, before anything is released.
+
         >>> from sottovoce.experiments.schema import Data, MethodTable
         >>> policy = Policy(methods=["DpSgd"], epsilon=1, delta=1e-5, budget=2, data=OwnData(name="digits"), peers={})
         >>> policy.require(Case(data=Data(name="digits"), method=MethodTable(name="Dsgt")), "north", "exact", [])
@@ -159,9 +161,11 @@ class Policy(_Closed):
             if peer != me:
                 self._one(me, "peer", peer, list(self.peers))
         privacy = case.privacy
-        if not privacy.enabled or privacy.epsilon is None or privacy.epsilon > self.epsilon:
+        if not privacy.enabled or (privacy.epsilon or 0.0) > self.epsilon:
             wanted = "no privacy" if not privacy.enabled else f"epsilon {privacy.epsilon}"
             raise PermissionError(f"the policy of {me} does not agree to {wanted}: at most epsilon {self.epsilon:g}")
+        if privacy.epsilon is None and case.columns is not None:
+            raise PermissionError(f"the policy of {me} asks what a label costs: set privacy.epsilon")
         if privacy.delta > self.delta:
             raise PermissionError(
                 f"the policy of {me} does not agree to delta {privacy.delta:g}: at most {self.delta:g}"

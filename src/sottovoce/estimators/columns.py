@@ -16,7 +16,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from sottovoce.data.columns import Columns
-from sottovoce.estimators.base import check_kept, numbered
+from sottovoce.estimators.base import check_kept, numbered, task_of
 from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Labels, Memoised
 from sottovoce.privacy.ledger import Budget
@@ -99,7 +99,7 @@ class PrivateColumnsClassifier(ClassifierMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1)) if given else secrets.randbits(31)
         labels = Labels(label, 2, path=self.path, seed=seed if given else None, budget=self.budget)
         method = Bambi(**usual(columns), labels=Memoised(self.epsilon))
-        task = get(TASK)(Shape((sum(widths),), 2, len(widths), widths=widths))
+        task = task_of(get(TASK), Shape((sum(widths),), 2, len(widths), widths=widths))
         found = run_in_stages(
             task.problem,  # type: ignore[arg-type]  # a vertical task
             Table(columns, labels, self.active), method, steps=self.steps, stages=1, seed=seed,

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sottovoce.estimators.base import PrivateLinear, numbered
+from sottovoce.estimators.base import PrivateLinear, numbered, task_of
 from sottovoce.naming import check_choice
 from sottovoce.networks import Network
 from sottovoce.privacy.ledger import Budget, Ledger
@@ -140,20 +140,20 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         """Return what is optimised, and what was read off the labels for it."""
         check_choice("objective", self.objective, _OBJECTIVES)
         if self.objective == "mean":
-            return (logistic if shape.classes == 2 else softmax)(shape), ()
+            return task_of(logistic if shape.classes == 2 else softmax, shape), ()
         if self.objective == "auc":
             if isinstance(self.prior, str):
                 raise ValueError(f"prior is {self.prior!r}: give the public share of the second class as a number")
             share = float(np.mean(label[label >= 0])) if self.prior is None else float(self.prior)
             told = () if self.prior is not None else ("the share of the second class was read from the labels: public",)
-            return auc(shape, prior=share), told
+            return task_of(auc, shape, prior=share), told
         groups: Literal["party", "label"] = "party" if self.objective == "worst-party" else "label"
         if groups == "party" and shape.agents == 1:
             raise ValueError("objective='worst-party' needs several parties: fit(X, y, parties=...)")
         price = _MILD / (shape.agents if groups == "party" else shape.classes) ** 2
         if shape.classes == 2:
-            return robust_logistic(shape, groups=groups, price=price, penalty=0.0), ()
-        return group_robust(shape, groups=groups, price=price), ()
+            return task_of(robust_logistic, shape, groups=groups, price=price, penalty=0.0), ()
+        return task_of(group_robust, shape, groups=groups, price=price), ()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

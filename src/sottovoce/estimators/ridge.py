@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sottovoce.estimators.base import PrivateLinear
+from sottovoce.estimators.base import PrivateLinear, task_of
 from sottovoce.networks import Network
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.problems.tasks.linear import ridge
@@ -72,7 +72,8 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         label = np.clip((y - middle) / half, -1.0, 1.0).astype(np.float32)
         records = self._records(X, label, sample_weight)
         parts = self._parts(records, parties)
-        result = self._run(ridge(self._shape(records, 1, len(parts)), penalty=2 * self.alpha), parts)
+        task = task_of(ridge, self._shape(records, 1, len(parts)), penalty=2 * float(self.alpha))
+        result = self._run(task, parts)
         model: Any = result.x
         self.coef_ = half * np.asarray(model["weights"], np.float64) / self.norm
         self.intercept_ = float(middle + half * np.asarray(model["bias"], np.float64))

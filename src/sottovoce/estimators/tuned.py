@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from sottovoce.data.split import levels
+from sottovoce.estimators.base import task_of
 from sottovoce.estimators.logistic import PrivateLogisticRegression
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
 from sottovoce.optimisers import Momentum
@@ -115,7 +116,8 @@ class TunedLogisticRegression(PrivateLogisticRegression):
         limit = min(4.0, math.log(self._room() / self.penalty)) if self.penalty > 0 else -1.0
         if limit <= 0:
             raise ValueError(f"penalty is {self.penalty}: it must be positive and below {self._room():.3g}")
-        return build(shape, penalty=self.penalty, limit=limit, groups=self.groups)
+        groups = tuple(self.groups) if isinstance(self.groups, (Sequence, np.ndarray)) else self.groups
+        return task_of(build, shape, penalty=self.penalty, limit=limit, groups=groups)
 
     def _rate(self) -> float:
         """Return 2 / the largest curvature of the loss, on rows of norm 1 with an intercept: stable with momentum."""

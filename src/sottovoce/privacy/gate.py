@@ -99,14 +99,16 @@ def added(means: Sequence[Tree]) -> Tree:
     return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *means)
 
 
-def noised(mean: Tree, release: Release, key: jax.Array, t: Any, agent: Any) -> Tree:
+def noised(mean: Tree, release: Release, key: jax.Array, t: Any, agent: Any, given: Any = None) -> Tree:
     """Return `mean` with the release's noise of step t: independent in each coordinate of each leaf.
+
+    `given` is the scale at this step and agent where the program has it as an input (`schedules.as_drawn`).
 
     The scale is computed in float32 and raised by `RAISED`, so that it is not below the one that is charged
     (`sottovoce.schedules.charged`). Floating-point noise: the guarantee is that of the ideal mechanism, which reports
     state.
     """
-    scale = release.scale(t, agent)
+    scale = release.scale(t, agent) if given is None else given
     if isinstance(scale, float) and scale == 0.0:
         return mean
     scale = jax.lax.optimization_barrier(jnp.asarray(scale, jnp.float32)) * (1 + RAISED)  # as it is charged

@@ -36,6 +36,7 @@ class Moment:
     key: jax.Array
     records: Mapping[str, Sealed]
     chunk: int
+    scale: Any = None  # of the noise of one release, where it is an input of the program
 
     def inside(self, loop: JaxprEqn, turn: Any) -> "Moment":
         """Return the same moment inside one turn of a loop."""
@@ -100,4 +101,4 @@ def mean(moment: Moment, equation: JaxprEqn, values: Sequence[Any]) -> Tree:
 def noised(moment: Moment, equation: JaxprEqn, value: Tree) -> Tree:
     """Return a value with the noise of the equation's release."""
     release: Release = equation.params["release"]
-    return gate.noised(value, release, moment.named(equation), moment.t, moment.index)
+    return gate.noised(value, release, moment.named(equation), moment.t, moment.index, moment.scale)

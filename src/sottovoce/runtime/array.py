@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from sottovoce.accounting.trace import KEPT, Trace
+from sottovoce.accounting.content import KEPT
+from sottovoce.accounting.trace import Trace
 from sottovoce.data.sealed import Sealed
 from sottovoce.methods import equations
 from sottovoce.runtime import answers, mixing
@@ -36,7 +37,7 @@ SealedRecords = Mapping[str, Sealed]
 class Spec:
     """State what a compiled run depends on besides arrays. Equal specs share one compiled program, for every seed."""
 
-    trace: Trace  # compared by identity; `trace` returns the same one for equal arguments
+    trace: Trace  # compared by identity: `trace` returns the same one where the same is traced
     chunk: int
     spread: Spread | None = None  # set where agents are spread over devices
 
@@ -52,6 +53,10 @@ class ArrayAnswers:
     def __call__(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Return an equation's results."""
         kind, moment = equation.primitive, self.moment
+        if kind is not equations.mix_p and equation.params.get("given"):
+            *values, scales = values
+            step = moment.t if len(scales) > 1 else 0
+            moment = replace(moment, scale=scales[step, moment.index if scales.shape[1] > 1 else 0])
         if kind is equations.sample_p:
             return [answers.draw(moment, equation)]
         if kind is equations.release_p or kind is equations.mean_p:
@@ -68,6 +73,8 @@ class ArrayAnswers:
         """Return weighted sums along the array."""
         over, others_only = equation.params["over"], equation.params["others_only"]
         network, spread = self.moment.known.network, self.spec.spread
+        if equation.params.get("given"):
+            return mixing.by_matrix(values[:-1], self.moment.index, values[-1])
         if spread is not None:
             return along_edges(network, over, others_only, spread)(values, self.moment.index)
         return mixing.vectorised(network, over, others_only)(values, self.moment.index)
@@ -98,8 +105,8 @@ def in_cache(moment: Moment, equation: JaxprEqn, values: list[Any]) -> list[Any]
     """
     batch, *operands = values
 
-    def one(rows: Any, operands: list[Any], index: Any, key: Array, records: SealedRecords) -> list[Any]:
-        now = replace(moment, index=index, key=key, records=records)
+    def one(rows: Any, operands: list[Any], index: Any, scale: Any, key: Array, records: SealedRecords) -> list[Any]:
+        now = replace(moment, index=index, scale=scale, key=key, records=records)
         mean = answers.mean(now, equation, [BatchRows(rows, batch.sampling), *operands])
         noisy = equation.primitive is equations.release_p
         return jax.tree.leaves(answers.noised(now, equation, mean) if noisy else mean)
@@ -108,7 +115,7 @@ def in_cache(moment: Moment, equation: JaxprEqn, values: list[Any]) -> list[Any]
     held = {level: min(moment.chunk, batch.sampling.usual(counts[level])) for level in levels}
     size = sum(moment.records[level].record_bytes * rows for level, rows in held.items())
     used = {level: moment.records[level] for level in levels}
-    return in_blocks(one, max(1, CACHE // size))(batch.rows, operands, moment.index, moment.key, used)
+    return in_blocks(one, max(1, CACHE // size))(batch.rows, operands, moment.index, moment.scale, moment.key, used)
 
 
 def moment(spec: Spec, index: Any, phase: str, t: Any, records: SealedRecords, root: Array) -> Moment:
@@ -206,7 +213,7 @@ class ArrayPlace(WholePlace):
         self.first_numbers: list[Any] | None = None
         self.numbers: list[Any] | None = None
         if share:
-            trace, (self.first_numbers, self.numbers) = shared(trace, problem)
+            trace, (self.first_numbers, self.numbers) = shared(trace)
         self.spec = Spec(trace, chunk)
         self.indices = jax.device_put(np.arange(layout.population.parties, dtype=np.int32))
         self.records, self.roots = dict(layout.sealed), jnp.broadcast_to(root, self.indices.shape)

@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from sottovoce.accounting.identity import identity
+from sottovoce.accounting.content import KEPT, first_alike, program, seen_by_equality
 from sottovoce.accounting.table import TableAccount, TableTrace, schedule, slope
-from sottovoce.accounting.trace import KEPT, seen_by_equality
 from sottovoce.data.columns import device_block
 from sottovoce.methods import equations
 from sottovoce.methods.bambi import Bambi
@@ -29,7 +28,7 @@ from sottovoce.runtime.interpreter import Walk, walk
 from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.place import NEVER, Place
 from sottovoce.runtime.result import Result, evaluated
-from sottovoce.runtime.shared_program import form, lifted, representative
+from sottovoce.runtime.shared_program import lifted
 from sottovoce.runtime.table_answers import (
     PartyMoment,
     ServerMoment,
@@ -278,11 +277,12 @@ def _shared(spec: TableSpec) -> tuple[TableSpec, list[list[Any]]]:
     parties = tuple(replace(party, step=step) for party, step in zip(spec.trace.parties, steps))
     own = replace(spec, trace=replace(spec.trace, parties=parties))
     slopes = [slope(loss) for loss in spec.trace.losses]
-    public = identity(*spec.trace.losses, *slopes, *spec.trace.alterations)
     numbers = [list(step.consts) for step in steps]
     if not seen_by_equality(spec.gate):  # runs must not share the noise of labels
         return own, numbers
-    return representative((spec.gate, form(steps), public), own), numbers
+    public = tuple(map(program, (*spec.trace.losses, *slopes, *spec.trace.alterations)))
+    forms = tuple(program(step, constants=False) for step in steps)
+    return first_alike((spec.gate, forms, public), own), numbers
 
 
 def steps_at_once(method: Bambi) -> int:

@@ -5,7 +5,7 @@ look-up of neighbours it would compute it again for each receiver. The other for
 numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,9 +66,47 @@ def _padded(lists: Neighbours, heard: jax.Array, hearers: jax.Array) -> jax.Arra
     return total
 
 
-def _dense(lists: Neighbours, heard: jax.Array, hearers: jax.Array) -> jax.Array:
+def _small(lists: Neighbours, numbers: int) -> bool:
+    """Say whether the messages of all agents, so many numbers, are summed by one product."""
+    # without edges, a number that is not finite would spread over zeros
+    return len(lists.senders) * numbers <= _DENSE and lists.senders.shape[1] > 1
+
+
+def _matrix(lists: Neighbours) -> np.ndarray:
     matrix = np.zeros((len(lists.senders), len(lists.senders)), np.float32)
     np.add.at(matrix, (np.arange(len(matrix))[:, None], lists.senders), lists.weights)
+    return matrix
+
+
+def as_matrix(network: Network, over: str, others_only: bool, sizes: Sequence[int]) -> np.ndarray | None:
+    """Return the weights as a matrix if `vectorised` sums leaves of these sizes by one product each; else None.
+
+    >>> from sottovoce.networks import isolated, ring
+    >>> as_matrix(ring(4), "mix", False, [10]).shape, as_matrix(isolated(4), "mix", False, [10])
+    ((4, 4), None)
+    """
+    lists = neighbours(network, over, others_only)
+    return _matrix(lists) if all(_small(lists, network.size * size) for size in sizes) else None
+
+
+def by_matrix(tree: Tree, agent: jax.Array, matrix: jax.Array) -> Tree:
+    """Return weighted sums by a matrix that is an input of the program; otherwise as `vectorised`."""
+
+    @custom_vmap
+    def mix(leaf: jax.Array, agent: jax.Array, matrix: jax.Array) -> jax.Array:
+        return leaf  # traced, never run: an agent is one row of the vectorised whole
+
+    @mix.def_vmap
+    def over_agents(
+        size: int, batched: list[bool], leaf: jax.Array, agent: jax.Array, matrix: jax.Array
+    ) -> tuple[jax.Array, bool]:
+        heard = leaf if batched[0] else jnp.broadcast_to(leaf, (size, *leaf.shape))
+        return _dense(matrix, heard, agent), True
+
+    return jax.tree.map(lambda leaf: mix(jnp.asarray(leaf), agent, matrix), tree)
+
+
+def _dense(matrix: np.ndarray | jax.Array, heard: jax.Array, hearers: jax.Array) -> jax.Array:
     rows = jnp.asarray(matrix)[hearers].astype(heard.dtype)
     return jnp.tensordot(rows, heard, 1, precision=jax.lax.Precision.HIGHEST)
 
@@ -92,9 +130,6 @@ def vectorised(network: Network, over: str, others_only: bool) -> Callable[..., 
     wasteful = lists.senders.size > 4 * network.matrix(over).nnz + 64
     apply = partial(_by_edge, network, over, others_only) if wasteful else partial(_padded, lists)
 
-    def small(heard: jax.Array) -> bool:  # without edges, a number that is not finite would spread over zeros
-        return network.size * heard.size <= _DENSE and lists.senders.shape[1] > 1
-
     @custom_vmap
     def mix(leaf: jax.Array, agent: jax.Array) -> jax.Array:
         if network.size > 1:
@@ -105,8 +140,8 @@ def vectorised(network: Network, over: str, others_only: bool) -> Callable[..., 
     def over_agents(size: int, batched: list[bool], leaf: jax.Array, agent: jax.Array) -> tuple[jax.Array, bool]:
         if not batched[0]:  # everyone sends the same
             leaf = jnp.broadcast_to(leaf, (size, *leaf.shape))
-        if small(leaf):
-            return _dense(lists, leaf, agent), True
+        if _small(lists, leaf.size):
+            return _dense(_matrix(lists), leaf, agent), True
         return apply(leaf, agent), True
 
     return lambda tree, agent: jax.tree.map(lambda leaf: mix(jnp.asarray(leaf), agent), tree)

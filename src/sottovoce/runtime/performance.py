@@ -13,8 +13,9 @@ class Performance:
         chunk: how many records are treated at once: bounds the memory.
         devices: over how many devices the agents are spread.
         progress: show a progress bar; by default on a terminal.
-        share: let runs that differ in numbers alone, for example in a rate, share one compiled program, where all
-            agents are on one device. The last bits of a result may differ.
+        share: let runs that differ in numbers alone share one compiled program, where all agents are on one device:
+            in a rate, a start, the scale of the noise, or the weights of a small network. The last bits of a result
+            may differ. Runs that differ in seed and records alone share theirs in any case.
 
     >>> Performance(chunk=4096).devices
     1

@@ -183,7 +183,7 @@ def probabilities(
 def judged_on(
     problem: Vertical, blocks: Sequence[Any], label: Any, batch: int = 1000
 ) -> Callable[..., Mapping[str, Any]]:
-    """Return what `run_vertical` evaluates: accuracy and loss on test records, which are public by declaration.
+    """Return what a run over columns evaluates: accuracy and loss on test records, which are public by declaration.
 
     >>> problem = hyper_parameters([2])
     >>> figures = judged_on(problem, [np.ones((4, 2))], np.array([0, 0, 0, 1]))(problem.x0, problem.y0)
