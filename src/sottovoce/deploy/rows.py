@@ -23,6 +23,7 @@ from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import generations, peers
 from sottovoce.runtime.about import FEDERATION, About, about_rows
+from sottovoce.runtime.exchange import expected_of
 from sottovoce.runtime.jobs import as_drawn, check_exact, program_of
 from sottovoce.runtime.keys import agent_keys
 from sottovoce.runtime.layout import alone, lay_out, own_digests
@@ -128,6 +129,7 @@ def _computed(seat: Seat, made: RowsSetup, account: Account, transport: FlareTra
     place = LonePlace(agent, made.problem, transport, out)
     transport.first = transport.stored = generations.latest(out, peers.current()) or 0
     transport.outbox.require(transport.stored)
+    transport.expected = expected_of(account.trace)
     transport.expect(neighbours(account.network.matrices, me))
     identity = {"program": program_of(account), "noise": seat.deploy.noise, "run": seat.order.run}
 
