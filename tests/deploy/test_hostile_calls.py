@@ -165,7 +165,9 @@ def test_a_handshake_has_a_deadline_and_a_size(kits):
     assert north.answer(SOUTH, session + b"\0\0\0\1" + end.outgoing.read()) == b""
     assert north._sessions[SOUTH] == {}
     piece, session = hello(), secrets.token_bytes(16)
-    sent = [north.answer(SOUTH, session + number.to_bytes(4, "big") + piece[number : number + 1]) for number in range(9)]
+    sent = [
+        north.answer(SOUTH, session + number.to_bytes(4, "big") + piece[number : number + 1]) for number in range(9)
+    ]
     assert north._sessions[SOUTH] == {}  # a handshake in pieces of a byte is given up
     assert sent[-1] == b""
     assert north.answer(SOUTH, secrets.token_bytes(16) + bytes(4) + bytes(1 << 24)) == b""

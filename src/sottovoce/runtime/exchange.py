@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from jax.extend.core import JaxprEqn
 
 from sottovoce.accounting.trace import Trace
