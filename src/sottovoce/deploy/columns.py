@@ -19,11 +19,13 @@ from sottovoce.data.declared import FEWEST, held_out
 from sottovoce.data.join import Joined
 from sottovoce.data.parts import Facts
 from sottovoce.deploy import joins, own_columns
+from sottovoce.deploy.bounds import weights_of
 from sottovoce.deploy.flare import FlareTransport
 from sottovoce.deploy.order import Seat
 from sottovoce.deploy.own_columns import OwnRows
 from sottovoce.deploy.policy import OwnColumns
-from sottovoce.experiments.columns import ColumnsSetup, Held, setup, with_levels
+from sottovoce.experiments.columns import TASK, ColumnsSetup, Held, setup, with_levels
+from sottovoce.experiments.schema import TaskTable
 from sottovoce.privacy.labels import Labels, Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems.tasks.metrics import accuracy
@@ -156,7 +158,10 @@ def _setup(seat: Seat, own: OwnRows, train: np.ndarray, joined: Joined) -> tuple
     test = {"blocks": [np.zeros((1, width), np.float32) for width in widths.values()], "label": np.zeros(1, np.int32)}
     classes = len(declared[str(case.data.label)].names)
     held = Held(whole, np.zeros(count, np.int32), classes, test, case.columns.holders)
+    task = case.task or TaskTable(name=TASK)
+    seat.policy.require_most(seat.name, "weights", weights_of(task, held.shape, seed=0))
     made = setup(case, held)
+    seat.policy.require_most(seat.name, "steps", made.steps)  # `auto` has chosen them
     if made.account.epsilon > seat.policy.epsilon:
         most = f"at most {seat.policy.epsilon:g}"
         raise PermissionError(f"the policy of {seat.name} does not agree to epsilon {made.account.epsilon:g}: {most}")

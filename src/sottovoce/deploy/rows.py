@@ -15,8 +15,10 @@ from sottovoce.accounting.account import Account, account_of
 from sottovoce.accounting.charging import Charging
 from sottovoce.accounting.table import SIMULATED
 from sottovoce.deploy import own_part
+from sottovoce.deploy.bounds import weights_of
 from sottovoce.deploy.flare import FlareTransport, fact, neighbours
 from sottovoce.deploy.order import MEETING, Seat
+from sottovoce.experiments import build
 from sottovoce.experiments.planned import setup
 from sottovoce.experiments.rows import RowsSetup
 from sottovoce.privacy.ledger import Budget, Ledger
@@ -79,10 +81,12 @@ def _agreed(seat: Seat, transport: FlareTransport) -> tuple[RowsSetup, Account]:
         name: numbers.tolist() if peer == seat.me else _numbers(seat, transport, peer)
         for peer, name in enumerate(seat.deploy.sites)
     }
+    seat.policy.require_most(seat.name, "weights", weights_of(build.task_table(case.task, shape), shape))
     if len(parts) == 1:
         parts = own_part.with_stand_ins(own, told, seat.name)
     made = setup(case, loaded=(parts, test, shape))
     assert isinstance(made, RowsSetup)
+    seat.policy.require_most(seat.name, "steps", made.steps)  # `auto` has chosen them
     privacy = case.privacy
     account = account_of(
         made.method, made.parts, made.steps, made.network, privacy.delta, privacy.adjacency, made.problem

@@ -73,6 +73,7 @@ class Site:
 
     def _live(self, home: Path, name: str, text: str) -> None:
         try:
+            from sottovoce.deploy.bounds import limit_memory
             from sottovoce.deploy.order import Order  # JAX takes seconds to load
             from sottovoce.deploy.party import Party
             from sottovoce.privacy.ledger import BudgetExceeded
@@ -82,6 +83,7 @@ class Site:
             raise
         try:
             self._party = Party(home, name, Order(text, self._run), self._call, self._agreed)
+            limit_memory(self._party.seat.policy.memory)
             if self._ended:  # `end` was called before the party was made
                 self._party.stop()
             self._party.live()
@@ -89,7 +91,8 @@ class Site:
             self._failure, self._paused = f"{name}: {pause}", True
             _log.warning("%s", pause)
         except BudgetExceeded as refusal:
-            self._failure = f"the budget of {name} does not allow this run: its owner can raise budget in policy.toml"
+            assert self._party is not None
+            self._failure = self._party.seat.refusal  # in the words of a policy: others do not learn what is left
             _log.warning("%s", refusal)
         except PermissionError as refusal:
             self._failure = str(refusal).partition(":")[0]  # what the policy allows is not shown to others

@@ -1,9 +1,9 @@
 """Store a `predict` function as a compiled program, and read one that somebody else stored.
 
-A program is StableHLO, by `jax.export`. Its operations are arithmetic on arrays, with one exception: a *custom call* runs
-a function of the process that opens the file, by its name and with arguments that nobody checks. So the operations of a
-program are looked at one by one, when it is stored and when it is read: nested ones, and those of functions that it
-calls. What is not on the lists below is refused, before anything is compiled or executed.
+A program is StableHLO, by `jax.export`. Its operations are arithmetic on arrays, with one exception: a *custom call*
+runs a function of the process that opens the file, by its name and with arguments that nobody checks. So the operations
+of a program are looked at one by one, when it is stored and when it is read: nested ones, and those of functions that
+it calls. What is not on the lists below is refused, before anything is compiled or executed.
 
 A program is stored as text, because MLIR's reader of bytes ends the process for many bytes that are no program; its
 reader of text gives an error. All else that JAX stores with a program (shapes as expressions, trees, effects,

@@ -169,8 +169,9 @@ class Transport(ABC):
     def receive(self, hearer: int, wanted: MessageId, like: Sequence[Any] | None = None) -> Sequence[Any]:
         """Wait for one message and return its arrays; keep those that come before their turn, drop repeated ones.
 
-        Messages of this round and the next one are kept, as many as are expected; the rest is dropped. With `like`, a message whose arrays have other shapes or types is dropped too, and logged without its content:
-        its sender then counts as silent. `Absent` if all go on without the sender.
+        Messages of this round and the next one are kept, as many as are expected; the rest is dropped. With `like`, a
+        message whose arrays have other shapes or types is dropped too, and logged without its content: its sender then
+        counts as silent. `Absent` if all go on without the sender.
         """
         if self.away(wanted.sender, wanted.round, False):
             raise Absent(str(wanted))
