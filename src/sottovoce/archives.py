@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-_MOST = 100_000  # entries
+_MOST = 10_000  # entries
 _LONGEST_HEAD = 10_000  # letters
 
 

@@ -94,7 +94,7 @@ def test_a_run_file_of_many_runs_is_refused_before_they_are_made(monkeypatch, mo
 
 @pytest.mark.parametrize("more", ["seeds = [0, 1]", "redraw = true"])
 def test_several_seeds_are_refused(more):
-    with pytest.raises(ValueError, match="run.seeds has several seeds"):
+    with pytest.raises(ValueError, match=r"run\.seeds has several seeds"):
         Order(cases.text().replace("[run]", f"[run]\n{more}"), "r").case()
 
 
@@ -103,7 +103,7 @@ def test_a_ready_made_set_is_not_split_into_more_parts_than_there_are_sites(home
     text = cases.text().replace("agents = 5", "agents = 1000000")
     party = hall(homes(text), text).parties["south"]
     party.prepare()
-    with pytest.raises(ValueError, match="data.agents is 1000000"):
+    with pytest.raises(ValueError, match=r"data\.agents is 1000000"):
         party.run()
 
 

@@ -255,7 +255,7 @@ def in_words(said: dict[str, object]) -> str:
     if said.get("state") != "running":
         return str(said.get("state"))
     waits = f" (waits for {said['waits for']})" if said.get("waits for") else ""
-    return (f"{said['round']}/{said['steps']}" if said.get("steps") else "preparing") + waits
+    return (f"{said.get('round', 0)}/{said['steps']}" if said.get("steps") else "preparing") + waits
 
 
 def doing(job: Mapping[str, Any], connected: Sequence[str]) -> str:

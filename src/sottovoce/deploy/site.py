@@ -19,6 +19,7 @@ from nvflare.collab.api.context import Context
 
 from sottovoce.deploy.job import RUN_FILE
 from sottovoce.deploy.presence import Presence
+from sottovoce.deploy.progress import understood
 
 if TYPE_CHECKING:
     from sottovoce.deploy.party import Party
@@ -164,7 +165,7 @@ class Relay:
 
     def _round_of(self, name: str) -> int | None:
         said = self._known.get(name, {})
-        return None if said.get("state") == "not reached" else int(said.get("round") or 0)
+        return None if said.get("state") == "not reached" else said.get("round", 0)
 
     @collab.main
     def watch(self, context: Context) -> str:
@@ -175,7 +176,7 @@ class Relay:
         while not context.is_aborted():
             for proxy in context.clients:
                 try:
-                    self._known[proxy.name] = {**proxy(timeout=_LOST).where(), "seen": time.time()}
+                    self._known[proxy.name] = {**understood(proxy(timeout=_LOST).where()), "seen": time.time()}
                 except Exception:  # it may be cut off for a while; the others say whom they wait for
                     self._known[proxy.name] = {**self._known[proxy.name], "state": "not reached"}
             ended = [said["why"] for said in self._known.values() if said["state"] in ("failed", "paused")]

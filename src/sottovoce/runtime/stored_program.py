@@ -27,10 +27,6 @@ from jax.interpreters.mlir import make_ir_context
 from sottovoce.trees import Tree
 
 _PLATFORMS = ("cpu", "cuda", "tpu")
-_CONVENTIONS = (
-    jax.export.minimum_supported_calling_convention_version,
-    jax.export.maximum_supported_calling_convention_version,
-)
 # Custom calls that are no calls: the compiler replaces them once shapes are known.
 _SHAPES = frozenset({"shape_assertion", "stablehlo.dynamic_reduce_window", "stablehlo.dynamic_top_k"})
 _WHOLE = frozenset({"builtin.module", "func.func", "func.return", "func.call"})
@@ -44,9 +40,7 @@ _ATTRIBUTES = ("jax.", "mhlo.num_partitions", "mhlo.num_replicas")  # of other d
 _TOKENS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[\[\](){}<>]')
 _CLOSING = {"]": "[", ")": "(", "}": "{", ">": "<"}
 _DEEPEST = 50  # brackets inside each other: the reader of text takes a piece of the stack for each
-_NOT_OURS = re.compile(
-    r"^\s*[#!][\w$.-]+\s*=|affine_|dense_resource|\{-#", re.MULTILINE
-)  # never in what `stored` writes
+_NOT_OURS = re.compile(r"^\s*[#!][\w$.-]+\s*=|affine_|dense_resource|\{-#", re.MULTILINE)  # `stored` writes none
 _SYMBOL = "rows"  # the number of rows, which a program leaves open
 
 
@@ -66,10 +60,12 @@ def stored(predict: Callable[..., Any], variables: tuple[Tree, ...], features: A
     made = _exported(program, leaves, tails if isinstance(features, (list, tuple)) else tails[0])
     try:
         with make_ir_context():
-            text = str(made.mlir_module(serialized=False))
-            _read(text)
+            text = _text_of(made)
+            _read(text, text)
         if made.ordered_effects or made.unordered_effects:
             raise ValueError("it has effects beside its result")
+        if len(made.out_avals) != 1:
+            raise ValueError(f"it returns {len(made.out_avals)} arrays")
         (out,) = made.out_avals
         if not out.ndim or str(out.shape[0]) != _SYMBOL or not all(type(size) is int for size in out.shape[1:]):
             raise ValueError(f"it returns an array of shape {out.shape}, which has no line per row")
@@ -80,8 +76,6 @@ def stored(predict: Callable[..., Any], variables: tuple[Tree, ...], features: A
         "features": tails,
         "blocks": isinstance(features, (list, tuple)),
         "out": [list(out.shape[1:]), str(out.dtype)],
-        "kept": list(made.module_kept_var_idx),
-        "convention": made.calling_convention_version,
     }
 
 
@@ -96,20 +90,14 @@ def opened(facts: Mapping[str, Any], leaves: Sequence[np.ndarray]) -> Callable[.
     try:
         tail, kind = tuple(map(_count, facts["out"][0])), jnp.dtype(str(facts["out"][1]))
         blocks = [list(map(_count, block)) for block in facts["features"]]
-        kept, convention = tuple(map(_count, facts["kept"])), _count(facts["convention"])
-        if not set(kept) <= set(range(len(leaves) + len(blocks))) or len(set(kept)) < len(kept):
-            raise ValueError("it takes other arguments than the model has")
-        if not _CONVENTIONS[0] <= convention <= _CONVENTIONS[1]:
-            raise ValueError("it was stored by a version of JAX that this one does not read")
         like = _exported(
             lambda leaves, features: jnp.zeros((jax.tree.leaves(features)[0].shape[0], *tail), kind),
             leaves, blocks if facts["blocks"] is True else blocks[0],
         )  # fmt: skip
         with make_ir_context():
-            code = stablehlo.serialize_portable_artifact(_read(facts["text"]), stablehlo.get_current_version())
-        made = replace(
-            like, mlir_module_serialized=code, module_kept_var_idx=kept, calling_convention_version=convention
-        )
+            module = _read(facts["text"], _text_of(like))
+            code = stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version())
+        made = replace(like, mlir_module_serialized=code)
     except Exception as error:  # made-up bytes may fail anywhere in the readers of JAX and MLIR
         raise ValueError(f"its program cannot be read ({type(error).__name__}: {error!s:.200})") from None
     return made.call
@@ -127,11 +115,20 @@ def _exported(program: Callable[..., Any], leaves: Sequence[Any], tails: list[An
     held = [jax.ShapeDtypeStruct(np.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves]
     several = bool(tails) and isinstance(tails[0], list)
     shapes = [jax.ShapeDtypeStruct((rows, *tail), jnp.float32) for tail in (tails if several else [tails])]
-    return jax.export.export(jax.jit(program), platforms=_PLATFORMS)(held, shapes if several else shapes[0])
+    return jax.export.export(jax.jit(program, keep_unused=True), platforms=_PLATFORMS)(
+        held, shapes if several else shapes[0]
+    )
 
 
-def _read(text: str) -> Any:
-    """Return the module of a text, inside a context; refuse one with an operation that is not on the lists."""
+def _text_of(program: jax.export.Exported) -> str:
+    return str(program.mlir_module(serialized=False))
+
+
+def _read(text: str, like: str) -> Any:
+    """Return the module of a text, inside a context; refuse one with an operation that is not on the lists.
+
+    It takes and returns what the program `like` does.
+    """
     if _NOT_OURS.search(text):
         raise ValueError("it holds names of types or maps, which no stored program has")
     depth = dict.fromkeys(_CLOSING.values(), 0)
@@ -142,14 +139,19 @@ def _read(text: str) -> Any:
                 raise ValueError(f"its brackets are nested more than {_DEEPEST} deep")
         elif said in _CLOSING:
             depth[_CLOSING[said]] = max(0, depth[_CLOSING[said]] - 1)
-    module, names = ir.Module.parse(text), set()
+    module = ir.Module.parse(text)
     for operation in _operations(module):
         _require_one(operation)
-        if operation.name == "func.func":
-            names.add(str(operation.attributes["sym_name"]).strip('"'))
-    if "main" not in names or not module.operation.verify():
-        raise ValueError("it has no main function")
+    if _main_of(module) != _main_of(ir.Module.parse(like)) or not module.operation.verify():
+        raise ValueError("it has no main function, or takes and returns other arrays than the model's")
     return module
+
+
+def _main_of(module: Any) -> list[str]:
+    """Return the type of the main function, in a list."""
+    functions = [one for one in module.body.operations if one.operation.name == "func.func"]
+    named = [one for one in functions if str(one.attributes["sym_name"]) == '"main"']
+    return [str(one.attributes["function_type"]) for one in named]
 
 
 def _operations(module: Any) -> Iterator[Any]:
