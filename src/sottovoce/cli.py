@@ -305,7 +305,7 @@ def _show(made: "Comparison", report: Path, json: bool) -> None:
     heads, rows = made.table(brief=True)
     table = Table(box=None, header_style="dim")
     for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number else "left")
+        table.add_column(escape(head), justify="right" if number else "left")
     for cells in rows:
         table.add_row(*map(escape, cells))
     for entry in made.printed:
@@ -319,7 +319,7 @@ def _show(made: "Comparison", report: Path, json: bool) -> None:
     if made.sense is not None:
         console.print(f"Epsilon is {escape(made.sense)}.", highlight=False)
     for line in findings(made):
-        console.print(line)
+        print_line(line)
     print_line(f"Report: {report}")
 
 

@@ -13,7 +13,7 @@ from sottovoce.deploy.flare import FlareTransport
 from sottovoce.deploy.outbox import Outbox
 from sottovoce.deploy.tunnel import Identity, Line, Reception, fingerprint
 from sottovoce.runtime.frames import Message, MessageId
-from sottovoce.runtime.transport import Patience, Silence, Stopped
+from sottovoce.runtime.transport import Expected, Patience, Silence, Stopped
 from tests.deploy import cases
 from tests.runtime import test_transport as contract
 from tests.runtime.test_transport import (  # the same contract as for queues and sockets
@@ -47,6 +47,7 @@ class Calls:
             FlareTransport(
                 me, NAMES, "r", Outbox(folder / secrets.token_hex(4)), own.get(name, identity(kits, name)),
                 lambda to, data, seconds, me=name: self.call(me, to, data), patience, hold=0.2,
+                expected=Expected(50_000, 4),
             )
             for me, name in enumerate(NAMES)
         ]  # fmt: skip
@@ -179,12 +180,12 @@ def test_messages_of_a_dishonest_peer_are_refused(connect, caplog):
 
 def test_a_message_over_the_limit_is_refused_by_its_length(connect, caplog):
     between = connect(Patience(0.5))
-    between.of[1]._limit = 1000
+    between.of[1].expected = Expected(1000, 4)
     between.send(1, Message(said().id, (np.zeros(5000),), "release"))
     between.send(2, said(value=2.0))
     with pytest.raises(Silence), caplog.at_level(logging.INFO):
         between.receive(1, said().id)
-    assert "bytes are announced, and the limit is 1000" in caplog.text
+    assert "bytes are announced, and the limit is 1013" in caplog.text
     assert between.receive(2, said().id)[0] == 2.0
 
 
@@ -238,7 +239,7 @@ def test_none_of_ten_thousand_fuzzed_calls_gets_an_answer(kits):
         calls.append(data)
         return reception.answer(south, data)
 
-    line = Line(identity(kits, south), north, call, 1 << 16, 1.0)
+    line = Line(identity(kits, south), north, call, lambda: 1 << 16, 1.0)
     assert line.ask(b"first", 0.0) == b"first"
     logging.disable(logging.WARNING)
     try:
@@ -247,4 +248,4 @@ def test_none_of_ten_thousand_fuzzed_calls_gets_an_answer(kits):
     finally:
         logging.disable(logging.NOTSET)
     assert asked == [b"first"]
-    assert Line(identity(kits, south), north, call, 1 << 16, 1.0).ask(b"second", 0.0) == b"second"
+    assert Line(identity(kits, south), north, call, lambda: 1 << 16, 1.0).ask(b"second", 0.0) == b"second"

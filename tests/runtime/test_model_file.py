@@ -107,7 +107,7 @@ def test_the_card_and_the_statement_lie_beside_the_model(tmp_path):
     x = {"weights": jnp.zeros(4), "bias": jnp.asarray(0.0)}
     sv.save(result(x, lambda x, rows: None), tmp_path / "m.sv", table=table, task=task)
     card = (tmp_path / "m.md").read_text()
-    for words in ("`pay` (classes poor, rich)", "| age | 0.0 to 100.0 |", "epsilon is at most 1", "Do not hand", "0.8"):
+    for words in ("pay (classes poor, rich)", "| age | 0.0 to 100.0 |", "epsilon is at most 1", "Do not hand", "0.8"):
         assert words in card
     said = json.loads((tmp_path / "m.statement.json").read_text())
     assert (said["epsilon"], said["releasable"]) == (1.0, False)

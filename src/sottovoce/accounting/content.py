@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from sottovoce.methods import equations
 from sottovoce.methods.base import TARGET
 from sottovoce.privacy.gate import RecordFunction
-from sottovoce.problems import captures
+from sottovoce.problems import programs
 
 # Rules for derivatives: what a derivative computes stands beside each function of a record; nothing else is derived.
 _RULES = {"custom_jvp_call": ("jvp_jaxpr_fun",), "custom_vjp_call": ("fwd_jaxpr_thunk", "bwd", "out_trees")}
@@ -114,7 +114,7 @@ def _value(held: Any) -> Hashable:
 
 
 def _function(function: RecordFunction) -> Hashable:
-    slopes = tuple(map(program, _derivatives(function))) if captures.has_rules(function.jaxpr) else ()
+    slopes = tuple(map(program, _derivatives(function))) if programs.has_rules(function.jaxpr) else ()
     return function.level, function.consts, _jaxpr(function.jaxpr), slopes
 
 

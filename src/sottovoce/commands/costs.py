@@ -61,7 +61,7 @@ def account(
     for name, setup in made:
         table = Table(title=escape(name), title_justify="left", show_header=False, box=None)
         for key, value in (*_in_words(setup.account), *_in_terms(setup)):
-            table.add_row(key, value)
+            table.add_row(escape(key), escape(value))
         console.print(table, "")
 
 

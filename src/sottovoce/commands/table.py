@@ -179,6 +179,7 @@ def predict(
 
     sottovoce predict runs/mine/auto/0/model.sv new.csv --out predicted.csv
     """
+    from sottovoce.defused import cell
     from sottovoce.files import to_json, write_atomically
     from sottovoce.runtime.model_file import load
 
@@ -198,8 +199,8 @@ def predict(
         return print_json({"wrote": out, "rows": len(found)})
     target = out.open("w", newline="") if out is not None else sys.stdout
     writer = csv.writer(target, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows(rows)
+    writer.writerow(map(cell, heads))
+    writer.writerows(map(cell, row) for row in rows)
     if out is not None:
         target.close()
         notes.print(f"wrote {escape(str(out))}")

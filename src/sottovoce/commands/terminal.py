@@ -10,16 +10,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.markup import escape
+from rich.segment import Segment
 
+from sottovoce.defused import visible
 from sottovoce.files import to_json
 
 if TYPE_CHECKING:
     from sottovoce.experiments.runfile import Scale
 
+
+class _Visible(RenderHook):
+    """Write out the control characters of all that is printed: a terminal obeys our colours only."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Shown(one) for one in renderables]
+
+
+class _Shown:
+    def __init__(self, inner: ConsoleRenderable) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for piece in console.render(self._inner, options):
+            yield piece if piece.control else Segment(visible(piece.text), piece.style)
+
+
 console = Console()
 notes = Console(stderr=True, highlight=False)
+for _one in (console, notes):
+    _one.push_render_hook(_Visible())
 RunFilePath = Annotated[Path, typer.Argument(help="a run file", metavar="FILE.toml")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change one key, e.g. run.steps=100")]
 Reduced = Annotated[bool, typer.Option("--reduced", help="apply the file's [reduced] table: minutes on a laptop")]
@@ -55,7 +76,7 @@ def print_json(facts: Any) -> None:
      "file": "mine.toml"
     }
     """
-    print(to_json(facts), flush=True)
+    print(visible(to_json(facts)), flush=True)
 
 
 def print_line(line: str) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from sottovoce import archives
 from sottovoce.data.parts import Records
 
 TrainTest = tuple[Records, Records]
@@ -30,6 +31,7 @@ FileReader = Callable[[Path], TrainTest]
 CIFAR10_ARCHIVE = "cifar-10-python.tar.gz"
 CIFAR10_SUBSET = "cifar10_12k_2k_nchw_uint8.npz"
 NEWS_COUNTS = "20news-bydate-counts.npz"
+_LARGEST = 4 << 30  # bytes of a data set in one archive
 
 
 def records(features: Any, label: np.ndarray) -> Records:
@@ -145,8 +147,8 @@ def _official_cifar10(archive: Path, sha256: str) -> list[tuple[np.ndarray, np.n
 
 
 def _cifar10_subset(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
-    with np.load(path) as held:
-        raw = [(held[f"x_{kind}"], held[f"y_{kind}"]) for kind in ("train", "test")]
+    held = archives.unpacked(path.read_bytes(), "[a-z_]+", _LARGEST)
+    raw = [(held[f"x_{kind}"], held[f"y_{kind}"]) for kind in ("train", "test")]
     warnings.warn(
         f"cifar10: {len(raw[0][0])} of 50000 training and {len(raw[1][0])} of 10000 test pictures "
         f"(a subset in {path.name}, not the official archive)",
@@ -161,15 +163,15 @@ def _channels_last(pictures: np.ndarray) -> np.ndarray:
 
 def news(folder: Path) -> TrainTest:
     """Read the word counts of 20news, as sparse matrices."""
-    with np.load(folder / NEWS_COUNTS) as held:
-        train, test = (
-            records(
-                sp.csr_array(
-                    (held[f"{kind}_data"].astype(np.float32), held[f"{kind}_indices"], held[f"{kind}_indptr"]),
-                    shape=tuple(held[f"{kind}_shape"]),
-                ),
-                held[f"y_{kind}"],
-            )
-            for kind in ("train", "test")
+    held = archives.unpacked((folder / NEWS_COUNTS).read_bytes(), "[a-z_]+", _LARGEST)
+    train, test = (
+        records(
+            sp.csr_array(
+                (held[f"{kind}_data"].astype(np.float32), held[f"{kind}_indices"], held[f"{kind}_indptr"]),
+                shape=tuple(held[f"{kind}_shape"]),
+            ),
+            held[f"y_{kind}"],
         )
+        for kind in ("train", "test")
+    )
     return train, test

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.defused import visible
+
 _GONE = frozenset({"", "na", "n/a", "nan", "none", "null", "nat", "<na>", "?", "."})  # how files write a missing value
 _ALL = ": is its declaration right? Numbers are written as 1234.5, dates as 2020-12-31"
 _SHOWN = 5  # rows named in a note
@@ -139,7 +141,7 @@ def tell_holder(lines: Sequence[str]) -> None:
     """Print notes on the holder's terminal; where the output goes to a file or another program, print nothing."""
     if lines and sys.stderr.isatty():
         for line in ("For your eyes only (this is not covered by any guarantee):", *lines):
-            print(line, file=sys.stderr)
+            print(visible(line), file=sys.stderr)
 
 
 def _as_array(values: Any) -> np.ndarray:

@@ -19,18 +19,21 @@ from sottovoce.data.declared import FEWEST, held_out
 from sottovoce.data.join import Joined
 from sottovoce.data.parts import Facts
 from sottovoce.deploy import joins, own_columns
+from sottovoce.deploy.bounds import weights_of
 from sottovoce.deploy.flare import FlareTransport
 from sottovoce.deploy.order import OTHERS, Seat
 from sottovoce.deploy.own_columns import OwnRows
 from sottovoce.deploy.policy import OwnColumns
-from sottovoce.experiments.columns import ColumnsSetup, Held, setup, with_levels
+from sottovoce.experiments.columns import TASK, ColumnsSetup, Held, setup, with_levels
+from sottovoce.experiments.schema import TaskTable
 from sottovoce.privacy.labels import Labels, Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems.tasks.metrics import accuracy
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime import generations, peers
 from sottovoce.runtime.about import FEDERATION, About
-from sottovoce.runtime.join import join_rows
+from sottovoce.runtime.frames import frame_size
+from sottovoce.runtime.join import expected_of_join, join_rows
 from sottovoce.runtime.lone_party import LoneParty
 from sottovoce.runtime.loop import Job, drive
 from sottovoce.runtime.place import Metrics, Place
@@ -38,7 +41,7 @@ from sottovoce.runtime.result import Result
 from sottovoce.runtime.run_state import RunFolder
 from sottovoce.runtime.staged_labels import rows_of_stages
 from sottovoce.runtime.table_answers import in_order
-from sottovoce.runtime.transport import Message, MessageId
+from sottovoce.runtime.transport import Expected, Message, MessageId
 
 HELD_OUT = (
     "figures are measured on held-out rows, without noise, for the label holder's eyes: the statement does not cover "
@@ -59,6 +62,7 @@ def take_part(seat: Seat, transport: FlareTransport) -> None:
     transport.outbox.require(transport.stored)
     joins.require(seat.home, seat.name, seat.order.run, folder.name, _agreed(seat).joins)
     seat.compare(transport, "order", {})  # who refuses does not get here, and the others join nothing
+    transport.expected = expected_of_join(len(own.ids), _agreed(seat).longest)
     transport.expect(_speakers(seat))
     joined = _joined(seat, transport, own, folder)
     share = seat.case.data.test
@@ -73,6 +77,7 @@ def take_part(seat: Seat, transport: FlareTransport) -> None:
         _draw(party)
         transport.charged = True
     place = LoneTable(party, transport, out, _Judge(own, test))
+    transport.expected = place.expected
     identity = {"facts": party.facts(0), "noise": seat.deploy.noise, "run": seat.order.run}
     report = _stated(seat, party, bool(len(test)))
     job = Job(place, report, identity, lambda start, stop: None, lambda step: None, partial(_about, seat, party))
@@ -154,7 +159,10 @@ def _setup(seat: Seat, own: OwnRows, train: np.ndarray, joined: Joined) -> tuple
     test = {"blocks": [np.zeros((1, width), np.float32) for width in widths.values()], "label": np.zeros(1, np.int32)}
     classes = len(declared[str(case.data.label)].names)
     held = Held(whole, np.zeros(count, np.int32), classes, test, case.columns.holders)
+    task = case.task or TaskTable(name=TASK)
+    seat.policy.require_most(seat.name, "weights", weights_of(task, held.shape, seed=0))
     made = setup(case, held)
+    seat.policy.require_most(seat.name, "steps", made.steps)  # `auto` has chosen them
     if made.account.epsilon > seat.policy.epsilon:
         most = f"at most {seat.policy.epsilon:g}"
         raise PermissionError(f"the policy of {seat.name} does not agree to epsilon {made.account.epsilon:g}: {most}")
@@ -237,6 +245,17 @@ class LoneTable(Place):
         self.party, self.transport, self.folder, self.judge = party, transport, folder, judge
         problem = party.account.problem
         self._outputs = jax.jit(lambda x, y, a: problem.outputs(party.me, y, problem.embedded(party.me, x, a)))
+
+    @property
+    def expected(self) -> Expected:
+        """Return what messages are at most: one per exchange of a step, and head outputs on held-out rows."""
+        crossings = self.party.account.trace.crossings
+        number = jax.ShapeDtypeStruct((1, 1, 1), jnp.float32)
+        sizes = [frame_size([number]) + crossing.size for crossing in crossings]
+        if len(self.judge.rows):
+            start = self.party.state(self.shapes)
+            sizes.append(frame_size([jax.eval_shape(self._outputs, start.x, start.y, self.judge.block)]))
+        return Expected(max(sizes, default=0), 1 + sum(crossing.times for crossing in crossings))
 
     @property
     def names(self) -> list[str]:

@@ -22,6 +22,7 @@ from nvflare.fuel.flare_api.api_spec import InvalidJobDefinition
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from sottovoce.deploy.kits import ADMIN, SERVER
+from sottovoce.deploy.progress import understood
 from sottovoce.deploy.site import STATUS, STOP
 
 DONE = "FINISHED:COMPLETED"
@@ -206,7 +207,8 @@ class Administrator:
     def where(self, job: str) -> dict[str, Any]:
         """Return how far each site is; nothing if the job does not run."""
         try:
-            return dict(self._do_once(lambda session: session.do_app_command(job, STATUS, {})).get("sites", {}))
+            told = self._do_once(lambda session: session.do_app_command(job, STATUS, {})).get("sites", {})
+            return {str(name): understood(said) for name, said in told.items()}
         except Exception:
             return {}
 

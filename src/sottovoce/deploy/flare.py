@@ -22,10 +22,10 @@ from sottovoce.deploy.outbox import Outbox, Place
 from sottovoce.deploy.presence import Absences
 from sottovoce.deploy.tunnel import Identity, Line, Reception
 from sottovoce.runtime.frames import Message, MessageId, finite
-from sottovoce.runtime.transport import Patience, PeerGone, Stopped, Transport, never
+from sottovoce.runtime.transport import Expected, Patience, PeerGone, Stopped, Transport, never
 
 Call = Callable[[str, bytes, float], bytes]  # a party's name, the bytes to send, and for how many seconds to wait
-LIMIT = 1 << 28  # bytes per message: 64 million numbers
+FACTS = Expected(4096, 0)  # what parties state about themselves, before their program is known
 _MESSAGE, _NOTHING, _ENDED, _REFUSED = b"M", b"N", b"E", b"-"
 _MISSED = b"A"  # marks a message to a party that the sender went on without: so it learns that it was away
 _PLACE = struct.Struct("!qI")
@@ -49,6 +49,7 @@ class FlareTransport(Transport):
         patience: how long a message is waited for.
         agreed: asks the relay whether all go on without a party in a round (name, round, silent); None: never.
         absences: where it is written down who was away.
+        expected: what messages may come; `rows` and `columns` set it to what the program needs, once it is known.
         hold: seconds that a question may wait for its answer.
     """
 
@@ -56,9 +57,9 @@ class FlareTransport(Transport):
         self, me: int, names: Sequence[str], run: str, outbox: Outbox, identity: Identity, call: Call,
         patience: Patience = Patience(600.0),  # noqa: B008  (a frozen value)
         agreed: Callable[[str, int, bool], bool] | None = None, absences: Absences | None = None,
-        hold: float = _HOLD, limit: int = LIMIT,
+        expected: Expected = FACTS, hold: float = _HOLD,
     ) -> None:  # fmt: skip
-        super().__init__(patience, never if agreed is None else self._away)
+        super().__init__(patience, never if agreed is None else self._away, expected)
         self._agreed, self.absences = agreed, absences
         self._missing: set[int] = (
             set()
@@ -70,7 +71,7 @@ class FlareTransport(Transport):
         self.stored = 0  # the round up to which our state is on disk: others may forget what is older
         self.waits_for: tuple[int, float] | None = None  # the party that we wait for, and since when
         self.charged = False  # whether this site has charged: before, it says what is listed in `said` alone
-        self._identity, self._call, self._hold, self._limit = identity, call, hold, limit
+        self._identity, self._call, self._hold = identity, call, hold
         self._reception = Reception(identity, self._respond)
         self._facts: dict[str, bytes] = {}
         self._behind: dict[int, int] = {}  # per receiver: the round up to which it has stored its state
@@ -209,7 +210,8 @@ class FlareTransport(Transport):
 
     def _line(self, peer: int) -> Line:
         name = self.names[peer]
-        return Line(self._identity, name, lambda data, seconds: self._call(name, data, seconds), self._limit, _HANDOVER)
+        call = lambda data, seconds: self._call(name, data, seconds)  # noqa: E731
+        return Line(self._identity, name, call, lambda: self.expected.largest + 1 + _PLACE.size, _HANDOVER)
 
     def _ask_on(self, sender: int) -> _Inbox:
         """Return the inbox of a sender, and start the thread that fills it if there is none."""
@@ -263,14 +265,16 @@ class FlareTransport(Transport):
                 return place, message
         except (ValueError, struct.error):
             pass
-        _log.warning("%s: a message of %s is refused: %s", self.names[self.me], self.names[sender], why)
+        if (often := self._seldom.again(f"{self.names[sender]} {why}")) is not None:
+            _log.warning("%s: a message of %s is refused: %s%s", self.names[self.me], self.names[sender], why, often)
         return None
 
     def _respond(self, peer: str, question: bytes) -> bytes:
         """Answer a question of an authenticated peer."""
         asked = self._understood(peer, question)
         if asked is None:
-            _log.warning("%s: a question of %s is refused", self.names[self.me], peer)
+            if (often := self._seldom.again(f"{peer} asks")) is not None:
+                _log.warning("%s: a question of %s is refused%s", self.names[self.me], peer, often)
             return _REFUSED
         if "fact" in asked:
             stated = self._facts.get(asked["fact"])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data import Declarations
+from sottovoce.deploy import bounds
 from sottovoce.deploy.flare import FlareTransport, fact
 from sottovoce.deploy.policy import NAME, Policy
 from sottovoce.experiments import columns
@@ -22,6 +23,7 @@ from sottovoce.files import read_facts, write_facts
 
 MEETING = 600.0  # seconds for all sites to be there
 OTHERS = "of the other sites this says what the run that all agreed on asks of them: no site checks another's noise"
+_CLOSED, _WHY = "budget-closed.json", "why no new run is begun"
 _PINNED, _KIND = "order.json", "what a run was begun with"
 
 
@@ -34,12 +36,11 @@ class Order:
 
     def case(self, trial: bool = False) -> tuple[str, Case, DeployTable]:
         """Return the file's title, its one case and its table [deploy]; a `trial` may still lack ids."""
+        bounds.require_one_run(self.text)
         runfile = RunFile.parse(self.text)
-        if len(runfile.cases) != 1:
-            raise ValueError(
-                f"the run file has {len(runfile.cases)} variants: a federation runs one; use --set or split"
-            )
         case = next(iter(runfile.cases.values()))
+        if len(case.run.seeds) > 1 or case.run.redraw:
+            raise ValueError("run.seeds has several seeds, or run.redraw is set: a federation runs one; give one seed")
         for key in ("select", "search"):
             if getattr(case, key) is not None:
                 raise ValueError(f"[{key}] is not for a federation: remove it")
@@ -122,6 +123,7 @@ class Seat:
         hides.
         """
         self.policy.require(self.case, self.name, self.deploy.noise, self.deploy.sites)
+        self._require_budget_open()
         pinned, mine = self.folder / _PINNED, self.order.digest()
         if not pinned.exists():
             return write_facts(pinned, _KIND, 1, {"order": mine}, private=True)
@@ -129,6 +131,34 @@ class Seat:
             raise PermissionError(
                 f"{self.name} began {self.order.run} with another run file: submit the same one, or start a new run"
             )
+
+    @property
+    def refusal(self) -> str:
+        """Return what is said to others where an epsilon is too large, for this run or for the budget that is left."""
+        return f"the policy of {self.name} does not agree to epsilon {self.case.privacy.epsilon}"
+
+    def close_budget(self) -> None:
+        """Write down that the budget did not allow a run: until the policy is changed, no new run is begun here.
+
+        Refusals cost nothing. Without this, runs with one epsilon after the other would find out what is left.
+        """
+        facts = {"policy": self._policy_digest(), "run": self.order.run}
+        write_facts(self.home / _CLOSED, _WHY, 1, facts, private=True)
+
+    def _require_budget_open(self) -> None:
+        path = self.home / _CLOSED
+        begun = any((self.folder / "run").glob("checkpoint*"))
+        if not path.exists() or begun:
+            return
+        known = read_facts(path, _WHY, 1, "remove it, if you have changed policy.toml")
+        if known["policy"] == self._policy_digest():
+            raise PermissionError(
+                f"{self.refusal}: the budget did not allow {known['run']}, so no new run is begun until policy.toml is "
+                "changed; else refusals would tell what is left"
+            )
+
+    def _policy_digest(self) -> str:
+        return hashlib.sha256((self.home / NAME).read_bytes()).hexdigest()
 
     def compare(self, transport: FlareTransport, tag: str, facts: Mapping[str, Any]) -> None:
         """State a digest of facts, and refuse to go on if another party's is different."""

@@ -9,6 +9,7 @@ Draws that no message followed may be lost in a kill: nobody has seen anything o
 """
 
 import logging
+import math
 import os
 import re
 import threading
@@ -19,6 +20,7 @@ import numpy as np
 
 from sottovoce.files import append, write_atomically
 from sottovoce.runtime.frames import Message, MessageId
+from sottovoce.runtime.transport import Silence
 
 Place = tuple[int, int]  # a round, and the number of the message in this round to this receiver
 _log = logging.getLogger(__name__)
@@ -37,7 +39,9 @@ class Outbox:
     2.0
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most: float = math.inf) -> None:
+        self._most, self._kept = most, 0  # bytes of messages for others
+        self._sizes: dict[Path, int] = {}
         self._said, self._drawn, self._behind = folder / "said", folder / "drawn", folder / "behind"
         self._fresh: dict[str, Sequence[np.ndarray]] = {}  # draws that are not on disk yet
         self._known: dict[str, Sequence[np.ndarray]] = {}  # draws on disk, from before the last kill
@@ -52,8 +56,10 @@ class Outbox:
                 self._known[message.id.tag] = message.values
         for hearer in sorted(self._said.glob("*")) if self._said.is_dir() else ():
             found = ((_NAME.fullmatch(path.name), path) for path in hearer.iterdir())
-            whole = (name for name, path in found if name and _is_whole(path))
-            self._places[int(hearer.name)] = sorted((int(name[1]), int(name[2])) for name in whole)
+            whole = [(name, path) for name, path in found if name and _is_whole(path)]
+            self._places[int(hearer.name)] = sorted((int(name[1]), int(name[2])) for name, _ in whole)
+            for _, path in whole:
+                self._count(path, path.stat().st_size)
 
     def require(self, first: int) -> None:
         """Refuse to go on from a round whose draws and messages were removed: they would be drawn again, unpaid.
@@ -81,7 +87,7 @@ class Outbox:
         round, number = message.id.round, 0
         if (before := self._turn.get(hearer)) is not None and before[0] == round:
             number = before[1] + 1
-        place = self._turn[hearer] = (round, number)
+        place = (round, number)
         with self._changed:
             before_kill = place in self._places.get(hearer, ())
         if before_kill:
@@ -89,16 +95,23 @@ class Outbox:
                 _log.warning(
                     "%s came out differently than before the restart: what was said then is said again", message.id
                 )
+            self._turn[hearer] = place
             return
+        path, data = self._path(hearer, place), message.to_bytes()
+        if self._kept + len(data) > self._most:
+            raise Silence(
+                "some parties have not stored what they were sent, and what is kept for them fills the space that the "
+                "policy gives (disk): when all sites run, submit the run again"
+            )
         self._write_draws(round)
-        path = self._path(hearer, place)
         if self._last is not None and self._last[0] is message and self._last[1].exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             os.link(self._last[1], path)  # the same bytes; if a power cut removes the link, they are sent again
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            append(path, message.to_bytes(), at=0)  # one sync: a part of a message is no message, and was not sent
-        self._last = (message, path)
+            append(path, data, at=0)  # one sync: a part of a message is no message, and was not sent
+        self._last, self._turn[hearer] = (message, path), place
+        self._count(path, len(data))
         with self._changed:
             self._places.setdefault(hearer, []).append(place)
             self._changed.notify_all()
@@ -143,6 +156,7 @@ class Outbox:
                 write_atomically(self._behind, str(self._removed).encode(), private=True)
             for hearer, place in said:
                 self._path(hearer, place).unlink(missing_ok=True)
+                self._count(self._path(hearer, place), 0)
                 self._places[hearer].remove(place)
             for path in drawn:
                 path.unlink()
@@ -162,6 +176,11 @@ class Outbox:
         data = b"".join(len(frame).to_bytes(8, "big") + frame for frame in (one.to_bytes() for one in frames))
         write_atomically(self._drawn / f"{round:09}-{number:06}", data, private=True)
         self._fresh = {}
+
+    def _count(self, path: Path, size: int) -> None:
+        self._kept += size - self._sizes.pop(path, 0)
+        if size:
+            self._sizes[path] = size
 
     def _path(self, hearer: int, place: Place) -> Path:
         return self._said / str(hearer) / f"{place[0]:09}-{place[1]:06}"

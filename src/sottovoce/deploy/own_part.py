@@ -29,9 +29,9 @@ def read(case: Case, policy: Policy, home: Path, names: Sequence[str], me: int) 
     A ready-made set, for trials, is split as on one machine, and the others' records are dropped.
     """
     if case.data.file is None:
+        if case.data.agents != len(names):
+            raise ValueError(f"data.agents is {case.data.agents}, but deploy.sites lists {len(names)}: they must agree")
         parts, test, shape = build.records(case.data)
-        if len(parts) != len(names):
-            raise ValueError(f"data.agents is {len(parts)}, but deploy.sites lists {len(names)}: they must agree")
         return case, (held([_named(part, name) for part, name in zip(parts, names)], range(me, me + 1)), test, shape)
     assert policy.data.file is not None
     case = case.model_copy(update={"data": case.data.model_copy(update={"file": str(home / policy.data.file)})})

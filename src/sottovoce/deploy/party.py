@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.deploy import columns, rows, said
+from sottovoce.deploy.bounds import GIGABYTE
 from sottovoce.deploy.flare import Call, FlareTransport
 from sottovoce.deploy.order import Order, Seat
 from sottovoce.deploy.outbox import Outbox
 from sottovoce.deploy.presence import Absences
 from sottovoce.deploy.tunnel import Identity
 from sottovoce.experiments import execute
+from sottovoce.privacy.ledger import BudgetExceeded
 from sottovoce.reports import comparison
 from sottovoce.runtime.run_state import keep_for_one_run
 from sottovoce.runtime.transport import Patience, Stopped
@@ -57,6 +59,9 @@ class Party:
                 with keep_for_one_run(self.seat.folder / "run"):
                     self.prepare()
                     return self.run()
+            except BudgetExceeded:
+                self.seat.close_budget()
+                raise
             except TimeoutError as error:
                 if self.stopped:
                     raise Stopped("the run was interrupted") from None
@@ -72,7 +77,7 @@ class Party:
         if (seat.folder / "run" / "result.json").exists():
             self.finished = True
         self.transport = FlareTransport(
-            seat.me, deploy.sites, self.order.run, Outbox(seat.folder / "outbox"), self.identity, self.call,
+            seat.me, deploy.sites, self.order.run, self._outbox(), self.identity, self.call,
             Patience(deploy.deadline), self.agreed if deploy.absent == "go on" else None,
             Absences(seat.folder / "absent.json"),
         )  # fmt: skip
@@ -80,6 +85,9 @@ class Party:
             self.transport.stop()
         if self.finished:  # the others may still need earlier messages
             self.transport.outbox.end()
+
+    def _outbox(self) -> Outbox:
+        return Outbox(self.seat.folder / "outbox", int(self.seat.policy.disk * GIGABYTE))
 
     def run(self) -> None:
         """Run to the end, and write this party's result and report."""

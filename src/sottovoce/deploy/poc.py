@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.deploy import job, kits
+from sottovoce.deploy.bounds import work_of
 from sottovoce.deploy.federation import DONE, WAITS, Administrator, Federation
 from sottovoce.deploy.order import Order
-from sottovoce.deploy.policy import NAME, OwnColumns, method_of
+from sottovoce.deploy.policy import NAME, OwnColumns, Policy, method_of
 from sottovoce.experiments.planned import setup
 from sottovoce.experiments.runfile import RunFile
-from sottovoce.experiments.schema import Case
+from sottovoce.experiments.schema import Case, DeployTable
 from sottovoce.experiments.toml import dump, read
 from sottovoce.files import write_atomically
 from sottovoce.reports.comparison import upward
@@ -165,6 +166,7 @@ def agree(order: Order, made: Path, epsilon: float | None = None) -> None:
             "delta": privacy.delta,
             "budget": privacy.budget or most,
             "noise": [deploy.noise],
+            **_most(case, deploy),
             "data": {"name": case.data.name} if case.data.file is None else {"file": case.data.file},
             "peers": {name: seen for name, seen in prints.items() if name != site},
         }
@@ -174,6 +176,13 @@ def agree(order: Order, made: Path, epsilon: float | None = None) -> None:
             policy["columns"] = _own_columns(case, site)
             write_atomically(made / site / KEY, key.encode(), private=True)
         write_atomically(made / site / NAME, dump(policy).encode(), private=True)
+
+
+def _most(case: Case, deploy: DeployTable) -> dict[str, float]:
+    """Return bounds of the work: the run's own steps and deadline, and room for ten times its other numbers."""
+    known = {name: Policy.model_fields[name].default for name in ("steps", "weights", "memory", "disk")}
+    asked = {"steps": case.run.steps, "work": 10 * work_of(case), "deadline": deploy.deadline}
+    return known | {name: value for name, value in asked.items() if value is not None}
 
 
 def _own_columns(case: Case, site: str) -> dict[str, object]:
@@ -271,7 +280,7 @@ def in_words(said: dict[str, object]) -> str:
     if said.get("state") != "running":
         return str(said.get("state"))
     waits = f" (waits for {said['waits for']})" if said.get("waits for") else ""
-    return (f"{said['round']}/{said['steps']}" if said.get("steps") else "preparing") + waits
+    return (f"{said.get('round', 0)}/{said['steps']}" if said.get("steps") else "preparing") + waits
 
 
 def doing(job: Mapping[str, Any], connected: Sequence[str]) -> str:

@@ -8,6 +8,13 @@ budget = 8.0                    # the most that all runs together may cost (ledg
 adjacency = "zero-out"          # in which sense: a record left out; "replace-one" is stricter, and refuses the other
 noise = ["exact"]               # "simulated" too: only to compare with one machine, on data that are no secret
 
+steps = 1000                    # the most steps of a run; this and what follows bound the work of this machine
+work = 5000                     # the most that whole numbers in the run file multiply to: batch, inner steps, layers
+weights = 1000000               # the most numbers of a model
+deadline = 3600                 # the most seconds that a silent party is waited for
+memory = 8.0                    # gigabytes of the process of a run
+disk = 10.0                     # gigabytes of messages that other sites have not fetched and stored
+
 [data]
 file = "patients.csv"           # this site's table, beside the policy; or name = "digits", for trials
 columns = ["age", "sex", "death"]  # columns that a run may use; leave it out to allow all
@@ -36,6 +43,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import PydanticCustomError
 
 from sottovoce.data import Declarations
+from sottovoce.deploy.bounds import work_of
 from sottovoce.experiments.schema import Case
 
 NAME = "policy.toml"
@@ -127,6 +135,12 @@ class Policy(_Closed):
     tasks: list[str] | None = None
     noise: list[Literal["exact", "simulated"]] = ["exact"]
     adjacency: Literal["zero-out", "replace-one"] = "zero-out"
+    steps: Annotated[int, Field(ge=1)] = 10_000
+    work: Annotated[int, Field(ge=1)] = 100_000
+    weights: Annotated[int, Field(ge=1)] = 1_000_000
+    deadline: Annotated[float, Field(gt=0)] = 3600.0
+    memory: Annotated[float, Field(gt=0)] = 8.0
+    disk: Annotated[float, Field(gt=0)] = 10.0
 
     @classmethod
     def load(cls, path: Path) -> "Policy":
@@ -175,7 +189,24 @@ class Policy(_Closed):
                 f"the policy of {me} does not agree to an epsilon for a record left out: set privacy.adjacency to "
                 "'replace-one'"
             )
+        self.require_most(me, "steps", case.run.steps or 1)
+        self.require_most(me, "deadline", 0 if case.deploy is None else case.deploy.deadline)
         self._require_data(case, me)
+        self.require_most(me, "work", work_of(case))
+
+    def require_most(self, me: str, what: Literal["steps", "work", "weights", "deadline"], wanted: float) -> None:
+        """Refuse more work than the site agrees to.
+
+        >>> Policy(methods=["DpSgd"], epsilon=1, delta=0, budget=2, data={"name": "digits"}, peers={}, steps=9
+        ...     ).require_most("north", "steps", 10)
+        Traceback (most recent call last):
+        ...
+        PermissionError: the policy of north does not agree to 10 steps: at most 9
+        """
+        most = getattr(self, what)
+        if wanted > most:
+            said = {"steps": "{:g} steps", "deadline": "a deadline of {:g} seconds"}.get(what, what + " {:g}")
+            raise PermissionError(f"the policy of {me} does not agree to {said.format(wanted)}: at most {most:g}")
 
     def _require_data(self, case: Case, me: str) -> None:
         if (case.data.file is None) != (self.data.file is None):

@@ -15,14 +15,17 @@ from sottovoce.accounting.account import Account, account_of
 from sottovoce.accounting.charging import Charging
 from sottovoce.accounting.table import SIMULATED
 from sottovoce.deploy import own_part
+from sottovoce.deploy.bounds import weights_of
 from sottovoce.deploy.flare import FlareTransport, fact, neighbours
 from sottovoce.deploy.order import MEETING, OTHERS, Seat
+from sottovoce.experiments import build
 from sottovoce.experiments.planned import setup
 from sottovoce.experiments.rows import RowsSetup
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport, units_of
 from sottovoce.runtime import generations, peers
 from sottovoce.runtime.about import FEDERATION, About, about_rows
+from sottovoce.runtime.exchange import expected_of
 from sottovoce.runtime.jobs import as_drawn, check_exact
 from sottovoce.runtime.keys import agent_keys
 from sottovoce.runtime.layout import alone, lay_out, own_digests
@@ -76,10 +79,12 @@ def _agreed(seat: Seat, transport: FlareTransport) -> tuple[RowsSetup, Account]:
         name: numbers.tolist() if peer == seat.me else _numbers(seat, transport, peer)
         for peer, name in enumerate(seat.deploy.sites)
     }
+    seat.policy.require_most(seat.name, "weights", weights_of(build.task_table(case.task, shape), shape))
     if len(parts) == 1:
         parts = own_part.with_stand_ins(own, told, seat.name)
     made = setup(case, loaded=(parts, test, shape))
     assert isinstance(made, RowsSetup)
+    seat.policy.require_most(seat.name, "steps", made.steps)  # `auto` has chosen them
     privacy = case.privacy
     account = account_of(
         made.method, made.parts, made.steps, made.network, privacy.delta, privacy.adjacency, made.problem
@@ -131,6 +136,7 @@ def _computed(seat: Seat, made: RowsSetup, account: Account, transport: FlareTra
     place = LonePlace(agent, made.problem, transport, out)
     transport.first = transport.stored = generations.latest(out, peers.current()) or 0
     transport.outbox.require(transport.stored)
+    transport.expected = expected_of(account.trace)
     transport.expect(neighbours(account.network.matrices, me))
     identity = {"program": account.trace.identity, "noise": seat.deploy.noise, "run": seat.order.run}
 

@@ -20,6 +20,7 @@ from nvflare.collab.api.context import Context
 from sottovoce.deploy import said
 from sottovoce.deploy.job import RUN_FILE
 from sottovoce.deploy.presence import Presence
+from sottovoce.deploy.progress import understood
 
 if TYPE_CHECKING:
     from sottovoce.deploy.party import Party
@@ -74,6 +75,7 @@ class Site:
 
     def _live(self, home: Path, name: str, text: str) -> None:
         try:
+            from sottovoce.deploy.bounds import limit_memory
             from sottovoce.deploy.order import Order  # JAX takes seconds to load
             from sottovoce.deploy.party import Party
             from sottovoce.privacy.ledger import BudgetExceeded
@@ -83,6 +85,7 @@ class Site:
             raise
         try:
             self._party = Party(home, name, Order(text, self._run), self._call, self._agreed)
+            limit_memory(self._party.seat.policy.memory)
             if self._ended:  # `end` was called before the party was made
                 self._party.stop()
             self._party.live()
@@ -90,7 +93,8 @@ class Site:
             self._failure, self._paused = f"{name}: {pause}", True
             _log.warning("%s", pause)
         except BudgetExceeded as refusal:
-            self._failure = f"the budget of {name} does not allow this run: its owner can raise budget in policy.toml"
+            assert self._party is not None
+            self._failure = self._party.seat.refusal  # in the words of a policy: others do not learn what is left
             _log.warning("%s", refusal)
         except PermissionError as refusal:
             self._failure = str(refusal).partition(":")[0]  # what the policy allows is not shown to others
@@ -162,7 +166,7 @@ class Relay:
 
     def _round_of(self, name: str) -> int | None:
         said = self._known.get(name, {})
-        return None if said.get("state") == "not reached" else int(said.get("round") or 0)
+        return None if said.get("state") == "not reached" else said.get("round", 0)
 
     @collab.main
     def watch(self, context: Context) -> str:
@@ -173,7 +177,7 @@ class Relay:
         while not context.is_aborted():
             for proxy in context.clients:
                 try:
-                    self._known[proxy.name] = {**proxy(timeout=_LOST).where(), "seen": time.time()}
+                    self._known[proxy.name] = {**understood(proxy(timeout=_LOST).where()), "seen": time.time()}
                 except Exception:  # it may be cut off for a while; the others say whom they wait for
                     self._known[proxy.name] = {**self._known[proxy.name], "state": "not reached"}
             ended = [said["why"] for said in self._known.values() if said["state"] in ("failed", "paused")]

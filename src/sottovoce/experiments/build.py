@@ -6,7 +6,7 @@ here. Example: ``[network]`` with ``kind = "ring"`` and ``weight = 0.3`` becomes
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +244,16 @@ def task(table: TaskTable, shape: tasks.Shape) -> tasks.Task:
     ('x',)
     """
     return _task(table.model_dump_json(), shape)
+
+
+def start(table: TaskTable, shape: tasks.Shape, **given: Any) -> tuple[Any, ...]:
+    """Return the shapes of the variables of a ready-made task; none of them is made.
+
+    >>> start(TaskTable(name="softmax"), tasks.Shape((4,), classes=3, agents=2))[0]["weights"].shape
+    (4, 3)
+    """
+    made = partial(construct, tasks.get(table.name), table.options, "[task]", {"shape": shape, **given})
+    return tasks.start(made)
 
 
 @lru_cache(maxsize=8)

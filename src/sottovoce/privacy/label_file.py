@@ -6,7 +6,6 @@ recognised, and the place of the store: a copy is refused as long as the store i
 be moved. `sottovoce.privacy.label_store` says what a store is for.
 """
 
-import io
 import json
 from collections.abc import Mapping
 from hashlib import sha256
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import archives
 from sottovoce.files import locked, read_facts, write_atomically, write_facts
 from sottovoce.privacy.ledger_line import digest
 
@@ -91,18 +91,14 @@ def packed(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     >>> facts["version"], arrays
     (3, {})
     """
-    buffer = io.BytesIO()
-    text = json.dumps({"version": VERSION, **facts})
-    np.savez_compressed(buffer, facts=np.asarray(text), **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
+    return archives.packed({"facts": np.asarray(json.dumps({"version": VERSION, **facts})), **arrays})
 
 
 def unpacked(path: Path, data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return facts and arrays; ValueError names the file (`path`) if they are not those of a store."""
     try:
-        with np.load(io.BytesIO(data)) as file:
-            facts = json.loads(str(file["facts"]))
-            arrays = {name: file[name] for name in file.files if name != "facts"}
+        arrays = archives.unpacked(data, "[a-z]+[0-9]*")
+        facts = json.loads(str(arrays.pop("facts")))
         if facts["version"] != VERSION:
             raise ValueError(f"version {facts['version']!r}, and this program reads version {VERSION}")
         return {name: facts[name] for name in ("version", "rows", "seed", "memos", "costs", "runs")}, arrays

@@ -188,6 +188,10 @@ class PrivacyReport:
             ) from error
 
     def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """Return the statement line by line: each holds one thing."""
         lines = [self.statement()]
         if self.published is not None:
             lines.append(f"The paper prints epsilon {self.published:.4g} for this configuration.")
@@ -196,8 +200,7 @@ class PrivacyReport:
             lines.append(f"  epsilon per party: {', '.join(each)}")
         lines += [f"  {line}" for line in self.words()]
         lines += [f"  {event}" for event in self.events]
-        lines += [f"  note: {caveat}" for caveat in self.caveats]
-        return "\n".join(lines)
+        return [*lines, *(f"  note: {caveat}" for caveat in self.caveats)]
 
 
 def unit_of(column: str) -> str:

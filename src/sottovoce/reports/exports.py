@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sottovoce import files
+from sottovoce.defused import cell
 from sottovoce.reports import words
 from sottovoce.reports.comparison import Comparison, Row
 from sottovoce.reports.sections import taken_as_public
@@ -173,13 +174,6 @@ def _parties(made: Comparison) -> Iterable[list[Any]]:
 def _csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows([[_plain(cell) for cell in row] for row in rows])
+    writer.writerow(map(cell, heads))
+    writer.writerows(map(cell, row) for row in rows)
     return text.getvalue()
-
-
-def _plain(cell: Any) -> Any:
-    """Return a cell that no spreadsheet takes for a formula: names of parties are other people's texts."""
-    if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return f"'{cell}"
-    return "" if cell is None else cell

@@ -4,7 +4,6 @@ A file has a kind ("checkpoint" or "model") and a version. Whatever is wrong wit
 its name. A checkpoint holds private state, so only its owner may read it; a model is made to be handed out.
 """
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce import archives
 from sottovoce.files import write_atomically
 
 VERSION = 1  # of a file; it changes when what is in the file does
@@ -24,9 +24,7 @@ def save(path: Path, tree: Any, meta: dict[str, Any], kind: str = "checkpoint") 
     arrays = {f"leaf{number}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(tree))}
     facts = {"kind": kind, "version": VERSION, "facts": meta}
     arrays[_META] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    write_atomically(path, buffer.getvalue(), private=kind == "checkpoint")
+    write_atomically(path, archives.packed(arrays), private=kind == "checkpoint")
 
 
 def load(path: Path, like: Any, kind: str = "checkpoint") -> tuple[Any, dict[str, Any]]:
@@ -62,9 +60,9 @@ def read(path: Path, kind: str) -> tuple[dict[str, Any], list[np.ndarray]]:
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): {remedy}") from error
     try:
-        with np.load(io.BytesIO(data)) as file:
-            stored = json.loads(file[_META].tobytes())
-            leaves = [file[f"leaf{number}"] for number in range(len(file.files) - 1)]
+        arrays = archives.unpacked(data, f"{_META}|leaf[0-9]+")
+        stored = json.loads(arrays[_META].tobytes())
+        leaves = [arrays[f"leaf{number}"] for number in range(len(arrays) - 1)]
         found, version, facts = stored["kind"], stored["version"], stored["facts"]
         if not isinstance(facts, dict):
             raise TypeError("its facts are no dict")

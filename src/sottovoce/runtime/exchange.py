@@ -1,6 +1,6 @@
 """Describe one exchange of an agent with its neighbours: who talks to whom, and the sum of what was received."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,9 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import JaxprEqn
 
+from sottovoce.accounting.trace import Trace
+from sottovoce.methods import equations
 from sottovoce.networks import Network
 from sottovoce.runtime import mixing
+from sottovoce.runtime.frames import frame_size
+from sottovoce.runtime.transport import Expected
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["said", "weights"], meta_fields=[])
@@ -41,6 +46,29 @@ class Edges:
     hearers: list[list[int]]
     senders: list[list[int]]
     weights: list[np.ndarray]
+
+
+def expected_of(trace: Trace) -> Expected:
+    """Return what the messages of a traced method are at most.
+
+    >>> import sottovoce as sv
+    >>> from sottovoce.accounting.account import account_of
+    >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.1), sampling=sv.Full())
+    >>> account = account_of(method, sv.Population([100] * 4), steps=10, network=sv.networks.ring(4))
+    >>> expected_of(account.trace).each_round
+    1
+    """
+    said = [*_said(trace.init.jaxpr.eqns, 1), *_said(trace.step.jaxpr.eqns, 1)]
+    return Expected(max((size for size, _ in said), default=0), sum(times for _, times in said))
+
+
+def _said(found: Iterable[JaxprEqn], times: int) -> Iterator[tuple[int, int]]:
+    """Yield the size of each message, and how often a step says it."""
+    for equation in found:
+        if equation.primitive is equations.mix_p:
+            yield frame_size([var.aval for var in equation.invars]), times
+        elif equation.primitive is equations.loop_p:
+            yield from _said(equation.params["body"].eqns, times * equation.params["times"])
 
 
 def edges_of(network: Network, over: str, others_only: bool) -> Edges:

@@ -34,6 +34,7 @@ _ARRAY = struct.Struct("!BB")  # kind of number, number of axes; then 8 bytes pe
 _KINDS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
           "float32", "float64", "complex64", "complex128")  # fmt: skip
 _MOST_AXES = 32
+_NAMES = 1 << 10  # bytes of a run's name and a tag, at most
 NO_MESSAGE = "these bytes are no message"
 
 
@@ -125,6 +126,19 @@ class Message:
             start += size
         run, tag = names[:of_run].decode(), names[of_run:].decode()
         return cls(MessageId(run, round, sender, tag), tuple(values), STANDINGS[standing])
+
+
+def frame_size(like: Sequence[Any]) -> int:
+    """Return the most bytes of a message with arrays like these.
+
+    >>> said = Message(MessageId("r", 3, 0, "mix 1"), (np.arange(3, dtype=np.float32),), "release")
+    >>> len(said.to_bytes()) <= frame_size(said.values) < 3000
+    True
+    """
+    arrays = sum(
+        _ARRAY.size + 8 * len(one.shape) + jnp.dtype(one.dtype).itemsize * math.prod(one.shape) for one in like
+    )
+    return _HEAD.size + _NAMES + arrays + _CHECK.size
 
 
 def fits(values: Sequence[Any], like: Sequence[Any]) -> bool:

@@ -28,9 +28,11 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data.join import SIZE, Joined, joined, token, tokens
-from sottovoce.runtime.transport import Message, MessageId, Transport
+from sottovoce.runtime.frames import frame_size
+from sottovoce.runtime.transport import Expected, Message, MessageId, Transport
 
 LONGEST = 1 << 22  # ids of another party: what is longer is refused before it is computed with
+_BLINDED = 40  # bytes of a blinded id in a message: a point of the curve, and its length
 _ORDER = int("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551", 16)  # of the curve P-256
 
 
@@ -68,6 +70,15 @@ def join_rows(
     else:
         common = _follow(made, own, check, line, active)
     return joined(ids, own, common, _words(len(common), active, parties))
+
+
+def expected_of_join(own: int, longest: int) -> Expected:
+    """Return what the messages of a join are at most: the others' two lists, and the answer about our own ids.
+
+    >>> expected_of_join(1000, 10**6).largest < 80_000_000
+    True
+    """
+    return Expected(frame_size([np.zeros(SIZE, np.uint8)] * 3) + _BLINDED * (own + 2 * longest), 3)
 
 
 def _lead(made: "_Maker", own: np.ndarray, check: np.ndarray, line: "_Line", others: Sequence[int]) -> np.ndarray:

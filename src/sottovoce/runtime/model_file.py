@@ -2,31 +2,30 @@
 
 The file holds the weights, what computes predictions from them, the declarations of the columns, the privacy statement
 and the version. Predictions are computed by a ready-made task, which is named, or by the author's own `predict`, which
-is stored as a compiled program (`jax.export`): no Python code is stored, and opening a file runs none.
+is stored as a compiled program (`stored_program`): no Python code is stored, and opening a file runs none. What a file
+says is somebody else's text and somebody else's numbers: sizes are compared before arrays are made.
 """
 
-import base64
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 
 import sottovoce
 from sottovoce.data import Column, Declarations, DeclaredTable
 from sottovoce.data.values import as_text, holder_notes, tell_holder
+from sottovoce.defused import markdown
 from sottovoce.files import write_atomically
 from sottovoce.privacy.report import PrivacyReport, units_of
-from sottovoce.problems import programs, tasks
-from sottovoce.problems.objectives import REMEDY
-from sottovoce.runtime import checkpoint
+from sottovoce.problems import tasks
+from sottovoce.runtime import checkpoint, stored_program
 from sottovoce.runtime.about import About
 from sottovoce.runtime.result import TRAIN, Result
 from sottovoce.trees import Tree
@@ -34,7 +33,6 @@ from sottovoce.trees import Tree
 NAME = "model.sv"  # in the folder of a run
 _KIND = "travelling model"
 _LISTED = 20  # parties that a card lists
-_PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ def save(
         facts["task"] = {"name": task.name, "options": dict(task.options), "shape": asdict(task.shape)}
     else:
         assert result.predictor is not None
-        facts["program"] = _exported(result.predictor, variables, rows, result.public_constants)
+        facts["program"] = stored_program.stored(result.predictor, variables, rows, result.public_constants)
     if isinstance(rows, (list, tuple)):
         facts["blocks"] = len(rows)
     if table is not None:
@@ -195,7 +193,7 @@ def load(path: str | Path) -> OpenedModel:
     facts, leaves = checkpoint.read(path, _KIND)
     try:
         return _opened(facts, leaves, path)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise ValueError(
             f"{path} lacks something a model has ({type(error).__name__}: {error}): save it again"
         ) from error
@@ -209,13 +207,11 @@ def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> O
     if "task" in facts:
         named = facts["task"]
         shape = dict(named["shape"], features=tuple(named["shape"]["features"]))
-        problem = tasks.get(named["name"])(tasks.Shape(**shape), **named["options"]).problem
-        like = tuple(getattr(problem, f"{name}0") for name in problem.variables)
-        variables, predictor = checkpoint.unflatten(leaves, like, path), problem.predict
+        build = partial(tasks.get(named["name"]), tasks.Shape(**shape), **named["options"])
+        variables, predictor = checkpoint.unflatten(leaves, tasks.start(build), path), build().problem.predict
         about["task"] = named["name"]
     else:
-        program = jax.export.deserialize(bytearray(base64.b64decode(facts["program"])))
-        variables, predictor = (leaves,), program.call
+        variables, predictor = (leaves,), stored_program.opened(facts["program"], leaves)
     return OpenedModel(
         variables=variables,
         predictor=predictor,  # type: ignore[arg-type]
@@ -246,43 +242,18 @@ def _joint(predict: Callable[..., Any], held: Sequence[Sequence[int]]) -> Callab
     return lambda x, y, rows: predict(x, y, [block(rows, own) for own in held])
 
 
-def _exported(predict: Callable[..., Any], variables: tuple[Tree, ...], features: Any, public_constants: bool) -> str:
-    """Return `predict` as a program of (leaves of the variables, features), for any number of rows.
-
-    What it holds besides its arguments would be in the file: arrays are refused, unless the problem declares them.
-    """
-    leaves, structure = jax.tree.flatten(variables)
-
-    def program(leaves: list[Any], features: Any) -> Any:
-        return predict(*jax.tree.unflatten(structure, leaves), features)
-
-    (rows,) = jax.export.symbolic_shape("rows")
-    held = [jax.ShapeDtypeStruct(np.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves]
-    wanted = jax.tree.map(lambda held: jax.ShapeDtypeStruct((rows, *np.shape(held)[1:]), jnp.float32), features)
-    closed, shape = jax.make_jaxpr(program, return_shape=True)(held, wanted)
-    programs.refuse("predict", [closed], REMEDY, leaves, public_constants)
-
-    def checked(leaves: list[Any], features: Any) -> Any:  # what was looked at, and no second trace
-        found = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *leaves, *jax.tree.leaves(features))
-        return jax.tree.unflatten(jax.tree.structure(shape), found)
-
-    made = jax.export.export(jax.jit(checked), platforms=_PLATFORMS)(held, wanted)
-    return base64.b64encode(made.serialize()).decode()
-
-
 def card(model: OpenedModel, result: Result) -> str:
     """Write the model card: what is predicted from what, what is guaranteed, and what was measured."""
     lines = ["# Model card", "", _handing_out(model), ""]
     if model.columns is not None and model.target is not None:
-        kind = f"classes {_plain(', '.join(model.classes))}" if model.classes else "a number"
-        label = str(model.label).replace("`", "'")
-        lines += [f"Predicts `{label}` ({kind}) from {len(model.columns)} columns.", ""]
+        kind = f"classes {markdown(', '.join(model.classes))}" if model.classes else "a number"
+        lines += [f"Predicts {markdown(str(model.label))} ({kind}) from {len(model.columns)} columns.", ""]
         lines += ["| column | declared as | a missing value counts as |", "|---|---|---|"]
         listed = [(name, _declared(column), _missing(column)) for name, column in model.columns.items()]
-        lines += [f"| {' | '.join(map(_plain, cells))} |" for cells in listed]
+        lines += [f"| {' | '.join(map(markdown, cells))} |" for cells in listed]
         lines.append("")
-    statement, *told = str(model.privacy).split("\n")
-    lines += ["## Privacy", "", statement, "", *(f"- {line.strip()}" for line in told), ""]
+    statement, *told = map(markdown, model.privacy.lines())
+    lines += ["## Privacy", "", statement, "", *(f"- {line}" for line in told), ""]
     lines += _figures(result)
     if result.about is not None and result.about.parties:
         lines += ["## Data", "", *_made_from(result.about), ""]
@@ -292,7 +263,7 @@ def card(model: OpenedModel, result: Result) -> str:
         "",
         "    sottovoce predict MODEL.sv new.csv",
         "",
-        f"Made by sottovoce {model.version}, {how}.",
+        f"Made by sottovoce {markdown(model.version)}, {markdown(how)}.",
         "",
     ]
     return "\n".join(lines)
@@ -337,8 +308,8 @@ def _made_from(about: About) -> list[str]:
     """Say whose data the model was made from, and when."""
     alone = len(about.parties) == 1
     listed = [
-        _plain(
-            f"- {units_of(what)}: "
+        markdown(
+            f"{units_of(what)}: "
             + ", ".join(f"{n}" if alone else f"{who} {n}" for who, n in zip(about.parties, counts[:_LISTED]))
         )
         for what, counts in about.sizes.items()
@@ -346,12 +317,7 @@ def _made_from(about: About) -> list[str]:
     more = len(about.parties) - _LISTED
     rest = [f"- and {more} more parties"] if more > 0 else []
     every = "One party" if alone else f"{len(about.parties)} parties"
-    return [f"{every}; the run ended {about.date}.", "", *listed, *rest]
-
-
-def _plain(text: str) -> str:
-    """Return a name as Markdown shows it: no tag, link or column of a table comes of it."""
-    return re.sub(r"([\\`\[<|])", r"\\\1", " ".join(text.split()))
+    return [f"{every}; the run ended {about.date}.", "", *(f"- {line}" for line in listed), *rest]
 
 
 def _declared(column: Column) -> str:

@@ -13,14 +13,18 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
+
+import numpy as np
 
 from sottovoce.runtime.frames import Message, MessageId, Standing, fits
 
 __all__ = [
     "Absent",
+    "Expected",
     "Message",
     "MessageId",
     "Patience",
@@ -63,6 +67,17 @@ class Patience:
     pause: float = 0.2  # before the first retry; doubled before each further one
 
 
+@dataclass(frozen=True)
+class Expected:
+    """State what a program's messages are at most: the bytes of the largest, and how many one sender says in a round.
+
+    A sender that is a round ahead may have said the messages of two rounds before the first of them is asked for.
+    """
+
+    largest: int = 1 << 28
+    each_round: int = 1 << 8
+
+
 Away = Callable[[int, int, bool], bool]
 
 
@@ -75,6 +90,28 @@ def never(agent: int, round: int, silent: bool) -> bool:
     return False
 
 
+class Seldom:
+    """Count what happens again and again, by its name: only the 1st, 2nd, 4th, 8th ... time is worth a line in a log.
+
+    >>> seldom = Seldom()
+    >>> [seldom.again("north") for _ in range(5)]
+    ['', ' (2 times so far)', None, ' (4 times so far)', None]
+    """
+
+    def __init__(self) -> None:
+        self._times: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def again(self, name: str) -> str | None:
+        """Return words for the log, or None where the log has said it often enough."""
+        with self._lock:
+            self._times[name] += 1
+            times = self._times[name]
+        if times & (times - 1):
+            return None
+        return f" ({times} times so far)" if times > 1 else ""
+
+
 class Transport(ABC):
     """Carry messages along edges. One agent is one sender and one receiver; each calls from its own thread only.
 
@@ -82,9 +119,10 @@ class Transport(ABC):
     deadline is over for us. Whoever asks about the same agent and round must get the same answer.
     """
 
-    def __init__(self, patience: Patience, away: Away = never) -> None:
-        self.patience, self.away = patience, away
+    def __init__(self, patience: Patience, away: Away = never, expected: Expected = Expected()) -> None:  # noqa: B008
+        self.patience, self.away, self.expected = patience, away, expected
         self._early: dict[tuple[int, MessageId], Message] = {}
+        self._seldom = Seldom()
 
     @abstractmethod
     def _put(self, hearer: int, message: Message) -> None:
@@ -131,8 +169,9 @@ class Transport(ABC):
     def receive(self, hearer: int, wanted: MessageId, like: Sequence[Any] | None = None) -> Sequence[Any]:
         """Wait for one message and return its arrays; keep those that come before their turn, drop repeated ones.
 
-        With `like`, a message whose arrays have other shapes or types is dropped too, and logged without its content:
-        its sender then counts as silent. `Absent` if all go on without the sender.
+        Messages of this round and the next one are kept, as many as are expected; the rest is dropped. With `like`, a
+        message whose arrays have other shapes or types is dropped too, and logged without its content: its sender then
+        counts as silent. `Absent` if all go on without the sender.
         """
         if self.away(wanted.sender, wanted.round, False):
             raise Absent(str(wanted))
@@ -157,17 +196,32 @@ class Transport(ABC):
                 if self.away(wanted.sender, wanted.round, False):  # its message says that all went on without us
                     raise Absent(str(wanted))
                 return message.values
-            if message.id != wanted and (
-                message.id.run == wanted.run and message.id.round >= wanted.round
-            ):  # messages of earlier rounds and of other runs are dropped
-                self._early[hearer, message.id] = message
+            if message.id != wanted:
+                self._keep_early(hearer, message, wanted)
 
-    @staticmethod
-    def _fits(message: Message, like: Sequence[Any] | None) -> bool:
+    def _keep_early(self, hearer: int, message: Message, wanted: MessageId) -> None:
+        """Keep a message that may be asked for soon; drop those of earlier rounds, of other runs, and too many."""
+        of_it = [key for key in self._early if key[0] == hearer and key[1].sender == wanted.sender]
+        for key in of_it:
+            if key[1].round < wanted.round:
+                del self._early[key]
+        kept = sum(key in self._early for key in of_it)
+        if message.id.run != wanted.run or message.id.sender != wanted.sender or message.id.round < wanted.round:
+            return
+        size = sum(np.asarray(value).nbytes for value in message.values)
+        if message.id.round > wanted.round + 1 or kept >= 2 * self.expected.each_round or size > self.expected.largest:
+            return self._refuse(message, "it is not what may come next")
+        self._early[hearer, message.id] = message
+
+    def _fits(self, message: Message, like: Sequence[Any] | None) -> bool:
         if like is None or fits(message.values, like):
             return True
-        _log.warning("refused %s: its arrays have other shapes or types than what is waited for", message.id)
+        self._refuse(message, "its arrays have other shapes or types than what is waited for")
         return False
+
+    def _refuse(self, message: Message, why: str) -> None:
+        if (often := self._seldom.again(f"{message.id.sender} {why}")) is not None:
+            _log.warning("refused a message of agent %d: %s%s", message.id.sender, why, often)
 
 
 class QueueTransport(Transport):

@@ -7,7 +7,7 @@
 import importlib
 import pkgutil
 
-from sottovoce.problems.tasks.base import Builder, Shape, Task, get, registry, task
+from sottovoce.problems.tasks.base import Builder, Shape, Task, get, registry, start, task
 
 
 def _discover() -> dict[str, Builder]:
@@ -18,4 +18,4 @@ def _discover() -> dict[str, Builder]:
 
 available: dict[str, Builder] = _discover()
 
-__all__ = ["Shape", "Task", "available", "get", "task"]
+__all__ = ["Shape", "Task", "available", "get", "start", "task"]

@@ -72,6 +72,22 @@ def task(name: str) -> Callable[[Builder], Builder]:
     return register
 
 
+def start(build: Callable[[], Task]) -> tuple[Any, ...]:
+    """Return the shapes of a task's variables; nothing is computed, and no array is made.
+
+    >>> from functools import partial
+    >>> from sottovoce.problems.tasks import get
+    >>> start(partial(get("softmax"), Shape((10**6,), classes=10**5, agents=2)))[0]["weights"].shape
+    (1000000, 100000)
+    """
+
+    def variables() -> tuple[Any, ...]:
+        problem = build().problem
+        return tuple(getattr(problem, f"{name}0") for name in problem.variables)
+
+    return jax.eval_shape(variables)
+
+
 def check_classes(name: str, shape: Shape, two: bool = False) -> None:
     """Refuse a label that is a number, and, with `two`, more than two classes.
 
