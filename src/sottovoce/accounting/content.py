@@ -190,7 +190,7 @@ def seen_by_equality(value: Any) -> bool:
         return isinstance(value, _PLAIN)
     derived = {name for name, held in _attributes(kind) if isinstance(held, cached_property)}
     names = {field.name for field in fields(value)}
-    by_fields = _compared_by_fields(kind) and all(field.compare for field in fields(value))
+    by_fields = all(field.compare for field in fields(value)) and _compared_by_fields(kind)  # type: ignore[arg-type]
     own = kind.__dataclass_params__.frozen and (by_fields or kind.__eq__ is object.__eq__)
     said = {TARGET, *(_FROM_FIELDS if kind.__module__.startswith("sottovoce.methods.") else ())}
     held = set(getattr(value, "__dict__", ())) - said
@@ -198,7 +198,7 @@ def seen_by_equality(value: Any) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _compared_by_fields(kind: type) -> bool:
+def _compared_by_fields(kind: Any) -> bool:
     """Say whether a dataclass has the `==` that Python writes for its fields, and none of its own."""
     made = make_dataclass(kind.__name__, [field.name for field in fields(kind)], frozen=True)
     codes = [getattr(vars(one).get("__eq__"), "__code__", None) for one in (kind, made)]
