@@ -39,8 +39,8 @@ WHICH = st.integers(0, 99)
 HARM = st.sampled_from(["remove", "remove both", "restore", "restore both", "cut"])
 KILLS = st.sampled_from([0, 0, 0, 0, 1, 2, 3])
 HOW: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
-FAST = settings(max_examples=10, stateful_step_count=15, derandomize=True, **HOW)
-FULL = settings(max_examples=300, stateful_step_count=40, **HOW)
+FAST = settings(max_examples=6, stateful_step_count=15, derandomize=True, **HOW)
+FULL = settings(max_examples=300, stateful_step_count=40, phases=[Phase.generate], **HOW)
 FOUND = settings(max_examples=300, stateful_step_count=15, derandomize=True, phases=[Phase.generate], **HOW)
 QUIET = sv.Release(1.0, 1e6)
 LEVELS = sv.methods.DpBilevel(0.1, Descent(1, 0.1, averaged=False), QUIET, QUIET, sv.Full(), release_x=QUIET)
@@ -90,8 +90,13 @@ class Books(RuleBasedStateMachine):
         self.moves = 0
 
     def teardown(self) -> None:
-        os.chdir(self.start)
-        shutil.rmtree(self.home)
+        try:
+            for process in range(2):
+                for which in range(len(self.open[process])):
+                    Books.states.__wrapped__(self, process, which)  # type: ignore[attr-defined]
+        finally:
+            os.chdir(self.start)
+            shutil.rmtree(self.home)
 
     def as_process(self, process: int, act: Callable[[], Any]) -> Any:
         """Act as a process: with what it remembers."""
@@ -170,16 +175,16 @@ class Books(RuleBasedStateMachine):
         found = list[float]()
         return found[0] if self.attempt(process, lambda: found.append(self.cost(book))) else None
 
-    @invariant()
-    def nothing_is_forgotten(self) -> None:
-        for process in range(2):
-            for book in self.open[process]:
-                stated = self.stated(book, process)
-                if stated is None:
-                    continue
-                assert stated >= self.known[process] - 1e-9, "less than this process has seen"
-                assert self.rolled_back or stated >= self.spent - 1e-9, "less than was spent"
-                self.known[process] = max(self.known[process], stated)
+    @rule(process=PROCESSES, which=WHICH)
+    def states(self, process: int, which: int) -> None:
+        """Nothing is forgotten. Other books are not looked at, so that some stay behind."""
+        if not self.open[process]:
+            return
+        stated = self.stated(self.open[process][which % len(self.open[process])], process)
+        if stated is not None:
+            assert stated >= self.known[process] - 1e-9, "less than this process has seen"
+            assert self.rolled_back or stated >= self.spent - 1e-9, "less than was spent"
+            self.known[process] = max(self.known[process], stated)
 
 
 class LedgerBooks(Books):
@@ -233,6 +238,10 @@ class LabelBooks(Books):
 
     @rule(process=PROCESSES, which=WHICH, kind=st.sampled_from(["memo", "redraw", "charge", "accuracy"]), kill=KILLS)
     def draws(self, process: int, which: int, kind: str, kill: int) -> None:
+        if which % 2:
+            self.opens(process, relative=False)
+            which = -1  # the one that was just opened
+
         def act(book: Any) -> float:
             fresh = 0.5 not in book._memos
             if kind == "charge":
@@ -409,6 +418,7 @@ def test_it_finds_a_ledger_that_does_not_look_at_its_file(monkeypatch: pytest.Mo
         run_state_machine_as_test(LedgerBooks, settings=FOUND)
 
 
+@pytest.mark.slow
 def test_it_finds_a_label_store_that_is_whatever_it_is_opened_as(monkeypatch: pytest.MonkeyPatch) -> None:
     def unpacked(path: Path, data: bytes) -> Any:
         facts, arrays = UNPACKED(path, data)

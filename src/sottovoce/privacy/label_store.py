@@ -293,6 +293,7 @@ class Labels:
         if self._traces != traces(self.path, label_file.head_of(self.path)):
             with locked(self.path):
                 label_file.require_same(self.path, self._seen)
+        self._require_all_that_was_seen(self.path)
 
     def _save(self) -> None:
         if self.path is None:
@@ -324,15 +325,20 @@ class Labels:
         if data is not None:
             self._seen = digest(data)
             self._take(path, data)
+        self._require_all_that_was_seen(path)
+        if data is not None:
+            _SEEN[path] = self._costs, self._runs
+
+    def _require_all_that_was_seen(self, path: Path) -> None:
         known, runs = _SEEN.get(path, ({}, set()))
+        if known is self._costs:
+            return
         less = [m for m, counts in known.items() if m not in self._costs or (self._costs[m] < counts).any()]
         if less or not runs <= self._runs:
             raise ValueError(
                 f"{path} holds less than this process has spent: it was removed, or replaced by an older copy. Put the "
                 "newest copy back, with its head; or give another path, for labels of which nothing was released"
             )
-        if data is not None:
-            _SEEN[path] = self._costs, self._runs
 
     def _take(self, path: Path, data: bytes) -> None:
         facts, arrays = label_file.unpacked(path, data)

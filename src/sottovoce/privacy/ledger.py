@@ -202,13 +202,18 @@ class Ledger:
         """Read what others wrote; refuse a ledger in memory that was copied by a fork."""
         if self.path is None:
             return self._here.require("a ledger in memory", "give it a file, sv.Ledger(path)")
-        if self._traces is None or self._traces != traces(self.path, _head(self.path)):
+        if self._behind(self.path):
             with locked(self.path):
                 self._read_if_changed(self.path)
 
+    def _behind(self, path: Path) -> bool:
+        """Say whether the file changed, or another object of this process knows more of it."""
+        own = len(self.entries), self._last
+        return self._traces != traces(path, _head(path)) or _SEEN.get(path, own) != own
+
     def _read_if_changed(self, path: Path) -> None:
-        found = traces(path, _head(path))
-        if found != self._traces:
+        if self._behind(path):
+            found = traces(path, _head(path))
             self._read(path)
             self._traces = found
 
