@@ -225,7 +225,7 @@ def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> O
 def _stated(report: PrivacyReport, table: DeclaredTable) -> PrivacyReport:
     """Return the statement with all that the file will tell of a table: its declarations go into the file too."""
     untold = tuple(line for line in table.facts.words if line not in report.caveats)
-    if untold and table.facts.laplace:
+    if untold and table.facts.bought:
         raise ValueError(
             f"ranges or lists of {table.source} were bought with noisy counts, which this statement does not charge: "
             "train on the parts of this table, or declare it"
