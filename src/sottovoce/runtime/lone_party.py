@@ -163,7 +163,8 @@ class LoneParty:
 
     @property
     def _begin_with(self) -> int | str:
-        return self.account.seed if self.secret is None else self.secret.hex()
+        seed = self.account.seed  # which says the batches, whoever keeps a secret
+        return seed if self.secret is None else f"{seed}|{self.secret.hex()}"
 
     def _name_of_noise(self, root: jax.Array) -> str | None:
         """Return a name for the noise that is drawn, by which it is paid once; none without a secret to hide it."""
