@@ -181,7 +181,7 @@ def test_a_role_that_the_policy_does_not_give_to_a_column_is_refused_before_a_ro
 
 def test_joins_few_common_rows_long_lists_and_other_classes_are_refused(homes, hall):
     text = cases.text("exact", steps=2, holders=TWO, deadline=3)
-    folder, common = kits_of_two(homes, text, seed=4)
+    folder, common = kits_of_two(homes, text.replace("deadline = 3", "deadline = 600"), seed=4)
     path = folder / "north" / "policy.toml"
 
     def failure(run, given=text, site="north"):
@@ -269,7 +269,7 @@ def test_a_peer_that_comes_back_with_another_list_is_not_answered(homes, hall, c
 def test_a_run_whose_folder_was_removed_is_another_join(homes, hall):
     """South does not know any more what it answered: under the same name it would answer another list."""
     text = cases.text("exact", steps=2, every=2, holders=TWO, deadline=3)
-    folder, _ = kits_of_two(homes, text, seed=7)
+    folder, _ = kits_of_two(homes, text.replace("deadline = 3", "deadline = 600"), seed=7)
     changed(folder / "north" / "policy.toml", columns={"joins": 9})
     assert hall(folder, text.replace("deadline = 3", "deadline = 600")).run(together=True).failures == {}
     for site in TWO:
