@@ -160,14 +160,14 @@ def _tossing(coins: Branches) -> Any:
 
     @contextlib.contextmanager
     def tossed() -> Iterator[None]:
-        kept = label_store.random, label_store.exact_noise, label_store._FINE
-        noise = SimpleNamespace(draw=lambda kind, scale, size, source: np.array([source.laplace(scale)]))
+        kept = label_store.random, label_store.LAWS, label_store._FINE
+        noise = {"laplace": SimpleNamespace(exact=lambda scale, size, source: np.array([source.laplace(scale)]))}
         shim = SimpleNamespace(SystemRandom=lambda: coins, Random=random.Random)
-        label_store.random, label_store.exact_noise, label_store._FINE = shim, noise, GRID  # type: ignore[assignment]
+        label_store.random, label_store.LAWS, label_store._FINE = shim, noise, GRID  # type: ignore[assignment]
         try:
             yield
         finally:
-            label_store.random, label_store.exact_noise, label_store._FINE = kept  # type: ignore[misc]
+            label_store.random, label_store.LAWS, label_store._FINE = kept  # type: ignore[misc]
 
     return tossed()
 

@@ -17,7 +17,7 @@ from sottovoce.methods.base import Method
 from sottovoce.privacy.labels import Memoised
 from sottovoce.problems.linear_model import LinearModel, PartyWeights
 from sottovoce.problems.vertical import Vertical, logistic
-from sottovoce.runtime.model_file import _exported
+from sottovoce.runtime.stored_program import stored
 
 from .parameters import TABLE, WAYS
 
@@ -176,7 +176,7 @@ def account_with(owner, name, hide):
     method = {sv.Minimize: NEWTON if known else SGD, sv.MinMax: SADDLE if known else SGDA, sv.Bilevel: F2SA}[kind]
     starts = (X,) if kind is sv.Minimize else (X, Y)
     if name == "predict":
-        return _exported(given[name], starts, np.zeros((1, 2)), public_constants=False)
+        return stored(given[name], starts, np.zeros((1, 2)))
     names = dict(zip(("x0", "y0"), starts))
     return sv.account(method, [ROWS], steps=1, problem=kind(**given, **names, **known))
 

@@ -158,10 +158,10 @@ def test_it_finds_groups_that_depend_on_the_label(monkeypatch: pytest.MonkeyPatc
 def test_it_finds_label_noise_whose_key_lacks(wrong: str, other: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     right = lone_party.server_root
 
-    def root(account: Any, labels: Any, places: Any, vectors: Any, secret: Any) -> Any:
+    def root(account: Any, holder: int, labels: Any, places: Any, vectors: Any, secret: Any) -> Any:
         if wrong == "seed":
             account = replace(account, seed=0)
-        return right(account, labels, places if wrong == "seed" else np.arange(len(places)), vectors, secret)
+        return right(account, holder, labels, places if wrong == "seed" else np.arange(len(places)), vectors, secret)
 
     assert of_runs((BASE, other), LABELS)[0] < math.inf
     monkeypatch.setattr(lone_party, "server_root", root)

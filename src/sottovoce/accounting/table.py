@@ -323,9 +323,7 @@ class TableAccount:
         epsilon, gate = labels.epsilon(self.delta), self.method.labels
         declares = self.problem.public_constants or self.method.public_constants
         caveats = (
-            [FEATURES, TAKEN]
-            + [DECLARED] * declares
-            + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
+            [FEATURES, TAKEN] + [DECLARED] * declares + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
         )
         if self.simulated(labels) and math.isfinite(epsilon):
             caveats.append(SIMULATED)

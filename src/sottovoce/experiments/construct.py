@@ -6,6 +6,7 @@ Example: ``sampling = {kind = "poisson", batch = 50}`` becomes ``Poisson(batch=5
 import dataclasses
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from typing import Any
 import optax
 from pydantic import TypeAdapter, ValidationError
 
+from sottovoce.closed import Closed
 from sottovoce.methods.base import alternatives
 from sottovoce.naming import unknown
 from sottovoce.privacy.release import Release
@@ -112,7 +114,10 @@ def _concrete(choice: Any) -> list[type]:
     children: list[type] = choice.__subclasses__()
     family = [choice, *(kind for child in children for kind in _concrete(child))]
     made = [kind for kind in family if dataclasses.is_dataclass(kind) and not inspect.isabstract(kind)]
-    return [kind for kind in made if not kind.__name__.startswith("_")]
+    listed = [
+        kind for kind in made if not issubclass(kind, Closed) or kind in vars(sys.modules[kind.__module__]).values()
+    ]
+    return [kind for kind in listed if not kind.__name__.startswith("_")]
 
 
 def _example(kind: type) -> str:

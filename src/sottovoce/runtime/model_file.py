@@ -273,7 +273,7 @@ def _figures(result: Result) -> list[str]:
     """Return what was measured: no figure of private rows leaves with a model that may be handed out."""
     final = {name: values[-1] for name, values in result.history.items() if np.ndim(values) == 1 and len(values)}
     figures = [
-        f"- {name}: {value:.4g}"
+        f"- {markdown(name)}: {value:.4g}"
         for name, value in final.items()
         if not name.startswith((TRAIN, "bytes ")) and name not in ("step", "seconds", "consensus")
     ]

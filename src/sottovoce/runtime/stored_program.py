@@ -65,14 +65,15 @@ def stored(
 
     blocks = [list(np.shape(block)[1:]) for block in jax.tree.leaves(features)]
     tails = blocks if isinstance(features, (list, tuple)) else blocks[0]
-    closed, shape = jax.make_jaxpr(program, return_shape=True)(*_shapes(leaves, tails))
+    shapes = _shapes(leaves, tails)
+    closed, shape = jax.make_jaxpr(program, return_shape=True)(*shapes)
     programs.refuse("predict", [closed], REMEDY, leaves, public_constants)
 
     def checked(leaves: list[Any], features: Any) -> Any:  # what was looked at, and no second trace
         found = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *leaves, *jax.tree.leaves(features))
         return jax.tree.unflatten(jax.tree.structure(shape), found)
 
-    made = _exported(checked, leaves, tails)
+    made = _exported(checked, shapes)
     try:
         with make_ir_context():
             text = _text_of(made)
@@ -107,7 +108,7 @@ def opened(facts: Mapping[str, Any], leaves: Sequence[np.ndarray]) -> Callable[.
         blocks = [list(map(_count, block)) for block in facts["features"]]
         like = _exported(
             lambda leaves, features: jnp.zeros((jax.tree.leaves(features)[0].shape[0], *tail), kind),
-            leaves, blocks if facts["blocks"] is True else blocks[0],
+            _shapes(leaves, blocks if facts["blocks"] is True else blocks[0]),
         )  # fmt: skip
         with make_ir_context():
             module = _read(facts["text"], _text_of(like))
@@ -124,9 +125,9 @@ def _count(value: Any) -> int:
     return value
 
 
-def _exported(program: Callable[..., Any], leaves: Sequence[Any], tails: list[Any]) -> jax.export.Exported:
+def _exported(program: Callable[..., Any], shapes: tuple[list[Any], Any]) -> jax.export.Exported:
     """Export a function of leaves and features."""
-    return jax.export.export(jax.jit(program, keep_unused=True), platforms=_PLATFORMS)(*_shapes(leaves, tails))
+    return jax.export.export(jax.jit(program, keep_unused=True), platforms=_PLATFORMS)(*shapes)
 
 
 def _shapes(leaves: Sequence[Any], tails: list[Any]) -> tuple[list[Any], Any]:

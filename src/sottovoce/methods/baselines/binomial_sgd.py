@@ -61,6 +61,7 @@ class BinomialSgd(Method):
     dimension: int | None = None
 
     solves: ClassVar[tuple[type, ...]] = (Minimize,)
+    public_constants: ClassVar[bool] = True  # the table of the binomial law
 
     def __post_init__(self) -> None:
         super().__post_init__()
