@@ -70,6 +70,7 @@ class Charging:
                 f"a budget of {budget.epsilon:g} was set, but messages of this design carry private state, and a bound "
                 "of its own cannot be added to other runs in a ledger: use a sound design, or leave the budget out"
             )
+        budget = budget.under(self.account.adjacency)
         # A repeated simulation replaces what it charged; a new attempt comes on top of all earlier ones.
         first = 0 if self.attempt == 0 else first
         planned = range(first, self.account.steps)
@@ -82,12 +83,12 @@ class Charging:
 
     def require_own(self, agent: int, budget: Budget) -> None:
         """Refuse what would bring one agent over its budget: what its own ledger holds of other runs counts too."""
-        planned = self._planned(range(self.account.steps), agent)
+        budget, planned = budget.under(self.account.adjacency), self._planned(range(self.account.steps), agent)
         self.own[agent].require(budget, self.run, planned, f"agent {self.account.population.names[agent]}")
 
     def spent(self, budget: Budget) -> float:
         """Return the most that an agent has spent, over all runs in its ledger, as the budget counts."""
-        names, how = self.account.population.names, (budget.delta, budget.adjacency)
+        names, how = self.account.population.names, (budget.delta, budget.under(self.account.adjacency).sense)
         if self.shared is not None:
             return max(float(self.shared.epsilon(members[0], *how)) for members in self.shared.alike(names))
         return max(float(kept.epsilon(name, *how)) for name, kept in zip(names, self.own))

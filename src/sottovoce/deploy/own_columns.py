@@ -15,7 +15,8 @@ import numpy as np
 from sottovoce import data as datasets
 from sottovoce.data import Declarations
 from sottovoce.data.frames import as_frame
-from sottovoce.data.values import holder_notes, is_missing, tell_holder, texts_of
+from sottovoce.data.notes import holder_notes, tell_holder
+from sottovoce.data.values import is_missing, texts_of
 from sottovoce.deploy.order import Seat
 from sottovoce.files import read_facts, write_facts
 from sottovoce.privacy.labels import Labels

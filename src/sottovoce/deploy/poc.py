@@ -131,6 +131,11 @@ def new_name(title: str) -> str:
 def agree(order: Order, made: Path) -> None:
     """Write for each site the policy that agrees to exactly this run."""
     _, case, deploy = order.case()
+    if case.privacy.enabled and case.privacy.epsilon is None:
+        raise ValueError(
+            "privacy.epsilon is missing: a site's policy bounds epsilon, and cannot bound noise that is given by hand. "
+            "Write privacy.epsilon in the run file, and leave the noise out"
+        )
     prints, key = kits.fingerprints(made, deploy.sites), secrets.token_hex(32)
     privacy = case.privacy
     for site in deploy.sites:

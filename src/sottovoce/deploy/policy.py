@@ -153,6 +153,11 @@ class Policy(_Closed):
             if peer != me:
                 self._one(me, "peer", peer, list(self.peers))
         privacy = case.privacy
+        if privacy.enabled and privacy.epsilon is None:
+            raise PermissionError(
+                f"the policy of {me} needs privacy.epsilon in the run file, because it cannot bound noise by hand: "
+                f"write it, at most {self.epsilon:g}, and leave the noise out"
+            )
         if not privacy.enabled or privacy.epsilon is None or privacy.epsilon > self.epsilon:
             wanted = "no privacy" if not privacy.enabled else f"epsilon {privacy.epsilon}"
             raise PermissionError(f"the policy of {me} does not agree to {wanted}: at most epsilon {self.epsilon:g}")

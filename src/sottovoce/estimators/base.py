@@ -19,6 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 
 from sottovoce.data.declared import FEWEST, REST
+from sottovoce.data.notes import Note, tell_holder
 from sottovoce.data.parts import Part
 from sottovoce.data.preprocess import bounded_norm
 from sottovoce.data.values import is_missing, texts_of
@@ -150,11 +151,8 @@ def numbered(y: np.ndarray, classes: Sequence[Any] | None) -> tuple[np.ndarray, 
         return listed, label.astype(np.int32), ("the class list was read from the labels: taken as public",)
     label = np.where(np.isin(y, listed), np.clip(np.searchsorted(listed, y), 0, len(listed) - 1), -1)
     if (foreign := int(np.sum(label < 0))) > 0:
-        warnings.warn(
-            f"{foreign} of {len(y)} labels are not in `classes`, and are not learned as they are: is the list complete?"
-            " (This is shown to the holder of the rows only.)",
-            stacklevel=4,
-        )
+        told = "labels are not in `classes`, and are not learned as they are: is the list complete?"
+        tell_holder([Note(f"{foreign} of {len(y)} {told}", f"some {told}")])
     return listed, label.astype(np.int32), ()
 
 
@@ -206,22 +204,20 @@ def _warn_of_weights(weight: np.ndarray, bound: float) -> None:
     """Warn the holder of the rows of weights that are cut."""
     below, above = int(np.sum(weight < 0)), int(np.sum(weight > bound))
     if below or above:
-        warnings.warn(
-            f"{below} weights are below 0 and count as 0, {above} are above weight_bound={bound:g} and count as it: "
-            "set weight_bound to the largest weight of a row. (This is shown to the holder of the rows only.)",
-            stacklevel=5,
-        )
+        what = f"weights are below 0 and count as 0, {{}} above weight_bound={bound:g} and count as it"
+        remedy = "set weight_bound to the largest weight that a row may have"
+        tell_holder([Note(f"{below} {what.format(above)}: {remedy}", f"some {what.format('or')}: {remedy}")])
 
 
 def _warn_of_long_rows(X: np.ndarray, norm: float) -> None:
     """Warn the holder of the rows if most of them are shortened: a sign of features that were not scaled."""
     lengths = np.linalg.norm(np.asarray(X, np.float64), axis=1)
     if np.median(lengths) > 2 * norm:
-        warnings.warn(
+        told = (
             f"most rows are longer than norm={norm:g} and are shortened to it: scale the features by declared ranges "
-            "first (sv.DeclaredScaler), or give a larger norm. (This is shown to the holder of the rows only.)",
-            stacklevel=5,
+            "first (sv.DeclaredScaler), or give a larger norm"
         )
+        tell_holder([Note(told, told)])
 
 
 def _warn_of_second_fit(X: np.ndarray) -> None:

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sottovoce.estimators.base import PrivateLinear, numbered
+from sottovoce.estimators.reading import validated
 from sottovoce.naming import check_choice
 from sottovoce.networks import Network
 from sottovoce.privacy.ledger import Budget, Ledger
@@ -94,7 +95,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
 
         `parties` says who holds each row (a column of names); without it all rows are one table.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr")
+        X, y = validated(self, X, y, accept_sparse="csr")
         label, read = self._labels(y)
         records = self._class_records(X, label, sample_weight)
         parts = self._parts(records, parties)
@@ -109,7 +110,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores: one per row for two classes, one per row and class for more."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr")
+        X = validated(self, X, reset=False, accept_sparse="csr")
         scores = self._bounded(X) @ self.coef_.T + self.intercept_
         return scores[:, 0] if len(self.classes_) == 2 else scores
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sottovoce.estimators.base import PrivateLinear
+from sottovoce.estimators.reading import validated
 from sottovoce.networks import Network
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.problems.tasks.linear import ridge
@@ -62,7 +63,7 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
 
         `parties` says who holds each row (a column of names); without it all rows are one table.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True)
+        X, y = validated(self, X, y, accept_sparse="csr", y_numeric=True)
         if y.dtype.kind not in "biuf":
             raise ValueError("y holds texts: give numbers, or fit PrivateLogisticRegression for classes")
         if not self.alpha >= 0:
@@ -83,7 +84,7 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
     def predict(self, X: Any) -> np.ndarray:
         """Return the expected label, within the declared range."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr")
+        X = validated(self, X, reset=False, accept_sparse="csr")
         return np.clip(self._bounded(X) @ self.coef_ + self.intercept_, *self.label_range_)
 
     def _range(self, y: np.ndarray) -> tuple[tuple[float, float], tuple[str, ...]]:

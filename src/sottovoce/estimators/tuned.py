@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
 
 from sottovoce.data.split import levels
 from sottovoce.estimators.logistic import PrivateLogisticRegression
+from sottovoce.estimators.reading import validated
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
 from sottovoce.optimisers import Momentum
 from sottovoce.privacy.ledger import Budget, Ledger
@@ -89,7 +89,7 @@ class TunedLogisticRegression(PrivateLogisticRegression):
 
     def fit(self, X: Any, y: Any) -> "TunedLogisticRegression":  # type: ignore[override]  # one table, no weights
         """Train and tune; afterwards `privacy_` holds the statement that goes with the model."""
-        X, y = validate_data(self, X, y, accept_sparse="csr")
+        X, y = validated(self, X, y, accept_sparse="csr")
         label, read = self._labels(y)
         records = self._class_records(X, label, None)
         seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -72,6 +72,18 @@ def load(table: Data, draws: bool = True) -> tuple[DeclaredTable, DeclaredTable 
     return _told(train, words), test if len(test) else None
 
 
+def require_fitting(*tables: DeclaredTable | None) -> None:
+    """Refuse tables in which nothing of a declared column fits. This is for their holder alone: a run never refuses."""
+    hopeless = dict.fromkeys(note for made in tables if made is not None for note in made.notes if note.hopeless)
+    if hopeless:
+        listed = "\n".join(f"- {note.rough or note.exact.partition(' (row')[0]}" for note in hopeless)
+        raise ValueError(
+            f"nothing fits the declaration of a column:\n{listed}\n`check` stops here, because it is for the holder"
+            " of the rows. `run` goes on, and takes these values as missing: a run that stopped because of values would "
+            "tell others about them"
+        )
+
+
 def parts(table: Data, made: DeclaredTable) -> list[Any]:
     """Distribute rows to parties: by the column `party`, else as [data] says; one party by default."""
     if table.party is not None:

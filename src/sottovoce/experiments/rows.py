@@ -12,8 +12,10 @@ import jax
 import numpy as np
 
 from sottovoce import accounting
+from sottovoce.accounting import advice
 from sottovoce.data.held import held
 from sottovoce.data.parts import Levels, Part
+from sottovoce.data.population import Population
 from sottovoce.experiments import build, choice
 from sottovoce.experiments.schema import AUTO, Case
 from sottovoce.experiments.setup import Setup, both
@@ -32,6 +34,7 @@ from sottovoce.runtime.mesh import Grid
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
+from sottovoce.schedules import same_for_all
 
 _WEIGHTED = ("logistic", "softmax", "ridge")  # tasks that count a record with its weight
 _TOLD_APART = 64  # up to this number of agents, a run records the metrics of each one
@@ -49,7 +52,8 @@ class RowsSetup(Setup):
     network: Network
     method: Method
     shape: tasks.Shape
-    why: tuple[str, ...] = ()  # why `auto` chose this, and its warnings
+    why: tuple[str, ...] = ()  # why `auto` chose this
+    expected: tuple[str, ...] = ()  # warnings about what noise will do
     sample: Any = None  # training records for metrics, taken before other processes' records are dropped
     judges: choice.Judges | None = None  # with [select]: what a trial is scored on
     share: bool = False  # whether runs with other numbers share its compiled program
@@ -58,6 +62,14 @@ class RowsSetup(Setup):
     def account(self) -> PrivacyReport:
         """Return the privacy statement, computed without running."""
         return self._stated(self.one_run)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what a user should look at before the run: parties that are small, delta, and what noise will do."""
+        if not self.case.privacy.enabled:
+            return ()
+        shared = all(same_for_all(release.scale) for release in self.method.releases())
+        return (*advice.before(Population.of(self.parts), self.delta, shared_noise=shared), *self.expected)
 
     @cached_property
     def one_run(self) -> PrivacyReport:
@@ -239,9 +251,10 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
         raise ValueError(f"data.weight: the task {asked.name!r} has no weights, {known} have: remove data.weight")
     ready = task.prepare(parts)
     why: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
     if method is None:
         plan = build.chosen(case, task.problem, ready, network)
-        method, why = plan.method, (*plan.why, *(f"warning: {line}" for line in plan.warnings))
+        method, why, expected = plan.method, plan.why, plan.expected
         case = case.model_copy(
             update={
                 "run": case.run.model_copy(update={"steps": plan.steps}),
@@ -257,7 +270,7 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
     if isinstance(parts[0], Levels) and set(task.problem.losses) != {"upper", "lower"}:
         raise ValueError(f"data.upper makes two levels, but the task {asked.name!r} has one: leave data.upper out")
     share = case.run.redraw  # seeds that draw their own data and start then have one program
-    made = RowsSetup(case, task, ready, test, network, method, shape, why, judges=judges, share=share)
+    made = RowsSetup(case, task, ready, test, network, method, shape, why, expected, judges=judges, share=share)
     made.check_metric()
     if case.select is not None:
         choice.check_trial(made.one_run)

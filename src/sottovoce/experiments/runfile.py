@@ -143,7 +143,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sottovoce.experiments.schema import AUTO, Case, SearchTable, Takes, checked
-from sottovoce.experiments.toml import TomlTable, changes, dump, merge, parse_sets, read
+from sottovoce.experiments.toml import TomlTable, changes, dump, merge, not_toml, parse_sets, read
 from sottovoce.naming import unknown
 from sottovoce.reports.comparison import PaperFigure
 
@@ -215,7 +215,7 @@ class RunFile:
         try:
             document = read(text)
         except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"this is not TOML: {error}") from error
+            raise ValueError(not_toml(text, error)) from error
         shrunk = _shrunk(document, "the file", scale)
         if scale == "reduced" and not shrunk:
             raise ValueError("this file has no [reduced]: leave --reduced out, or take --quick")

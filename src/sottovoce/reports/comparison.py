@@ -25,7 +25,8 @@ Kind = Literal["together", "alone", "pooled"]
 ALONE = ", alone"  # added to a variant's name where each of its parties trains alone
 _EXPERIMENT = ("the plan of an experiment", 1)  # kind and version of comparison.json
 _AGAIN = "restore it from a copy, or run the experiment again into another folder"
-_PLAN = ("run.toml", "comparison.json")
+RUN_FILE = "run.toml"  # in an experiment's folder
+_PLAN = (RUN_FILE, "comparison.json")
 _NOT_METRICS = ("step", "seconds", "consensus")
 _LOWER_IS_BETTER = ("loss", "error", "gap", "norm")
 

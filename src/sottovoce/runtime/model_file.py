@@ -21,7 +21,8 @@ import numpy as np
 
 import sottovoce
 from sottovoce.data import Column, Declarations, DeclaredTable
-from sottovoce.data.values import as_text, holder_notes, tell_holder
+from sottovoce.data.notes import holder_notes, tell_holder
+from sottovoce.data.values import as_text
 from sottovoce.files import write_atomically
 from sottovoce.privacy.report import PrivacyReport, units_of
 from sottovoce.problems import tasks
