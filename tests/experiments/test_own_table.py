@@ -72,7 +72,11 @@ def heard(capsys, monkeypatch, *words):
 
 
 def test_check_stops_where_nothing_of_a_column_fits_and_run_goes_on(folder, capsys, monkeypatch):
-    wrong = FILE.replace('{0 = "well", 1 = "ill"}', '["well", "ill"]').replace("age = {range = [20, 100]}\n", "")
+    wrong = (
+        FILE.replace('run.metric = "auroc"\n', "")
+        .replace('{0 = "well", 1 = "ill"}', '["well", "ill"]')
+        .replace("age = {range = [20, 100]}\n", "")
+    )
     (folder / "wrong.toml").write_text(wrong)
     words = heard(capsys, monkeypatch, "check", "wrong.toml")
     assert "warning" in words

@@ -7,11 +7,14 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from sottovoce.data import Column
 from sottovoce.estimators.base import PrivateLinear
 from sottovoce.estimators.reading import validated
+from sottovoce.estimators.travel import linear
 from sottovoce.networks import Network
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.problems.tasks.linear import ridge
+from sottovoce.runtime.model_file import Travelling
 
 
 class PrivateRidge(RegressorMixin, PrivateLinear):
@@ -78,7 +81,7 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         self.coef_ = half * np.asarray(model["weights"], np.float64) / self.norm
         self.intercept_ = float(middle + half * np.asarray(model["bias"], np.float64))
         self.label_range_ = (low, high)
-        self.privacy_ = self._stated(result.privacy, *read)
+        self.privacy_ = self._stated(result, *read)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -86,6 +89,12 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         check_is_fitted(self)
         X = validated(self, X, reset=False, accept_sparse="csr")
         return np.clip(self._bounded(X) @ self.coef_ + self.intercept_, *self.label_range_)
+
+    def travelling(self, before: Sequence[Any]) -> Travelling:
+        """Return what `sv.save` writes; `before` are the steps of a pipeline in front."""
+        check_is_fitted(self)
+        low, high = self.label_range_
+        return linear(self, before, Column(range=(low, high)), ((low + high) / 2, (high - low) / 2))
 
     def _range(self, y: np.ndarray) -> tuple[tuple[float, float], tuple[str, ...]]:
         """Return the label's range, and what was read off the labels."""

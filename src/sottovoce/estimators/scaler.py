@@ -1,9 +1,10 @@
 """Bring columns with declared ranges and categories to rows of norm at most 1: nothing is learned from the data."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
@@ -67,6 +68,16 @@ class DeclaredScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         read = self.declarations_.read(X)
         tell_holder(holder_notes("X", read))
         return self.declarations_.encode_read(read).astype(np.float64) / self.declarations_.norm
+
+    def scaled(self) -> tuple[Declarations | None, Callable[[Any], Any]]:
+        """Return the declarations, if there are any, and the function from encoded rows to what `transform` gives."""
+        check_is_fitted(self, ["n_features_in_"])
+        if self.columns is not None:
+            norm = self.declarations_.norm
+            return self.declarations_, lambda rows: rows / norm
+        low, high = self.default
+        root = math.sqrt(self.n_features_in_)
+        return None, lambda rows: jnp.clip(2.0 * (rows - low) / (high - low) - 1.0, -1.0, 1.0) / root
 
     def _tell_of_clipped(self, X: np.ndarray) -> None:
         """Tell the holder of the rows which columns of numbers have values outside of the one range."""

@@ -106,7 +106,7 @@ class TunedLogisticRegression(PrivateLogisticRegression):
         self.coef_ = weights.reshape(len(weights), -1).T.astype(np.float64) / self.norm
         self.intercept_ = bias.reshape(-1).astype(np.float64)
         self.penalties_ = self.penalty * np.exp(np.asarray(result.x, np.float64))
-        self.privacy_ = self._stated(result.privacy, *read)
+        self.privacy_ = self._stated(result, *read)
         self.n_iter_ = self.steps * self.inner_steps
         return self
 

@@ -79,8 +79,8 @@ def require_fitting(*tables: DeclaredTable | None) -> None:
         listed = "\n".join(f"- {note.rough or note.exact.partition(' (row')[0]}" for note in hopeless)
         raise ValueError(
             f"nothing fits the declaration of a column:\n{listed}\n`check` stops here, because it is for the holder"
-            " of the rows. `run` goes on, and takes these values as missing: a run that stopped because of values would "
-            "tell others about them"
+            " of the rows. `run` goes on, and takes these values as missing: a run that stopped because of values "
+            "would tell others about them"
         )
 
 
