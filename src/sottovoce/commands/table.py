@@ -172,10 +172,9 @@ def _described(method: "Method") -> str:
 
 def _privacy(report: "PrivacyReport") -> list[tuple[str, str]]:
     from sottovoce.reports.comparison import upward
-    from sottovoce.reports.words import meaning
 
     said = f"{upward(report.epsilon, 5)} at delta {report.delta:g}, per {report.unit}, {report.adjacency} adjacency"
-    means = [("means", meaning(report))] if report.private else []
+    means = [("means", report.meaning)] if report.private else []
     released = [("released", event) for event in report.events]
     technical = [("technical", line) for line in report.technical()]
     notes = [("note", caveat) for caveat in report.caveats]

@@ -22,14 +22,16 @@ from sottovoce.data.parts import Facts, Part, Records
 from sottovoce.data.settle import Counter, Whose, settle, share_of
 from sottovoce.data.split import By, split
 from sottovoce.data.values import Reading, as_text, is_missing, texts_of
+from sottovoce.shown import Shown
 
 _IDS = re.compile(r"(^|[_. -])(id|ids|uuid|ssn|rownames|index|name|email|phone)($|[_. -])|Id$|ID$", re.ASCII)
 FEWEST = 10  # rows: with fewer, a guarantee for one of them leaves nothing to learn
+_NAMED = 8  # features that are shown by name
 REST = "other"  # the party of rows whose party is missing or not declared
 
 
-@dataclass(frozen=True, eq=False)
-class DeclaredTable:
+@dataclass(frozen=True, eq=False, repr=False)
+class DeclaredTable(Shown):
     """Hold the encoded rows of a table, and what is publicly known about them; made by `table`.
 
     `records` has `features` (float32, columns `names`, row norms at most `norm`), `label` (class numbers, or a number
@@ -56,6 +58,18 @@ class DeclaredTable:
 
     def __len__(self) -> int:
         return len(self.records["label"])
+
+    def _told(self) -> list[tuple[str, str]]:
+        label = f"{self.label}: {', '.join(self.classes)}" if self.classes else f"{self.label}: a number"
+        named = ", ".join(list(self.columns)[:_NAMED]) + ", ..." * (len(self.columns) > _NAMED)
+        parties = f"{len(self.parties)} in a column of their own" if self.parties else "not said"
+        return [
+            ("rows", f"{len(self)} from {self.source}"),
+            ("label", label),
+            ("features", f"{len(self.columns)} columns as {len(self.names)} numbers: {named}"),
+            ("parties", parties),
+            ("protected", self.facts.unit or "record"),
+        ]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,7 @@ class Note:
     `hopeless` says that nothing of a column fits, so that its declaration is surely wrong.
     """
 
-    exact: str
+    exact: str = field(repr=False)
     rough: str = ""
     hopeless: bool = False
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.shown import Shown
+
 _GONE = frozenset({"", "na", "n/a", "nan", "none", "null", "nat", "<na>", "?", "."})  # how files write a missing value
 _NOBODY = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class Reading:
+@dataclass(frozen=True, eq=False, repr=False)
+class Reading(Shown):
     """Hold a column as numbers, and the rows whose values did not fit.
 
     `misfits` are rows outside the range or with an unknown category; `missing` are rows without a readable value, and

@@ -21,13 +21,14 @@ from sottovoce.deploy.order import Seat
 from sottovoce.files import read_facts, write_facts
 from sottovoce.privacy.labels import Labels
 from sottovoce.privacy.ledger import Budget
+from sottovoce.shown import Shown
 
 _KIND = "the declaration of a label store"
 _SHORTEST = 32  # letters of a key: 16 bytes
 
 
-@dataclass(frozen=True, eq=False)
-class OwnRows:
+@dataclass(frozen=True, eq=False, repr=False)
+class OwnRows(Shown):
     """Hold a site's own part of a run over columns, in the order of its table: rows without an id are left out."""
 
     ids: list[str]

@@ -35,14 +35,15 @@ from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.schedules import same_for_all
+from sottovoce.shown import Shown
 
 _WEIGHTED = ("logistic", "softmax", "ridge")  # tasks that count a record with its weight
 _TOLD_APART = 64  # up to this number of agents, a run records the metrics of each one
 Loaded = tuple[list[Any], Any, tasks.Shape]  # the parties' parts, test records, and what a task may know of them
 
 
-@dataclass(frozen=True)
-class RowsSetup(Setup):
+@dataclass(frozen=True, repr=False)
+class RowsSetup(Setup, Shown):
     """Hold a case with everything built that `run` takes."""
 
     case: Case
@@ -285,7 +286,7 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
     return made
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Same:
     """Compare records by identity."""
 

@@ -30,6 +30,7 @@ from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.privacy.ledger_line import digest
 from sottovoce.privacy.mechanisms import Epsilon, Mechanism, check_delta, check_epsilon
 from sottovoce.privacy.response import Response, groups
+from sottovoce.shown import Shown
 
 _FINE = 2**16  # grid steps per label in the noise of a count
 _SMALLEST = 2.0**-30  # epsilon of a noisy count
@@ -52,8 +53,8 @@ def _alone(function: Callable[P, R]) -> Callable[P, R]:
     return one_at_a_time
 
 
-@dataclass(frozen=True, eq=False)
-class Memo:
+@dataclass(frozen=True, eq=False, repr=False)
+class Memo(Shown):
     """Hold labels as they were drawn: per row what was `observed` (-1: not drawn yet), out of `answers` answers.
 
     What was observed is a class, or the number of a group of classes where a prior was given. `likelihood[i, b]` is the

@@ -15,6 +15,7 @@ from sottovoce.privacy.attacker import RATES, power_of
 from sottovoce.privacy.events import dp_event, technical
 from sottovoce.privacy.ledger_line import decode_spent, encode_spent
 from sottovoce.privacy.mechanisms import Spent
+from sottovoce.shown import glance
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -105,6 +106,38 @@ class PrivacyReport:
             "Public: the sizes of the parties, the settings, and what the notes list.",
             *_DRAWN[self.drawn],
         )
+
+    @property
+    def meaning(self) -> str:
+        """Say in one sentence what the guarantee means for one person: the first thing to read.
+
+        >>> told = {"epsilon": 1.0, "delta": 0.0, "attack": [], **_ANY}
+        >>> PrivacyReport.from_dict(told | {"unit": "record"}, Path("result.json")).meaning
+        'An attacker tests whether one record took part, and allows itself 1 false alarm in 100. It finds ...'
+        """
+        if not self.private:
+            return "Nobody is protected: no noise, or no proof, stands between the records and this result."
+        if self.unit == "label":
+            return (
+                "An attacker tests whether a row has a certain label, and allows itself 1 false alarm in 100 rows "
+                f"without it. It finds at most {self.found} in 100 of the rows that have it; guessing finds 1 in 100."
+            )
+        return (
+            f"An attacker tests whether one {unit_of(self.unit)} took part, and allows itself 1 false alarm in 100. It "
+            f"finds at most {self.found} in 100 of those who did; guessing finds 1 in 100."
+        )
+
+    @property
+    def found(self) -> str:
+        """Return how many of 100 who took part an attacker finds at most, at 1 false alarm in 100, rounded up."""
+        return rounded_up(100 * min(1.0, dict(self.power())[0.01]), 2)
+
+    def __repr__(self) -> str:
+        return f"PrivacyReport({self.statement()})"
+
+    def _repr_html_(self) -> str:
+        told = [line.partition(": ")[::2] for line in self.words()]
+        return glance("Privacy statement", [("Statement", self.statement()), *told], self.meaning)
 
     def power(self) -> tuple[tuple[float, float], ...]:
         """Return false-positive rates, and the highest true-positive rate of any attacker at each.

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sottovoce.privacy.report import PrivacyReport, rounded_up, unit_of
+from sottovoce.privacy.report import PrivacyReport, unit_of
 from sottovoce.reports.comparison import Comparison, Row, shared_epsilon, upward
 from sottovoce.runtime.about import FEDERATION, About
 from sottovoce.runtime.result import TRAIN
 
 Tone = Literal["", "good", "care", "bad"]
-_RATE = 0.01  # false alarms that the attacker of the first screen allows itself
 _NAMED = 4  # rows that a sentence names
 _STAYS = "Must stay in any case: the records, the checkpoints{}, and figures that were computed on private records."
 _SEED = ", the seed (anybody who knows it can remove the noise)"
@@ -116,11 +115,11 @@ def _strength(made: Comparison) -> list[str]:
     main = made.main.privacy
     if not private:
         return ["No guarantee: epsilon is infinite."]
-    lines = [f"Epsilon {upward(main.epsilon)} at delta {main.delta:g}.", meaning(main)] if main.private else []
+    lines = [f"Epsilon {upward(main.epsilon)} at delta {main.delta:g}.", main.meaning] if main.private else []
     others = sorted(
         {upward(row.privacy.epsilon): row.privacy for row in private}.items(), key=lambda one: float(one[0])
     )
-    several = [f"{found(report)} at epsilon {epsilon}" for epsilon, report in others]
+    several = [f"{report.found} at epsilon {epsilon}" for epsilon, report in others]
     if len(several) > 1:
         lines.append(f"Of 100 who took part, it finds at most {'; '.join(several)}.")
     if sum(len(row.runs) for row in private) > 1:
@@ -128,24 +127,6 @@ def _strength(made: Comparison) -> list[str]:
     if bare := [f"“{row.name}”" for row in made.rows if not row.privacy.private]:
         lines.append(f"Without any guarantee: {named(bare)}.")
     return lines
-
-
-def meaning(report: PrivacyReport) -> str:
-    """Say what an epsilon means for one person: what an attacker gains that allows itself 1 false alarm in 100."""
-    if report.unit == "label":
-        return (
-            "An attacker tests whether a row has a certain label, and allows itself 1 false alarm in 100 rows without "
-            f"it. It finds at most {found(report)} in 100 of the rows that have it; guessing finds 1 in 100."
-        )
-    return (
-        f"An attacker tests whether one {unit_of(report.unit)} took part, and allows itself 1 false alarm in 100. It "
-        f"finds at most {found(report)} in 100 of those who did; guessing finds 1 in 100."
-    )
-
-
-def found(report: PrivacyReport) -> str:
-    """Return how many of 100 who took part an attacker finds at most, at 1 false alarm in 100, rounded up."""
-    return rounded_up(100 * min(1.0, dict(report.power())[_RATE]), 2)
 
 
 def drawn(row: Row) -> tuple[str, ...]:

@@ -28,7 +28,8 @@ from sottovoce.privacy.report import PrivacyReport, units_of
 from sottovoce.problems import tasks
 from sottovoce.runtime import checkpoint
 from sottovoce.runtime.about import About
-from sottovoce.runtime.result import TRAIN, Result
+from sottovoce.runtime.result import TRAIN, Result, handed
+from sottovoce.shown import Shown, glance
 from sottovoce.trees import Tree
 
 NAME = "model.sv"  # in the folder of a run
@@ -46,8 +47,8 @@ class NamedTask:
     shape: tasks.Shape
 
 
-@dataclass(frozen=True, eq=False)
-class Travelling:
+@dataclass(frozen=True, eq=False, repr=False)
+class Travelling(Shown):
     """Hold what a file is written of: a result, the shape of its features, and what its columns are.
 
     `features` are one row of encoded features, or a list of blocks; `values` are the classes as the rows had them.
@@ -61,8 +62,8 @@ class Travelling:
     values: Sequence[Any] | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class OpenedModel:
+@dataclass(frozen=True, eq=False, repr=False)
+class OpenedModel(Shown):
     """Predict with a model that `load` opened; its statement and the declarations of its columns come with it.
 
     `columns` are the declared features, in order; `label` and `target` are the label's name and declaration. A model of
@@ -80,6 +81,14 @@ class OpenedModel:
     target: Column | None = None
     values: tuple[Any, ...] | None = None  # the classes as the rows of an estimator had them
     blocks: int | None = None  # for parties with columns and no table: the number of blocks that it predicts from
+
+    def _told(self) -> list[tuple[str, str]]:
+        what = ", ".join(self.classes) or ("a number" if self.target is not None else "what the author's predict gives")
+        features = "arrays" if self.columns is None else ", ".join(self.columns)
+        return [("predicts", what), ("from", features), *handed(self.releasable, self.privacy)]
+
+    def _repr_html_(self) -> str:
+        return glance("Model", self._told(), self.privacy.meaning)
 
     @property
     def classes(self) -> tuple[str, ...]:
