@@ -1,15 +1,21 @@
 """Read one's own table for a run file: ``[data]`` with ``file = "patients.csv"``."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
 from sottovoce import data as datasets
-from sottovoce.data import DeclaredTable
+from sottovoce.data import Column, DeclaredTable
 from sottovoce.data.declared import FEWEST
 from sottovoce.experiments.schema import Data
 from sottovoce.naming import unknown
 from sottovoce.privacy.noisy_counts import NoisyCounts
+from sottovoce.problems.tasks.base import Evaluate
 
 # Keys that need `file`:
 _OF_TABLES = ("label", "features", "party", "weight", "id", "columns", "test", "private", "share")
@@ -82,6 +88,39 @@ def require_fitting(*tables: DeclaredTable | None) -> None:
             " of the rows. `run` goes on, and takes these values as missing: a run that stopped because of values "
             "would tell others about them"
         )
+
+
+def in_units(evaluate: Evaluate, test: Any, table: Data) -> Evaluate:
+    """Return metrics of test rows with plain figures beside: the error in the label's own unit, and the base rate.
+
+    The base rate is the accuracy of always guessing the most frequent class of these rows.
+    """
+    target = Column.of(table.columns[str(table.label)])
+    label = np.asarray(test["label"])
+    if not target.numeric:
+        return _with_base(evaluate, float(np.bincount(label).max() / len(label)))
+    if target.source is not None or target.log:
+        return evaluate
+    return _with_error(evaluate, (target.bounds[1] - target.bounds[0]) / 2)
+
+
+@lru_cache(maxsize=4)  # the same function is compiled once, for all seeds
+def _with_base(evaluate: Evaluate, base: float) -> Evaluate:
+    return lambda *given: _before_loss(evaluate(*given), {"base rate": lambda _: jnp.float32(base)}, "accuracy")
+
+
+@lru_cache(maxsize=4)
+def _with_error(evaluate: Evaluate, half: float) -> Evaluate:
+    return lambda *given: _before_loss(evaluate(*given), {"rmse": lambda loss: half * jnp.sqrt(2.0 * loss)}, "r2")
+
+
+def _before_loss(found: Mapping[str, Any], beside: Mapping[str, Any], needs: str) -> dict[str, Any]:
+    """Put a figure, a function of the loss, before the loss, if the metric is there that it is read beside."""
+    own = dict(found)
+    loss = own.pop("loss", None)
+    if needs in found and loss is not None:
+        own |= {name: figure(loss) for name, figure in beside.items()}
+    return own if loss is None else {**own, "loss": loss}
 
 
 def parts(table: Data, made: DeclaredTable) -> list[Any]:

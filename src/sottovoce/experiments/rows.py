@@ -16,7 +16,7 @@ from sottovoce.accounting import advice
 from sottovoce.data.held import held
 from sottovoce.data.parts import Levels, Part
 from sottovoce.data.population import Population
-from sottovoce.experiments import build, choice
+from sottovoce.experiments import build, choice, own_table
 from sottovoce.experiments.schema import AUTO, Case
 from sottovoce.experiments.setup import Setup, both
 from sottovoce.methods import Method
@@ -161,6 +161,8 @@ class RowsSetup(Setup, Shown):
     def judge(self) -> Evaluate:
         """Return metrics on test records and, if wanted, on some training records of every party, the loss first."""
         on_test = _judge(self.task, _Same(self.test)) if self.test is not None else lambda *variables: {}
+        if self.case.data.file is not None and self.test is not None:
+            on_test = own_table.in_units(on_test, self.test, self.case.data)
         if (count := self.case.run.train) is None:
             return on_test
         return both(on_test, self.task.metrics(_some(self.parts, count) if self.sample is None else self.sample))
@@ -272,6 +274,9 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
         raise ValueError(f"data.upper makes two levels, but the task {asked.name!r} has one: leave data.upper out")
     share = case.run.redraw  # seeds that draw their own data and start then have one program
     made = RowsSetup(case, task, ready, test, network, method, shape, why, expected, judges=judges, share=share)
+    if case.data.file is not None and case.run.metric is None and "auroc" in made.metrics():
+        # The accuracy of two classes says little where one of them is rare.
+        made = replace(made, case=case.model_copy(update={"run": case.run.model_copy(update={"metric": "auroc"})}))
     made.check_metric()
     if case.select is not None:
         choice.check_trial(made.one_run)

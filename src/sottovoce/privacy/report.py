@@ -30,6 +30,10 @@ _DRAWN: dict[str, tuple[str, ...]] = {
     "secret": ("Noise: from a secret key, in floating point. The figures are those of the ideal mechanism.",),
     "exact": ("Noise: exact, from random bits of the operating system. The figures hold for the program as it ran.",),
 }
+_COUNTED = frozenset({
+    "record", "label", "row", "patient", "person", "customer", "client", "user", "case", "household", "student", "pupil",
+    "member", "visit", "column", "account", "device", "site", "employee", "participant", "subject", "citizen",
+})  # fmt: skip
 LISTED = 20  # parties up to which each one's epsilon is listed
 
 
@@ -86,7 +90,7 @@ class PrivacyReport:
         several = len(self.per_agent) > 1
         unit = unit_of(self.unit)
         held = "one record" if unit == "record" else f"all records of one {unit}"
-        tested, others, found = f"one {unit} took part", f"{unit}s that did not", "those that did"
+        tested, others, found = f"one {unit} took part", f"{_plural(unit)} that did not", "those that did"
         if unit == "label":
             held, tested = "the label of one row, and not its features", "a row has a certain label"
             others, found = "rows without it", "the rows with it"
@@ -224,13 +228,18 @@ def unit_of(column: str) -> str:
 def units_of(counted: str) -> str:
     """Return what is counted, in the plural.
 
-    >>> units_of("patient_id, upper level"), units_of("rows")
-    ('patients, upper level', 'rows')
+    >>> units_of("patient_id, upper level"), units_of("rows"), units_of("zper")
+    ('patients, upper level', 'rows', 'units “zper”')
     """
     if counted in ("columns", "rows"):
         return counted
     unit, comma, level = counted.partition(",")
-    return f"{unit_of(unit)}s{comma}{level}"
+    return f"{_plural(unit_of(unit))}{comma}{level}"
+
+
+def _plural(unit: str) -> str:
+    """Return the plural of a common word; the name of a column may be none."""
+    return f"{unit}s" if unit in _COUNTED else f"units “{unit}”"
 
 
 def _percent(power: float) -> str:
