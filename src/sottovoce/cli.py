@@ -82,6 +82,23 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="where re
 Resume = Annotated[bool, typer.Option("--resume", help="continue what is in --out")]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from sottovoce import __version__
+
+        print_line(f"sottovoce {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=_HELP)
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version, and stop")
+    ] = False,
+) -> None:
+    """Take what stands before a command; the help that users see is `_HELP`."""
+
+
 for command in (init, check, predict, account, calibrate):
     app.command()(command)
 ledgers.command("show")(show_ledger)
@@ -101,7 +118,7 @@ def demo(
     set_: Set = None,
     json: Json = False,
 ) -> None:
-    """Let ten clinics tune a model together in private; prints a table and writes a report. Takes under a minute."""
+    """Let ten clinics tune a model together in private; prints a table and writes a report. Takes about a minute."""
     say("Ten clinics tune a model together; no record leaves its clinic. Loading JAX ...")  # loading is slow
     from sottovoce.experiments.demo import demo as run_demo
 

@@ -31,8 +31,8 @@ _DRAWN: dict[str, tuple[str, ...]] = {
     "exact": ("Noise: exact, from random bits of the operating system. The figures hold for the program as it ran.",),
 }
 _COUNTED = frozenset({
-    "record", "label", "row", "patient", "person", "customer", "client", "user", "case", "household", "student", "pupil",
-    "member", "visit", "column", "account", "device", "site", "employee", "participant", "subject", "citizen",
+    "record", "label", "row", "patient", "person", "customer", "client", "user", "case", "household", "student",
+    "pupil", "member", "visit", "column", "account", "device", "site", "employee", "participant", "subject", "citizen",
 })  # fmt: skip
 LISTED = 20  # parties up to which each one's epsilon is listed
 
