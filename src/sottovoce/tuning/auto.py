@@ -276,7 +276,8 @@ def _plain(problem: Minimize, facts: Facts) -> _Choice:
         f"DpSgd: the second moments of {facts.rows} rows of {np.shape(problem.x0['weights'])[0]} numbers would not "
         "stand out of the noise, so all directions are treated alike",
         f"{steps} steps on all records; each gradient is cut to length {clip:.3g}, a tenth of the largest that can be, "
-        f"so nearly all have this length; a rate that falls from {rate:.3g} follows from the declared norm and the curvature at the start",
+        f"so nearly all have this length; a rate that falls from {rate:.3g} follows from the declared norm and the "
+        "curvature at the start",
         "each party's noise fits its size, so that all spend the same",
     )
     return _Choice(method, steps, why)
