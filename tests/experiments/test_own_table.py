@@ -129,6 +129,25 @@ def test_what_was_edited_is_named_by_its_key_when_a_run_is_resumed(folder):
     assert (folder / "out" / "run.toml").read_bytes() == before
 
 
+@pytest.mark.parametrize(("log", "name"), [(False, "rmse"), (True, "error factor")])
+def test_a_regression_says_its_error_in_the_labels_unit_and_classes_their_base_rate(folder, log, name):
+    own = FILE.replace(FILE.split("\n")[2], 'method = "auto"').replace('run.steps = 20\nrun.metric = "auroc"\n', "")
+    made = planned.setup(next(iter(RunFile.parse(own).cases.values())), draws=False)
+    assert made.metrics() == ["accuracy", "auroc", "base rate", "loss"]
+    assert made.case.run.metric == "auroc"
+    number = own.replace('label = "sick"', 'label = "age"').replace(
+        "[20, 100]}", f"[20, 100], log = {str(log).lower()}}}"
+    )
+    made = planned.setup(next(iter(RunFile.parse(number).cases.values())), draws=False)
+    start = {"weights": np.zeros(made.problem.x0["weights"].shape), "bias": np.zeros(())}
+    found = made.judge()(start)
+    label = np.asarray(made.test["label"], float)  # in [-1, 1]
+    low, high = np.log([20, 100]) if log else (20, 100)
+    error = float(np.sqrt(np.mean(label**2)) * (high - low) / 2)  # of always guessing the middle
+    assert float(found[name]) == pytest.approx(np.exp(error) if log else error, rel=1e-4)
+    assert made.case.run.metric == "r2"
+
+
 def test_a_run_that_diverges_says_that_to_resume_is_no_remedy(folder, monkeypatch):
     monkeypatch.setattr(RowsSetup, "run", lambda *_, **__: (_ for _ in ()).throw(FloatingPointError("x is broken.")))
     with pytest.raises(FloatingPointError, match=r"x is broken\. To resume would end in the same way"):

@@ -1,5 +1,6 @@
 """Read one's own table for a run file: ``[data]`` with ``file = "patients.csv"``."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -99,9 +100,10 @@ def in_units(evaluate: Evaluate, test: Any, table: Data) -> Evaluate:
     label = np.asarray(test["label"])
     if not target.numeric:
         return _with_base(evaluate, float(np.bincount(label).max() / len(label)))
-    if target.source is not None or target.log:
+    if target.source is not None:
         return evaluate
-    return _with_error(evaluate, (target.bounds[1] - target.bounds[0]) / 2)
+    low, high = map(math.log, target.bounds) if target.log else target.bounds
+    return _with_error(evaluate, (high - low) / 2, target.log)
 
 
 @lru_cache(maxsize=4)  # the same function is compiled once, for all seeds
@@ -110,8 +112,13 @@ def _with_base(evaluate: Evaluate, base: float) -> Evaluate:
 
 
 @lru_cache(maxsize=4)
-def _with_error(evaluate: Evaluate, half: float) -> Evaluate:
-    return lambda *given: _before_loss(evaluate(*given), {"rmse": lambda loss: half * jnp.sqrt(2.0 * loss)}, "r2")
+def _with_error(evaluate: Evaluate, half: float, log: bool) -> Evaluate:
+    def error(loss: Any) -> Any:
+        return half * jnp.sqrt(2.0 * loss)
+
+    # The error of a logarithm is a factor: a label of 100 with an error factor of 2 was guessed as 50 or 200.
+    figure = {"error factor": lambda loss: jnp.exp(error(loss))} if log else {"rmse": error}
+    return lambda *given: _before_loss(evaluate(*given), figure, "r2")
 
 
 def _before_loss(found: Mapping[str, Any], beside: Mapping[str, Any], needs: str) -> dict[str, Any]:

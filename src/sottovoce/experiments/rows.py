@@ -274,9 +274,10 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
         raise ValueError(f"data.upper makes two levels, but the task {asked.name!r} has one: leave data.upper out")
     share = case.run.redraw  # seeds that draw their own data and start then have one program
     made = RowsSetup(case, task, ready, test, network, method, shape, why, expected, judges=judges, share=share)
-    if case.data.file is not None and case.run.metric is None and "auroc" in made.metrics():
-        # The accuracy of two classes says little where one of them is rare.
-        made = replace(made, case=case.model_copy(update={"run": case.run.model_copy(update={"metric": "auroc"})}))
+    if case.data.file is not None and case.run.metric is None:
+        # The accuracy of two classes says little where one of them is rare, and a loss says nothing to most readers.
+        first = next((name for name in ("auroc", "r2") if name in made.metrics()), None)
+        made = replace(made, case=case.model_copy(update={"run": case.run.model_copy(update={"metric": first})}))
     made.check_metric()
     if case.select is not None:
         choice.check_trial(made.one_run)

@@ -213,7 +213,9 @@ class Comparison:
     def table(self, brief: bool = False) -> tuple[list[str], list[list[str]]]:
         """Return the heads and cells of the main table; a brief one fits a terminal."""
         shown = [name for name in self.metrics if name == self.metric or not name.startswith("bytes")]
-        beside = ("accuracy", "base rate") if "base rate" in shown else ("rmse",)  # without them a figure is misread
+        beside = (
+            ("accuracy", "base rate") if "base rate" in shown else ("rmse", "error factor")
+        )  # without them a figure is misread
         metrics = [*shown[:1], *(name for name in shown[1:] if name in beside)] if brief else shown
         columns: dict[str, Callable[[Row], str]] = {"": lambda row: row.name}
         paid: dict[str, Callable[[Row], str]] = {"epsilon": lambda row: upward(row.privacy.epsilon)}

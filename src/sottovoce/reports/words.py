@@ -133,6 +133,8 @@ def _beside(row: Row, metric: str) -> str:
     if "rmse" in known:
         r2 = f", R^2 {known['r2']:.3g}" if metric != "r2" else ""
         said += f" The typical error is {known['rmse']:.3g} in the label's unit (RMSE){r2}."
+    if "error factor" in known:
+        said += f" A typical guess is off by a factor of {known['error factor']:.3g}."
     return said
 
 
