@@ -63,7 +63,7 @@ class Budget:
 
     Everything that was ever spent is composed under `adjacency`, whatever adjacency an earlier run stated for itself:
     epsilons of different adjacencies do not add up. By default it is the adjacency of the run that the budget is given
-    to. Replace-one covers both.
+    to, and replace-one, which covers both, as soon as any run in the ledger stated that.
 
     >>> Budget(epsilon=2.0, delta=1e-5).under("zero-out")
     Budget(epsilon=2.0, delta=1e-05, adjacency='zero-out')
@@ -296,12 +296,12 @@ class Ledger:
 
     def require(
         self, budget: Budget, run: str, planned: Iterable[Group], owner: str = "the owner", *, attempt: int = 0,
-        first: int = 0,
+        first: int = 0, stated: Adjacency = "replace-one",
     ) -> None:  # fmt: skip
         """Refuse a run that would bring any party over its budget, before anything is released.
 
         `planned` is all of the run from an attempt and a step on, whether the ledger holds some of it or not. It is
-        checked again if another run writes to the ledger meanwhile.
+        checked again if another run writes to the ledger meanwhile. `stated` is the run's own adjacency.
         """
         plan = tuple(planned)
 
@@ -309,9 +309,20 @@ class Ledger:
             return entry.run == run and entry.attempt >= attempt and entry.start >= first
 
         with self._alone:
-            promise = _Promise(lambda: self._require(budget, in_plan, plan, owner), len(self.entries))
+            promise = _Promise(
+                lambda: self._require(self.bound(budget, stated), in_plan, plan, owner), len(self.entries)
+            )
             promise.check()
             self._promised[run] = promise
+
+    def bound(self, budget: Budget, stated: Adjacency) -> Budget:
+        """Return the budget with the adjacency in which it counts for a run that states this one.
+
+        >>> Ledger().bound(Budget(1.0, 1e-5), "zero-out").adjacency
+        'zero-out'
+        """
+        known = all(entry.adjacency == "zero-out" for entry in self.entries.values())
+        return budget.under(stated if known else "replace-one")
 
     def _require(self, budget: Budget, in_plan: Callable[[Entry], bool], planned: Sequence[Group], owner: str) -> None:
         plans: dict[str, CostByLevel] = {}

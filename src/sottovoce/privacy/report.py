@@ -33,6 +33,7 @@ _DRAWN: dict[str, tuple[str, ...]] = {
 _COUNTED = frozenset({
     "record", "label", "row", "patient", "person", "customer", "client", "user", "case", "household", "student",
     "pupil", "member", "visit", "column", "account", "device", "site", "employee", "participant", "subject", "citizen",
+    "unit",
 })  # fmt: skip
 LISTED = 20  # parties up to which each one's epsilon is listed
 
@@ -222,7 +223,7 @@ def unit_of(column: str) -> str:
     >>> unit_of("patient_id")
     'patient'
     """
-    return column.removesuffix("_id").replace("_", " ")
+    return "unit" if column.lower() == "id" else column.removesuffix("_id").replace("_", " ")
 
 
 def units_of(counted: str) -> str:

@@ -246,7 +246,7 @@ def budget(about: About) -> tuple[str, ...]:
     return (
         f"Epsilon {max(0.0, math.floor(100 * (whole - spent)) / 100):g} of {whole:g} is left.",
         f"{who} has spent {upward(spent)}, over all runs in its ledger (delta "
-        f"{about.budget.delta:g}, {about.budget.adjacency}).",
+        f"{about.budget.delta:g}, {about.budget.sense}).",
     )
 
 
