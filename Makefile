@@ -11,7 +11,7 @@ export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 # abilities of the processor. Python exceptions are shown as ever.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: dist first-report setup demo test test-deploy test-all soak lint format bench bench-peers results docs lock clean help
+.PHONY: dist check-dist docs-serve first-report setup demo test test-deploy test-all soak lint format bench bench-peers results docs lock clean help
 help: ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -49,11 +49,13 @@ test-all: $(DEPLOY) ## the long ones too
 soak: $(DEPLOY) ## interrupts, kills (of a federation too), pairs, damaged files and full disks at full count
 	SOAK=1 $(BIN)/python -m pytest tests/soak -q -s
 
-lint: $(STAMP) ## ruff, the type checker and the import contract
+lint: $(STAMP) ## ruff, the type checker, the import contract and the workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/wish.yml
 
 format: $(STAMP) ## rewrite in the project's style
 	$(BIN)/ruff format .
@@ -86,9 +88,16 @@ docs: $(SPHINX) ## build the site into site/, and run the examples of the docume
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d .cache/sphinx docs site
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --doctest-glob='*.md' README.md docs
 
+docs-serve: ## show site/ at http://localhost:8000: a search has excerpts there, which a file:// page cannot load
+	@test -d site || $(MAKE) docs
+	$(BIN)/python -m http.server --directory site --bind 127.0.0.1 8000
+
 dist: $(STAMP) ## build the wheel into dist/
 	rm -rf dist build
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+check-dist: dist ## ask twine whether the wheel can be published
+	$(BIN)/twine check --strict dist/*
 
 first-report: dist ## from the wheel in an empty environment to a report on an own CSV, per Python that is here
 	$(BIN)/python benchmarks/first_report.py dist/*.whl

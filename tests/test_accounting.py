@@ -454,3 +454,16 @@ def test_a_method_calibrated_for_another_run_warns_and_names_both_epsilons():
         sv.run(problem, parts, tuned, steps=50)
     result = sv.run(problem, parts, sgd(1.0, Poisson(10)), steps=5, epsilon=1.0)
     assert 0.998 <= result.privacy.epsilon <= 1.0
+
+
+def test_a_budget_counts_as_the_run_does_and_a_refusal_offers_the_weaker_sense():
+    """Two runs at epsilon 1 fit a budget of 3, as the pages say; in the stronger sense they do not."""
+    method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(1.0, 1.0), sampling=sv.Full())
+    parts, problem = [np.ones((50, 1), np.float32)], sv.Minimize(lambda x, r: (x - r[0]) ** 2, 0.0)
+    how = {"steps": 2, "epsilon": 1.0, "adjacency": "zero-out"}
+    kept = sv.Ledger()
+    for _ in range(2):
+        sv.run(problem, parts, method, ledger=kept, budget=sv.Budget(3.0, 1e-5), **how)
+    with pytest.raises(sv.privacy.BudgetExceeded, match=r"adjacency='zero-out': epsilon 1\.") as refused:
+        sv.run(problem, parts, method, budget=sv.Budget(2.0, 1e-5, "replace-one"), **{**how, "epsilon": 1.2})
+    assert "replace-one" in str(refused.value)

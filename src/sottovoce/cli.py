@@ -6,6 +6,7 @@ Slow imports stay inside the commands, so that the help text appears at once.
 import os
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,6 +80,23 @@ app.add_typer(deploy, name="deploy")
 FAULT = "This is a fault in sottovoce, not in what you gave it"
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="where results go [default: runs/NAME]")]
 Resume = Annotated[bool, typer.Option("--resume", help="continue what is in --out")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from sottovoce import __version__
+
+        print_line(f"sottovoce {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=_HELP)
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version, and stop")
+    ] = False,
+) -> None:
+    """Take what stands before a command; the help that users see is `_HELP`."""
 
 
 for command in (init, check, predict, account, calibrate):
@@ -326,7 +344,9 @@ def _show(made: "Comparison", report: Path, json: bool) -> None:
 def main() -> None:
     """Run the command line: an error is one clear line and exit code 2; SOTTOVOCE_DEBUG=1 shows where it came from."""
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            app()
     except BrokenPipeError:  # as in `sottovoce list | head`: nobody reads the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -335,6 +355,11 @@ def main() -> None:
             raise
         notes.print(f"[bold red]error[/] {escape(_in_words(error))}", soft_wrap=True)
         sys.exit(2)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as one line: where in the program it was made tells its reader nothing."""
+    notes.print(f"[bold yellow]warning[/] {escape(str(message))}", soft_wrap=True)
 
 
 def _in_words(error: Exception) -> str:

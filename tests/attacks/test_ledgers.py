@@ -48,7 +48,12 @@ def test_a_budget_is_kept_under_its_own_adjacency_whatever_a_run_states():
 
 
 def test_a_budget_says_its_adjacency_and_covers_zero_out_by_default():
-    assert Budget(1.0, 1e-5).adjacency == "replace-one"
+    book = Ledger()
+    assert [book.bound(Budget(1.0, 1e-5), one).adjacency for one in ("zero-out", "replace-one")] == [
+        "zero-out", "replace-one",
+    ]  # fmt: skip
+    book.charge(Entry("a", 0, 1, (Group("records", ("0",), ((RELEASE, 1),)),), adjacency="replace-one"))
+    assert book.bound(Budget(1.0, 1e-5), "zero-out").adjacency == "replace-one"
     with pytest.raises(ValueError, match="adjacency is 'add-remove'"):
         Budget(1.0, 1e-5, "add-remove")  # type: ignore[arg-type]
     for amplification in (accountant.NoAmplification(), PoissonAmplification(0.1)):

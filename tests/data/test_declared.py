@@ -2,7 +2,9 @@
 
 import datetime
 import io
+import re
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -10,9 +12,9 @@ import pytest
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
 from sottovoce.accounting.charging import Charging
-from sottovoce.data import Column, Declarations, table
+from sottovoce.data import Column, Declarations, notes, table
 from sottovoce.data.frames import as_frame
-from sottovoce.data.values import tell_holder
+from sottovoce.data.notes import DeclarationWarning, Note, tell_holder
 from sottovoce.privacy import accountant
 from sottovoce.privacy.mechanisms import Mechanism
 
@@ -71,7 +73,7 @@ def test_rows_are_encoded_as_declared_and_never_longer_than_the_bound():
 
 
 @pytest.mark.parametrize("value", ["", "abc", "1e999", "-inf", "NaN", "9" * 400, "\x00", "2020-13-45", "ü", "'", ";"])
-def test_no_value_stops_a_run_or_shows_outside_the_holders_terminal(tmp_path, capsys, value):
+def test_no_value_stops_a_run_or_is_shown(tmp_path, capsys, value):
     path = tmp_path / "a.csv"
     path.write_text(f"age,y,w,who\n{value},{value},{value},{value}\n40,1,2,b\n50,0,1\n60,1,1,b,9,9\n", encoding="utf-8")
     columns = {"age": Column(range=(0, 120)), "y": Column(categories=[0, 1]), "w": Column(range=(0, 4))}
@@ -80,21 +82,85 @@ def test_no_value_stops_a_run_or_shows_outside_the_holders_terminal(tmp_path, ca
     assert not np.isfinite(held.records["features"][0]).any()  # no label: the row contributes nothing, and n is public
     assert np.isfinite(held.records["features"][1:]).all()
     assert held.notes
-    assert capsys.readouterr() == ("", "")  # not a terminal: nothing is shown
+    assert capsys.readouterr() == ("", "")  # a warning has no value of it
     said = repr(held.facts)
     assert "row" not in said
     assert "missing (" not in said
 
 
-def test_notes_go_to_a_terminal_only(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
+
+WRONG = {  # what a column holds, how it is declared, and words of the remedy
+    "text in numbers": (["63 years", "7 years"] * 50, {"range": [0, 120]}, "can be read: numbers are written as"),
+    "another unit": ([1.83, 1.6] * 50, {"range": [100, 220]}, "is its range right"),
+    "most out of range": ([40] * 80 + [20] * 20, {"range": [18, 30]}, "most of its values are outside of the range"),
+    "names for codes": ([0, 1] * 50, {"categories": ["no", "yes"]}, '{0 = "no", 1 = "yes"}'),
+    "some other words": (
+        ["F", "M"] * 40 + ["female"] * 20,
+        {"categories": ["F", "M"]},
+        "many of its values are not",
+    ),
+    "dates in another order": (["31.12.2020"] * 100, {"range": ["2000-01-01", "2021-01-01"]}, "dates as 2020-12-31"),
+    "nothing there": ([None] * 100, {"range": [0, 1]}, "none of its values is there"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_declaration_is_heard_where_there_is_no_terminal_and_without_counts(case):
+    values, declared, words = WRONG[case]
+    with pytest.warns(DeclarationWarning) as heard:
+        table({"a": values, "y": [0, 1] * 50}, "y", columns={"a": declared, "y": {"categories": [0, 1]}})
+    (said,) = [str(one.message) for one in heard]
+    assert words in said
+    assert "column 'a'" in said
+    assert not re.search(r"\b(100|80|20|50) of|row", said.partition("(for the holder")[0])  # logs and notebooks travel
+    assert heard[0].filename == __file__
+
+
+def test_the_scaler_and_predictions_warn_too(monkeypatch):
+    scaler = sv.DeclaredScaler({"age": {"range": (0, 120)}})
+    with pytest.warns(DeclarationWarning, match="column 'age': none of its values can be read"):
+        scaler.fit_transform({"age": ["63 years", "x"]})
+    with pytest.warns(DeclarationWarning, match="cuts many values of 1 of 2 columns"):
+        sv.DeclaredScaler().fit_transform([[0.5, 40.0], [0.1, 60.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sv.DeclaredScaler().fit_transform([[0.5, 0.4], [0.1, 1.0]])
+
+
+def test_a_terminal_shows_counts_and_rows_and_the_switch_and_a_site_show_nothing(monkeypatch):
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    tell_holder(["a.csv, column 'age': 1 of 3 values do not fit (row 1)"])
+    note = Note("a.csv, column 'age': 1 of 3 values do not fit (row 1)", "none fits")
+    tell_holder([note])
     assert "row 1" in screen.getvalue()
+    monkeypatch.setenv("SOTTOVOCE_NOTES", "off")
+    told = len(screen.getvalue())
+    tell_holder([note])
+    monkeypatch.delenv("SOTTOVOCE_NOTES")
+    monkeypatch.setattr(notes, "_at_a_site", False)
+    notes.be_silent()  # as a site of a federation does when it starts: its logs travel
+    tell_holder([note])
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tell_holder([note])
+    assert len(screen.getvalue()) == told
+
+
+def test_columns_that_are_often_missing_or_rarely_out_of_range_are_no_fault():
+    rng = np.random.default_rng(0)
+    age = np.where(rng.uniform(size=1000) < 0.6, np.nan, 40.0)
+    age[:50] = 200.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        held = table({"age": age, "y": np.arange(1000) % 2}, "y",
+                     columns={"age": {"range": [0, 120]}, "y": {"categories": [0, 1]}})  # fmt: skip
+    assert len(held.notes) == 2
+    assert not any(note.hopeless for note in held.notes)
 
 
 def numbers(rows, parties=3, seed=0):

@@ -4,7 +4,9 @@ import tomllib
 
 import pytest
 
+from sottovoce.deploy.policy import OwnData, Policy
 from sottovoce.experiments import build
+from sottovoce.experiments.schema import Case, Data, MethodTable
 from sottovoce.experiments.toml import dump
 from tests.deploy import cases
 
@@ -70,3 +72,19 @@ def test_another_run_file_under_the_name_of_a_run_that_was_begun_is_refused(home
         with pytest.raises(PermissionError, match="south began one with another run file"):
             hall(folder, other, run="one").parties["south"].prepare()
     hall(folder, text.replace("deadline = 120", "deadline = 5"), run="one").parties["south"].prepare()
+
+
+def test_noise_by_hand_is_refused_with_the_remedy_before_policies_are_written(tmp_path):
+    from sottovoce.deploy.order import Order
+    from sottovoce.deploy.poc import agree
+
+    document = tomllib.loads(cases.text())
+    del document["privacy"]["epsilon"]
+    text = dump(document).replace("clip = ", "noise = 0.1\nclip = ", 1)
+    with pytest.raises(ValueError, match=r"privacy\.epsilon is missing: .* Write privacy.epsilon in the run file"):
+        agree(Order(text, "r"), tmp_path)
+    assert not list(tmp_path.iterdir())
+    policy = Policy(methods=["DpSgd"], epsilon=1, delta=1e-5, budget=2, data=OwnData(name="digits"), peers={})
+    case = Case(data=Data(name="digits"), method=MethodTable(name="DpSgd"))
+    with pytest.raises(PermissionError, match=r"^the policy of north needs privacy\.epsilon in the run file"):
+        policy.require(case, "north", "exact", [])

@@ -143,7 +143,7 @@ def test_parties_and_weights_that_do_not_fit_are_named() -> None:
         clone(model).set_params(weight_bound="2").fit(X, Y, sample_weight=np.ones(len(Y)))
     with pytest.raises(ValueError, match="y holds texts"):
         sv.PrivateRidge(label_range=(0, 1), ledger=sv.Ledger()).fit(X, np.where(Y, "yes", "no"))
-    with pytest.warns(UserWarning, match=r"1 weights are below 0 .* 1 are above weight_bound=1"):
+    with pytest.warns(UserWarning, match=r"some weights are below 0 .* or above weight_bound=1"):
         model.fit(X, Y, sample_weight=np.r_[-1.0, 5.0, np.ones(len(Y) - 2)])
 
 
@@ -151,7 +151,7 @@ def test_a_party_or_a_label_that_is_missing_stops_no_fit() -> None:
     model = sv.PrivateLogisticRegression(epsilon=4.0, classes=[0, 1], random_state=0, ledger=sv.Ledger())
     parties = np.where(np.arange(len(Y)) < 200, None, PARTIES.astype(object))
     labels = np.where(np.arange(len(Y)) % 3 == 0, 7, Y)
-    with pytest.warns(UserWarning, match="1000 of 3000 labels are not in `classes`"):
+    with pytest.warns(UserWarning, match="^some labels are not in `classes`"):
         model.fit(X, labels, parties=parties)
     assert model.privacy_.parties == ("north", "other", "pier", "south")
     assert model.score(X, Y) > 0.75

@@ -9,7 +9,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import sottovoce as sv
 from sottovoce.data import load
 from sottovoce.data.synthetic import logistic
-from sottovoce.estimators import TunedLogisticRegression
+from sottovoce.estimators import TunedLogisticRegression, base
 
 ROWS = logistic(3000, 4)
 X, Y = ROWS["features"], ROWS["label"]
@@ -92,6 +92,7 @@ def test_few_rows_are_refused() -> None:
 
 
 def test_a_second_fit_on_the_same_rows_warns_or_is_added_up(fitted) -> None:
+    base._WARNED.clear()
     with pytest.warns(UserWarning, match="fitted on before"):
         clone(fitted).fit(X, Y)
     ledger = sv.Ledger()
@@ -116,6 +117,7 @@ def test_a_grid_search_is_added_up_in_its_ledger_and_warns_without() -> None:
     assert len({entry.run for entry in ledger.entries.values()}) == 3  # two folds, and all rows
     spent = float(ledger.epsilon("all", 1e-5, "zero-out"))
     assert spent > 1.5 * search.best_estimator_.privacy_.epsilon
+    base._WARNED.clear()
     with pytest.warns(UserWarning, match="fitted on before"):
         search.set_params(estimator__ledger=None).fit(X[rows], Y[rows])
 

@@ -15,6 +15,7 @@ from sottovoce.experiments.demo import DEMO, demo
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.files import read_facts, write_facts
 from sottovoce.reports import load, render
+from sottovoce.reports.sections import in_words
 from sottovoce.runtime.result import RESULT
 
 COMPARED = '[compare]\nalone = true\npooled = true\n[[printed]]\nwhat = "theirs"\nvalue = 0.123\nsource = "Table <2>"\n'
@@ -168,7 +169,7 @@ def test_the_report_stands_alone_and_has_the_figures(done):
         assert f"{row.final('accuracy')[0]:#.4g} ±" in page
         assert row.name in page
     assert escape(made.rows[0].privacy.statement()) in page
-    assert made.rows[0].privacy.events[0] in page
+    assert in_words(made.rows[0].privacy.events[0]) in page
     assert "Table &lt;2&gt;" in page
     assert "0.123" in page
     assert "Nothing may leave: this is a simulation, and “pooled, no privacy” has no guarantee." in page

@@ -2,14 +2,18 @@
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import sottovoce as sv
+from sottovoce import cli
 from sottovoce.cli import app
 from sottovoce.experiments import planned
+from sottovoce.experiments.execute import execute
+from sottovoce.experiments.rows import RowsSetup
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.runtime.result import Result
 
@@ -56,6 +60,98 @@ def test_check_says_what_each_party_pays_and_what_set_replaced(folder):
     public = "names and sizes of the 2 parties in column clinic"
     for words in ("run.steps = 12 (was 20)", "complete graph of 2", "north", "south", public, "Nothing was run"):
         assert words in checked
+
+
+def heard(capsys, monkeypatch, *words):
+    """What a whole command says that ends with exit code 2, and no terminal sees."""
+    monkeypatch.setattr(sys, "argv", ["sottovoce", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    return re.sub(r"\s+", " ", capsys.readouterr().err)
+
+
+def test_check_stops_where_nothing_of_a_column_fits_and_run_goes_on(folder, capsys, monkeypatch):
+    wrong = (
+        FILE.replace('run.metric = "auroc"\n', "")
+        .replace('{0 = "well", 1 = "ill"}', '["well", "ill"]')
+        .replace("age = {range = [20, 100]}\n", "")
+    )
+    (folder / "wrong.toml").write_text(wrong)
+    words = heard(capsys, monkeypatch, "check", "wrong.toml")
+    assert "warning" in words
+    assert "column 'sick': none of its values is one of the declared categories (well, ill)" in words
+    assert '{0 = "no", 1 = "yes"}' in words
+    assert "`run` goes on" in words
+    assert "SECRET" not in words
+    with pytest.warns(sv.data.DeclarationWarning):
+        planned.setups(RunFile.load(folder / "wrong.toml"))
+    private = wrong.replace('["well", "ill"]', '{0 = "well", 1 = "ill"}').replace(
+        'sex = {categories = ["F", "M"]}', 'sex = {categories = "private"}'
+    )
+    (folder / "private.toml").write_text(private.replace('label = "sick"', 'label = "sick"\nprivate = 0.1'))
+    assert "Nothing was run" in said("check", "private.toml")  # stand-ins need not fit
+
+
+def test_a_small_party_is_a_warning_at_the_end_and_the_last_line_says_so(folder):
+    rows = (folder / "patients.csv").read_text().splitlines()
+    (folder / "patients.csv").write_text("\n".join([rows[0], *(row.replace("south", "north") for row in rows[1:-2]),
+                                                    "40,F,0,south", "50,M,1,south"]))  # fmt: skip
+    (folder / "mine.toml").write_text(FILE.replace('run.metric = "auroc"\n', ""))
+    words = said("check", "mine.toml", "--set", "data.test=0")
+    assert "warning party south holds 2 of 600 records" in words
+    assert words.strip().endswith("It can run, with 1 warning: 1 variant, 1 run. Nothing was run.")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "age = {range = [LOW, HIGH]}",
+            "line 12 is to be filled in: age = {range = [LOW, HIGH]}. Write",
+        ),
+        ("age = {range = [20, 100}", "not TOML: Unclosed array (at line 12, column 24): age = {range = [20, 100}"),
+        ("age = range", "at line 12, column 7): age = range. A text stands in quotation marks"),
+    ],
+)
+def test_a_line_that_is_no_toml_is_shown(folder, line, words):
+    (folder / "mine.toml").write_text(FILE.replace("age = {range = [20, 100]}", line))
+    with pytest.raises(ValueError, match=re.escape(words)):
+        RunFile.load(folder / "mine.toml")
+
+
+def test_what_was_edited_is_named_by_its_key_when_a_run_is_resumed(folder):
+    short = ("run.steps=2", "privacy.epsilon=3")
+    execute(RunFile.load("mine.toml", short), "out")
+    before = (folder / "out" / "run.toml").read_bytes()
+    with pytest.raises(ValueError, match=r"out holds another run: privacy.epsilon was 3 and is 2\. Undo"):
+        execute(RunFile.load("mine.toml", ("run.steps=2", "privacy.epsilon=2")), "out", resume=True)
+    assert (folder / "out" / "run.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize(("log", "name"), [(False, "rmse"), (True, "error factor")])
+def test_a_regression_says_its_error_in_the_labels_unit_and_classes_their_base_rate(folder, log, name):
+    own = FILE.replace(FILE.split("\n")[2], 'method = "auto"').replace('run.steps = 20\nrun.metric = "auroc"\n', "")
+    made = planned.setup(next(iter(RunFile.parse(own).cases.values())), draws=False)
+    assert made.metrics() == ["accuracy", "auroc", "base rate", "loss"]
+    assert made.case.run.metric == "auroc"
+    number = own.replace('label = "sick"', 'label = "age"').replace(
+        "[20, 100]}", f"[20, 100], log = {str(log).lower()}}}"
+    )
+    made = planned.setup(next(iter(RunFile.parse(number).cases.values())), draws=False)
+    start = {"weights": np.zeros(made.problem.x0["weights"].shape), "bias": np.zeros(())}
+    found = made.judge()(start)
+    label = np.asarray(made.test["label"], float)  # in [-1, 1]
+    low, high = np.log([20, 100]) if log else (20, 100)
+    error = float(np.sqrt(np.mean(label**2)) * (high - low) / 2)  # of always guessing the middle
+    assert float(found[name]) == pytest.approx(np.exp(error) if log else error, rel=1e-4)
+    assert made.case.run.metric == "r2"
+
+
+def test_a_run_that_diverges_says_that_to_resume_is_no_remedy(folder, monkeypatch):
+    monkeypatch.setattr(RowsSetup, "run", lambda *_, **__: (_ for _ in ()).throw(FloatingPointError("x is broken.")))
+    with pytest.raises(FloatingPointError, match=r"x is broken\. To resume would end in the same way"):
+        execute(RunFile.load("mine.toml"), "out")
 
 
 @pytest.mark.slow

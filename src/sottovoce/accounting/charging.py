@@ -74,22 +74,29 @@ class Charging:
             )
         # A repeated simulation replaces what it charged; a new attempt comes on top of all earlier ones.
         first = 0 if self.attempt == 0 else first
-        planned = range(first, self.account.steps)
+        planned, stated = range(first, self.account.steps), self.account.adjacency
         if self.shared is not None:
-            self.shared.require(budget, self.run, self._planned(planned), attempt=self.attempt, first=first)
+            self.shared.require(
+                budget, self.run, self._planned(planned), attempt=self.attempt, first=first, stated=stated
+            )
         for agent, ledger in enumerate(self.own):
             name = f"agent {self.account.population.names[agent]}"
             groups = self._planned(planned, agent)
-            ledger.require(budget, self.run, groups, name, attempt=self.attempt, first=first)
+            ledger.require(budget, self.run, groups, name, attempt=self.attempt, first=first, stated=stated)
 
     def require_own(self, agent: int, budget: Budget) -> None:
         """Refuse what would bring one agent over its budget: what its own ledger holds of other runs counts too."""
-        planned = self._planned(range(self.account.steps), agent)
-        self.own[agent].require(budget, self.run, planned, f"agent {self.account.population.names[agent]}")
+        planned, name = self._planned(range(self.account.steps), agent), f"agent {self.account.population.names[agent]}"
+        self.own[agent].require(budget, self.run, planned, name, stated=self.account.adjacency)
+
+    def bound(self, budget: Budget) -> Budget:
+        """Return the budget with the adjacency in which it counts, the strongest of all ledgers."""
+        each = [kept.bound(budget, self.account.adjacency) for kept in self.ledgers]
+        return next((one for one in each if one.sense == "replace-one"), each[0])
 
     def spent(self, budget: Budget) -> float:
         """Return the most that an agent has spent, over all runs in its ledger, as the budget counts."""
-        names, how = self.account.population.names, (budget.delta, budget.adjacency)
+        names, how = self.account.population.names, (budget.delta, self.bound(budget).sense)
         if self.shared is not None:
             return max(float(self.shared.epsilon(members[0], *how)) for members in self.shared.alike(names))
         return max(float(kept.epsilon(name, *how)) for name, kept in zip(names, self.own))

@@ -5,6 +5,7 @@ Slow imports stay inside the commands, so that the help text appears at once.
 
 import csv
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,8 @@ from sottovoce.commands.terminal import (
 )
 
 if TYPE_CHECKING:
+    from sottovoce.data import DeclaredTable
+    from sottovoce.experiments.schema import Data
     from sottovoce.experiments.setup import Setup
     from sottovoce.methods import Method
     from sottovoce.privacy.report import PrivacyReport
@@ -73,15 +76,19 @@ def check(
 
     sottovoce check mine.toml
     """
-    from sottovoce.experiments import search
+    from sottovoce.experiments import own_table, search
     from sottovoce.experiments.planned import plan
     from sottovoce.experiments.runfile import RunFile
 
     runfile = RunFile.load(file, set_ or (), scale_of(reduced, quick))
     say_replaced(runfile.replaced)
+    for case in runfile.cases.values():
+        if case.data.file is not None:
+            own_table.require_fitting(*_read(case.data))
     rows = plan(runfile, draws=False)
     for row in rows:
         search.check(row)
+    warned = [line for row in rows if row.kind == "together" for line in row.setup.warnings]
     trials = sum(len(search.settings_of(row.case, row.name)) for row in rows)
     count = sum(len(row.setup.case.run.seeds) for row in rows)
     chosen = any(case.select is not None for case in runfile.cases.values())
@@ -90,7 +97,7 @@ def check(
             row.name: {"built": _built(row.setup), "sizes": _sizes(row.setup), **facts_of(row.setup.account)}
             for row in rows
         }
-        return print_json({"variants": found, "runs": None if chosen else count})
+        return print_json({"variants": found, "warnings": warned, "runs": None if chosen else count})
     for row in rows:
         if row.kind == "alone":
             print_line(f"{row.name}: the same, but each party trains by itself\n")
@@ -98,7 +105,20 @@ def check(
             _show_check(row.name, row.setup)
     runs = "one is chosen after a random number of runs" if chosen else _counted(count, "run")
     runs += f" after {_counted(trials, 'trial')} of a search" if trials else ""
-    print_line(f"Fine: {_counted(len(runfile.cases), 'variant')}, {runs}. Nothing was run.")
+    verdict = "Fine" if not warned else f"It can run, with {_counted(len(warned), 'warning')}"
+    for line in warned:
+        console.print(f"[bold yellow]warning[/] {escape(line)}", soft_wrap=True, highlight=False)
+    print_line(f"{verdict}: {_counted(len(runfile.cases), 'variant')}, {runs}. Nothing was run.")
+
+
+def _read(data: "Data") -> "Sequence[DeclaredTable | None]":
+    """Return one's own tables; none where they cannot be read, which the plan says with the place."""
+    from sottovoce.experiments import build
+
+    try:
+        return build.own(data, draws=False)
+    except (ValueError, TypeError, OSError):
+        return ()
 
 
 def _counted(number: int, what: str) -> str:
@@ -152,10 +172,9 @@ def _described(method: "Method") -> str:
 
 def _privacy(report: "PrivacyReport") -> list[tuple[str, str]]:
     from sottovoce.reports.comparison import upward
-    from sottovoce.reports.words import meaning
 
     said = f"{upward(report.epsilon, 5)} at delta {report.delta:g}, per {report.unit}, {report.adjacency} adjacency"
-    means = [("means", meaning(report))] if report.private else []
+    means = [("means", report.meaning)] if report.private else []
     released = [("released", event) for event in report.events]
     technical = [("technical", line) for line in report.technical()]
     notes = [("note", caveat) for caveat in report.caveats]

@@ -8,6 +8,7 @@
 from sottovoce.data import synthetic
 from sottovoce.data.declarations import Column, Declarations
 from sottovoce.data.declared import DeclaredTable, table
+from sottovoce.data.notes import DeclarationWarning
 from sottovoce.data.parts import Facts, Levels, Part
 from sottovoce.data.population import Population
 from sottovoce.data.preprocess import Ranges, bounded_norm, check_records
@@ -16,6 +17,7 @@ from sottovoce.data.split import levels, split
 
 __all__ = [
     "Column",
+    "DeclarationWarning",
     "Declarations",
     "DeclaredTable",
     "Facts",

@@ -16,12 +16,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce.data.parts import NO_FACTS, Facts
+from sottovoce.shown import Shown
 
 _SHOWN = 3  # ids named in a report
 
 
-@dataclass(frozen=True, eq=False)
-class Columns:
+@dataclass(frozen=True, eq=False, repr=False)
+class Columns(Shown):
     """Hold a table that is split by columns, and the rows that each level reads (by default all).
 
     With disjoint levels a label is used at one level only; with the same rows for both it is used at both. The label
@@ -178,8 +179,8 @@ def align(tables: Sequence[tuple[Any, Any]], label: tuple[Any, Any]) -> tuple[Co
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class SparseRows:
+@dataclass(frozen=True, repr=False)
+class SparseRows(Shown):
     """Hold some rows of a sparse block: the entries of one row after the other, padded with zeros."""
 
     values: jax.Array
@@ -189,8 +190,8 @@ class SparseRows:
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Sparse:
+@dataclass(frozen=True, repr=False)
+class Sparse(Shown):
     """Hold a party's sparse block as the arrays of a CSR matrix: nothing is made dense.
 
     >>> block = Sparse.of(sp.csr_array(np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]])), batch=2)

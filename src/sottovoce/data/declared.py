@@ -18,18 +18,21 @@ import numpy as np
 from sottovoce.data.columns import refuse_bought
 from sottovoce.data.declarations import FLAG, Column, Declarations
 from sottovoce.data.frames import Frame, as_frame
+from sottovoce.data.notes import Note, holder_notes, tell_holder
 from sottovoce.data.parts import Facts, Part, Records
 from sottovoce.data.settle import Counter, Whose, settle, share_of
 from sottovoce.data.split import By, split
-from sottovoce.data.values import Reading, as_text, holder_notes, is_missing, tell_holder, texts_of
+from sottovoce.data.values import Reading, as_text, is_missing, texts_of
+from sottovoce.shown import Shown
 
 _IDS = re.compile(r"(^|[_. -])(id|ids|uuid|ssn|rownames|index|name|email|phone)($|[_. -])|Id$|ID$", re.ASCII)
 FEWEST = 10  # rows: with fewer, a guarantee for one of them leaves nothing to learn
+_NAMED = 8  # features that are shown by name
 REST = "other"  # the party of rows whose party is missing or not declared
 
 
-@dataclass(frozen=True, eq=False)
-class DeclaredTable:
+@dataclass(frozen=True, eq=False, repr=False)
+class DeclaredTable(Shown):
     """Hold the encoded rows of a table, and what is publicly known about them; made by `table`.
 
     `records` has `features` (float32, columns `names`, row norms at most `norm`), `label` (class numbers, or a number
@@ -52,10 +55,22 @@ class DeclaredTable:
     share: float | None = None  # of class 1, if it was asked for
     inputs: np.ndarray = field(kw_only=True)  # the features of all rows, whatever their labels
     unknown: np.ndarray = field(kw_only=True)  # whether a row's label cannot be read
-    notes: tuple[str, ...] = ()  # for the holder of the rows only
+    notes: tuple[Note, ...] = ()  # for the holder of the rows only
 
     def __len__(self) -> int:
         return len(self.records["label"])
+
+    def _told(self) -> list[tuple[str, str]]:
+        label = f"{self.label}: {', '.join(self.classes)}" if self.classes else f"{self.label}: a number"
+        named = ", ".join(list(self.columns)[:_NAMED]) + ", ..." * (len(self.columns) > _NAMED)
+        parties = f"{len(self.parties)} in a column of their own" if self.parties else "not said"
+        return [
+            ("rows", f"{len(self)} from {self.source}"),
+            ("label", label),
+            ("features", f"{len(self.columns)} columns as {len(self.names)} numbers: {named}"),
+            ("parties", parties),
+            ("protected", self.facts.unit or "record"),
+        ]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -150,7 +165,7 @@ def table(
     """Read a table by declarations: each row becomes numbers in known ranges, and no value can stop a run.
 
     A wrong name or a declaration that does not fit is an error that names the place. A value never is: see
-    `sottovoce.data.values`. What did not fit is shown on the terminal of the person who runs this, and nowhere else.
+    `sottovoce.data.values`. What did not fit is told to the person who runs this: `sottovoce.data.notes`.
 
     Args:
         data: the path of a CSV, Parquet or Arrow file, any DataFrame, or a mapping from names to columns.
@@ -222,7 +237,9 @@ def table(
         facts = replace(facts, words=(*facts.words, f"{how}: share of class {target.names[1]} ({prior:.3g})"))
         if asked.purchase is not None:
             asked.purchase.keep()
-    notes = tuple(holder_notes(frame.source, read, frame.notes))
+    planned = private is not None and not private.draws  # what is to be bought has stand-ins, which need not fit
+    told = {name: one for name, one in read.items() if not (planned and declared[name].source == "private")}
+    notes = tuple(holder_notes(frame.source, told, frame.notes))
     tell_holder(notes)
     words = (_declared_words(declared, chosen, label, weight), *_party_words(party, parties), *facts.words)
     facts = replace(facts, norm=inputs.norm, unit=unit, words=words)

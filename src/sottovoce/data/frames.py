@@ -19,6 +19,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from sottovoce.naming import unknown
+from sottovoce.shown import Shown
 
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".arrow", ".feather", ".ipc")
 TEXTS = (".csv", ".tsv", ".txt")
@@ -41,8 +42,8 @@ _WESTERN = "sottovoce-western"
 codecs.register_error(_WESTERN, _as_western)
 
 
-@dataclass(frozen=True, eq=False)
-class Frame:
+@dataclass(frozen=True, eq=False, repr=False)
+class Frame(Shown):
     """Give access to a table with named columns, read from a file, a DataFrame or a mapping.
 
     `kind(name)` returns the type of a column, and `frame[name]` its values as an array.

@@ -24,14 +24,15 @@ import scipy.sparse as sp
 
 from sottovoce.data.columns import Columns
 from sottovoce.data.parts import Facts
+from sottovoce.shown import Shown
 
 SIZE = 32  # bytes of a token
 _SHORTEST = 16  # bytes of a key
 _SHOWN = 3  # ids named in an error, which only their holder sees
 
 
-@dataclass(frozen=True, eq=False)
-class Joined:
+@dataclass(frozen=True, eq=False, repr=False)
+class Joined(Shown):
     """Hold the rows that all parties have: the numbers of one's own rows, in the order that all agreed on.
 
     `order` is a digest of the order, which all parties share; `words` say in a statement what the join disclosed.

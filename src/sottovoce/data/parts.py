@@ -11,6 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from sottovoce.shown import Shown
+
 Records = dict[str, Any]  # a record set by column, for example {"features": ..., "label": ...}
 
 
@@ -79,8 +81,8 @@ class Facts:
 NO_FACTS = Facts()
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
+@dataclass(frozen=True, eq=False, repr=False)
+class Part(Shown):
     """Select some rows of a record set: no record is copied until `gather`.
 
     `records` is a pytree whose leaves share their first axis, `rows` the positions that belong to this part, `unit`
@@ -99,6 +101,14 @@ class Part:
     name: str | None = None
     facts: Facts = NO_FACTS
 
+    def _told(self) -> list[tuple[str, str]]:
+        return [
+            ("name", "none" if self.name is None else self.name),
+            ("rows", f"{len(self)}"),
+            ("records", f"arrays: {len(jax.tree.leaves(self.records))}"),
+            ("protected", self.facts.unit or ("record" if self.unit is None else "unit with all its records")),
+        ]
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -112,8 +122,8 @@ class Part:
         return jax.tree.map(lambda leaf: leaf[self.rows], self.records)
 
 
-@dataclass(frozen=True, eq=False)
-class Levels:
+@dataclass(frozen=True, eq=False, repr=False)
+class Levels(Shown):
     """Give a party's records to the two levels of a bilevel problem: upper for validation, lower for training.
 
     With `disjoint=True` you say that no unit has records in both levels, and that who is where was decided without

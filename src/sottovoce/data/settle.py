@@ -15,6 +15,7 @@ from sottovoce.data.declarations import Column, Declarations
 from sottovoce.data.frames import Frame
 from sottovoce.data.parts import Bought, Facts
 from sottovoce.data.values import is_missing, read_numbers, texts_of
+from sottovoce.shown import Shown
 
 _OCTAVES = range(-20, 41)  # ends of the bins are +-2^k and +-1.5 2^k: fixed in advance for every column
 _ENDS = np.array([sign * part * 2.0**k for k in _OCTAVES for part in (1.0, 1.5) for sign in (-1.0, 1.0)] + [0.0])
@@ -71,8 +72,8 @@ class Counter(Protocol):
         """Return the noisy count from which a party may name a category."""
 
 
-@dataclass(frozen=True, eq=False)
-class Whose:
+@dataclass(frozen=True, eq=False, repr=False)
+class Whose(Shown):
     """Say which party each row belongs to, which rows stand for a unit, and what the parties are called."""
 
     owners: np.ndarray
@@ -81,8 +82,8 @@ class Whose:
     unit: str = "record"
 
 
-@dataclass(frozen=True, eq=False)
-class Asked:
+@dataclass(frozen=True, eq=False, repr=False)
+class Asked(Shown):
     """Ask a table questions that are answered by counts of rows.
 
     `owners` has the number of each row's party, and `counted` the rows that stand for a unit.

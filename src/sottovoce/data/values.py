@@ -2,34 +2,35 @@
 
 A run that stopped because of a value would tell everybody that this value is there. So a number outside the declared
 range is set to the nearest end, an unknown category counts as "other", and what cannot be read is missing. The rows
-concerned are shown to the holder of the rows only (`holder_notes`), never in a report, a log or a message.
+concerned are told to the holder of the rows only (`sottovoce.data.notes`), never in a report or a message.
 """
 
 import datetime
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from sottovoce.defused import visible
+from sottovoce.shown import Shown
 
 _GONE = frozenset({"", "na", "n/a", "nan", "none", "null", "nat", "<na>", "?", "."})  # how files write a missing value
-_ALL = ": is its declaration right? Numbers are written as 1234.5, dates as 2020-12-31"
-_SHOWN = 5  # rows named in a note
+_NOBODY = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class Reading:
+@dataclass(frozen=True, eq=False, repr=False)
+class Reading(Shown):
     """Hold a column as numbers, and the rows whose values did not fit.
 
-    `misfits` are rows outside the range or with an unknown category; `missing` are rows without a readable value.
+    `misfits` are rows outside the range or with an unknown category; `missing` are rows without a readable value, and
+    those of them with a text that stands for no missing value are `unreadable`. `known` are declared categories.
     """
 
     values: np.ndarray
     misfits: np.ndarray
     missing: np.ndarray
+    unreadable: np.ndarray = field(default_factory=_NOBODY.copy)
+    known: tuple[str, ...] = ()
 
 
 def read_numbers(values: Any, low: float, high: float, dates: bool = False) -> Reading:
@@ -40,10 +41,11 @@ def read_numbers(values: Any, low: float, high: float, dates: bool = False) -> R
     """
     array = _as_array(values)
     numbers = _days(array) if dates else _floats(array)
-    missing = np.isnan(numbers)
+    missing = np.flatnonzero(np.isnan(numbers))
     with np.errstate(invalid="ignore"):
         outside = (numbers < low) | (numbers > high)
-    return Reading(np.clip(numbers, low, high), np.flatnonzero(outside), np.flatnonzero(missing))
+    unreadable = missing[~is_missing(texts_of(array[missing]))] if len(missing) else _NOBODY
+    return Reading(np.clip(numbers, low, high), np.flatnonzero(outside), missing, unreadable)
 
 
 def read_categories(values: Any, known: Sequence[str]) -> Reading:
@@ -68,7 +70,7 @@ def read_categories(values: Any, known: Sequence[str]) -> Reading:
 
     distinct, each = np.unique(texts, return_inverse=True)
     placed = np.array([position(str(text)) for text in distinct], np.int32)[each.reshape(-1)]
-    return Reading(placed, np.flatnonzero(placed == len(known)), np.flatnonzero(placed < 0))
+    return Reading(placed, np.flatnonzero(placed == len(known)), np.flatnonzero(placed < 0), known=tuple(known))
 
 
 def texts_of(values: Any) -> np.ndarray:
@@ -116,32 +118,6 @@ def is_missing(texts: np.ndarray) -> np.ndarray:
     """
     distinct, each = np.unique(texts, return_inverse=True)
     return np.array([str(text).casefold() in _GONE for text in distinct], bool)[each.reshape(-1)]
-
-
-def holder_notes(source: str, readings: Mapping[str, Reading], extra: Iterable[str] = ()) -> list[str]:
-    """Write what did not fit, with rows (counted from 1): for the terminal of the holder of the rows.
-
-    >>> holder_notes("a.csv", {"age": read_numbers([200, 3, None], 0, 120)})
-    ["a.csv, column 'age': 1 of 3 values do not fit (row 1)", "a.csv, column 'age': 1 of 3 values are missing (row 3)"]
-    >>> holder_notes("a.csv", {"day": read_numbers(["2020-01-31"], 0, 120)})
-    ["a.csv, column 'day': 1 of 1 values are missing (row 1): is its declaration right? Numbers are written as ..."]
-    """
-    lines = [f"{source}: {line}" for line in extra]
-    for name, reading in readings.items():
-        for rows, what in ((reading.misfits, "do not fit"), (reading.missing, "are missing")):
-            if len(rows):
-                every = len(rows) == len(reading.values)
-                listed = ", ".join(str(row + 1) for row in rows[:_SHOWN]) + ", ..." * (len(rows) > _SHOWN)
-                count = f"{len(rows)} of {len(reading.values)} values {what}"
-                lines.append(f"{source}, column {name!r}: {count} (row{'s' * (len(rows) > 1)} {listed}){_ALL * every}")
-    return lines
-
-
-def tell_holder(lines: Sequence[str]) -> None:
-    """Print notes on the holder's terminal; where the output goes to a file or another program, print nothing."""
-    if lines and sys.stderr.isatty():
-        for line in ("For your eyes only (this is not covered by any guarantee):", *lines):
-            print(visible(line), file=sys.stderr)
 
 
 def _as_array(values: Any) -> np.ndarray:

@@ -15,18 +15,20 @@ import numpy as np
 from sottovoce import data as datasets
 from sottovoce.data import Declarations
 from sottovoce.data.frames import as_frame
-from sottovoce.data.values import holder_notes, is_missing, tell_holder, texts_of
+from sottovoce.data.notes import holder_notes, tell_holder
+from sottovoce.data.values import is_missing, texts_of
 from sottovoce.deploy.order import Seat
 from sottovoce.files import read_facts, write_facts
 from sottovoce.privacy.labels import Labels
 from sottovoce.privacy.ledger import Budget
+from sottovoce.shown import Shown
 
 _KIND = "the declaration of a label store"
 _SHORTEST = 32  # letters of a key: 16 bytes
 
 
-@dataclass(frozen=True, eq=False)
-class OwnRows:
+@dataclass(frozen=True, eq=False, repr=False)
+class OwnRows(Shown):
     """Hold a site's own part of a run over columns, in the order of its table: rows without an id are left out."""
 
     ids: list[str]

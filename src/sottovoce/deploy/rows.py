@@ -141,7 +141,7 @@ def _computed(seat: Seat, made: RowsSetup, account: Account, transport: FlareTra
     identity = {"program": account.trace.identity, "noise": seat.deploy.noise, "run": seat.order.run}
 
     def about() -> About:
-        spent = float(ledgers[me].epsilon(seat.name, budget.delta, budget.adjacency))
+        spent = float(ledgers[me].epsilon(seat.name, budget.delta, budget.sense))
         return about_rows(account, f"{FEDERATION} of {len(sites)} sites", budget, spent)
 
     job = Job(place, _stated(account, exact), identity, lambda start, stop: None, lambda step: None, about)

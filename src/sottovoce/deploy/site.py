@@ -17,6 +17,7 @@ from nvflare.collab.api import decorators as collab
 from nvflare.collab.api.constants import FL_CONTEXT_PROP
 from nvflare.collab.api.context import Context
 
+from sottovoce.data.notes import be_silent
 from sottovoce.deploy import said
 from sottovoce.deploy.job import RUN_FILE
 from sottovoce.deploy.presence import Presence
@@ -36,6 +37,7 @@ class Site:
     """Run one party inside FLARE."""
 
     def __init__(self, run: str) -> None:
+        be_silent()  # what a site writes to its logs may be sent to the server
         self._run, self._failure, self._paused, self._ended = run, "", False, False
         self._party: Party | None = None
         _end_with_parent()

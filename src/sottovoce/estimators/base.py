@@ -20,12 +20,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 
 from sottovoce.data.declared import FEWEST, REST
+from sottovoce.data.notes import Note, tell_holder
 from sottovoce.data.parts import Part
 from sottovoce.data.preprocess import bounded_norm
 from sottovoce.data.values import is_missing, texts_of
 from sottovoce.networks import Network, complete
 from sottovoce.privacy.ledger import Budget, Ledger
-from sottovoce.privacy.report import PrivacyReport
+from sottovoce.privacy.report import PrivacyReport, rounded_up
 from sottovoce.problems.tasks import Shape, Task
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
@@ -38,6 +39,7 @@ _FITTED_BEFORE = (
 )
 _SECRET = secrets.token_bytes(16)
 _SEEN: set[bytes] = set()  # keyed digests of rows that this process has fitted on; at most `_REMEMBERED` per fit
+_WARNED: set[bytes] = set()  # of those, the ones of fits that gave a warning
 _REMEMBERED = 2000
 
 
@@ -120,10 +122,28 @@ class PrivateLinear(BaseEstimator):
         self.plan_, self.n_iter_ = plan, plan.steps
         return result
 
-    def _stated(self, report: PrivacyReport, *read: str) -> PrivacyReport:
-        """Return the statement with what the estimator adds to it."""
+    def _stated(self, result: Result, *read: str) -> PrivacyReport:
+        """Return the statement with what the estimator adds to it, and keep what `sv.save` needs."""
+        self._kept = (result.covered, result.releasable, result.about)
+        report = result.privacy
         network = () if len(report.per_agent) == 1 else (f"network: {self._network_name(len(report.per_agent))}",)
-        return replace(report, caveats=(*report.caveats, *network, _FITTED_BEFORE, *read))
+        told = (*network, _FITTED_BEFORE, *self._together(report), *read)
+        return replace(report, caveats=(*report.caveats, *told))
+
+    def _together(self, report: PrivacyReport) -> tuple[str, ...]:
+        """Say what all fits in the ledgers cost together, if there are several."""
+        if self.ledger is None or not report.private:
+            return ()
+        own = [self.ledger] * len(report.parties) if isinstance(self.ledger, Ledger) else self.ledger
+        pairs = list(zip(own, report.parties))
+        runs = max(len({entry.run for entry in kept.entries.values()}) for kept, _ in pairs)
+        if runs < 2:
+            return ()
+        cost = max(float(kept.epsilon(name, self.delta, "zero-out")) for kept, name in pairs)
+        return (
+            f"the ledger holds {runs} fits, this one included: together they cost epsilon {rounded_up(cost, 4)} at "
+            f"delta {self.delta:g}, zero-out. A model that was chosen among them costs that, and its scores more",
+        )
 
     def _network_name(self, parties: int) -> str:
         return f"complete, {parties} parties, by default" if self.network is None else self.network.name
@@ -162,11 +182,8 @@ def numbered(y: np.ndarray, classes: Sequence[Any] | None) -> tuple[np.ndarray, 
         return listed, label.astype(np.int32), ("the class list was read from the labels: taken as public",)
     label = np.where(np.isin(y, listed), np.clip(np.searchsorted(listed, y), 0, len(listed) - 1), -1)
     if (foreign := int(np.sum(label < 0))) > 0:
-        warnings.warn(
-            f"{foreign} of {len(y)} labels are not in `classes`, and are not learned as they are: is the list complete?"
-            " (This is shown to the holder of the rows only.)",
-            stacklevel=4,
-        )
+        told = "labels are not in `classes`, and are not learned as they are: is the list complete?"
+        tell_holder([Note(f"{foreign} of {len(y)} {told}", f"some {told}")])
     return listed, label.astype(np.int32), ()
 
 
@@ -218,32 +235,32 @@ def _warn_of_weights(weight: np.ndarray, bound: float) -> None:
     """Warn the holder of the rows of weights that are cut."""
     below, above = int(np.sum(weight < 0)), int(np.sum(weight > bound))
     if below or above:
-        warnings.warn(
-            f"{below} weights are below 0 and count as 0, {above} are above weight_bound={bound:g} and count as it: "
-            "set weight_bound to the largest weight of a row. (This is shown to the holder of the rows only.)",
-            stacklevel=5,
-        )
+        what = f"weights are below 0 and count as 0, {{}} above weight_bound={bound:g} and count as it"
+        remedy = "set weight_bound to the largest weight that a row may have"
+        tell_holder([Note(f"{below} {what.format(above)}: {remedy}", f"some {what.format('or')}: {remedy}")])
 
 
 def _warn_of_long_rows(X: np.ndarray, norm: float) -> None:
     """Warn the holder of the rows if most of them are shortened: a sign of features that were not scaled."""
     lengths = np.linalg.norm(np.asarray(X, np.float64), axis=1)
     if np.median(lengths) > 2 * norm:
-        warnings.warn(
+        told = (
             f"most rows are longer than norm={norm:g} and are shortened to it: scale the features by declared ranges "
-            "first (sv.DeclaredScaler), or give a larger norm. (This is shown to the holder of the rows only.)",
-            stacklevel=5,
+            "first (sv.DeclaredScaler), or give a larger norm"
         )
+        tell_holder([Note(told, told)])
 
 
 def _warn_of_second_fit(X: np.ndarray) -> None:
     """Warn if this process has fitted on some of these rows before: their epsilons add up."""
     rows = np.ascontiguousarray(X[:: max(1, len(X) // _REMEMBERED)][:_REMEMBERED])
     digests = {hashlib.blake2b(row.tobytes(), key=_SECRET, digest_size=12).digest() for row in rows}
-    if digests & _SEEN:
+    if digests & _SEEN and not digests & _WARNED:  # a search fits dozens of times: once is enough
+        _WARNED.update(digests)
         warnings.warn(
-            "these rows were fitted on before, and their epsilons add up: give ledger=sv.Ledger(path) to compose them, "
-            "and budget=sv.Budget(epsilon, delta) to bound them",
+            "these rows were fitted on before, and their epsilons add up. The statement of a model, such as the "
+            "best_estimator_ of a search, knows of its own fit alone: give ledger=sv.Ledger(path), and it says what "
+            "all fits cost together; budget=sv.Budget(epsilon, delta) bounds them",
             stacklevel=5,
         )
     _SEEN.update(digests)

@@ -17,12 +17,14 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from sottovoce.data.columns import Columns
 from sottovoce.estimators.base import check_kept, numbered, task_of
+from sottovoce.estimators.travel import blocks
 from sottovoce.methods.bambi import Bambi
 from sottovoce.privacy.labels import Labels, Memoised
 from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.table import Table
 from sottovoce.problems.tasks import Shape, get
 from sottovoce.problems.tasks.vertical import probabilities
+from sottovoce.runtime.model_file import Travelling
 from sottovoce.runtime.staged_labels import run_in_stages
 from sottovoce.tuning.columns import STEPS, TASK, usual, why
 
@@ -106,9 +108,15 @@ class PrivateColumnsClassifier(ClassifierMixin, BaseEstimator):
         )  # fmt: skip
         result = found.members[0]
         self.problem_, self.x_, self.y_ = task.problem, result.x, result.y
+        self._kept = (result.covered, result.releasable, result.about)
         self.widths_, self.method_, self.why_ = widths, method, why(method, self.steps)
         self.privacy_ = replace(result.privacy, caveats=(*result.privacy.caveats, _OTHER_FITS, *read))
         return self
+
+    def travelling(self, before: Sequence[Any]) -> Travelling:
+        """Return what `sv.save` writes; a pipeline has no steps in front of several blocks."""
+        check_is_fitted(self)
+        return blocks(self, before)
 
     def predict_proba(self, X: Sequence[Any]) -> np.ndarray:
         """Return class probabilities, in the order of `classes_`."""

@@ -9,15 +9,19 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from sottovoce.data import Column
 from sottovoce.estimators.base import PrivateLinear, numbered, task_of
+from sottovoce.estimators.reading import validated
+from sottovoce.estimators.travel import classes, linear
 from sottovoce.naming import check_choice
 from sottovoce.networks import Network
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.problems.tasks import Task
 from sottovoce.problems.tasks.linear import logistic, softmax
 from sottovoce.problems.tasks.robust import auc, group_robust, robust_logistic
+from sottovoce.runtime.model_file import Travelling
 
 Objective = Literal["mean", "worst-party", "worst-class", "auc"]
 _MILD = 0.3  # price of leaving uniform weights: differences in loss of 0.3 / groups let one group have all weight
@@ -34,8 +38,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
     of this party.
 
     Each `fit` spends its budget again. `GridSearchCV` and cross-validation fit many times on the same rows: give them a
-    `ledger`, which adds up all fits, and a `budget`, which refuses a fit that would exceed it. Without a ledger the
-    second fit on the same rows in one process gives a warning.
+    `ledger`, which adds up all fits, and a `budget`, which refuses a fit that would exceed it. With a ledger the
+    statement says what all fits cost together. Without one the second fit on the same rows in one process gives a
+    warning, once.
 
     Rows of X longer than `norm` are shortened to it, each separately. `sv.DeclaredScaler` brings columns with declared
     ranges and categories to rows of norm at most 1; statistics of the data would have to be charged.
@@ -94,7 +99,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
 
         `parties` says who holds each row (a column of names); without it all rows are one table.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr")
+        X, y = validated(self, X, y, accept_sparse="csr")
         label, read = self._labels(y)
         records = self._class_records(X, label, sample_weight)
         parts = self._parts(records, parties)
@@ -103,13 +108,13 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         weights, bias = _linear(result.x)
         self.coef_ = weights.T.astype(np.float64) / self.norm
         self.intercept_ = bias.astype(np.float64)
-        self.privacy_ = self._stated(result.privacy, *read, *told)
+        self.privacy_ = self._stated(result, *read, *told)
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores: one per row for two classes, one per row and class for more."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr")
+        X = validated(self, X, reset=False, accept_sparse="csr")
         scores = self._bounded(X) @ self.coef_.T + self.intercept_
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
@@ -124,6 +129,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         """Return the most probable class."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+
+    def travelling(self, before: Sequence[Any]) -> Travelling:
+        """Return what `sv.save` writes; `before` are the steps of a pipeline in front."""
+        check_is_fitted(self)
+        return linear(self, before, Column(categories=classes(self)))
 
     def _labels(self, y: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
         """Return classes as numbers, and what was read off the labels."""

@@ -5,12 +5,16 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from sottovoce.data import Column
 from sottovoce.estimators.base import PrivateLinear, task_of
+from sottovoce.estimators.reading import validated
+from sottovoce.estimators.travel import linear
 from sottovoce.networks import Network
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.problems.tasks.linear import ridge
+from sottovoce.runtime.model_file import Travelling
 
 
 class PrivateRidge(RegressorMixin, PrivateLinear):
@@ -62,7 +66,7 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
 
         `parties` says who holds each row (a column of names); without it all rows are one table.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", y_numeric=True)
+        X, y = validated(self, X, y, accept_sparse="csr", y_numeric=True)
         if y.dtype.kind not in "biuf":
             raise ValueError("y holds texts: give numbers, or fit PrivateLogisticRegression for classes")
         if not self.alpha >= 0:
@@ -78,14 +82,20 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         self.coef_ = half * np.asarray(model["weights"], np.float64) / self.norm
         self.intercept_ = float(middle + half * np.asarray(model["bias"], np.float64))
         self.label_range_ = (low, high)
-        self.privacy_ = self._stated(result.privacy, *read)
+        self.privacy_ = self._stated(result, *read)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the expected label, within the declared range."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr")
+        X = validated(self, X, reset=False, accept_sparse="csr")
         return np.clip(self._bounded(X) @ self.coef_ + self.intercept_, *self.label_range_)
+
+    def travelling(self, before: Sequence[Any]) -> Travelling:
+        """Return what `sv.save` writes; `before` are the steps of a pipeline in front."""
+        check_is_fitted(self)
+        low, high = self.label_range_
+        return linear(self, before, Column(range=(low, high)), ((low + high) / 2, (high - low) / 2))
 
     def _range(self, y: np.ndarray) -> tuple[tuple[float, float], tuple[str, ...]]:
         """Return the label's range, and what was read off the labels."""

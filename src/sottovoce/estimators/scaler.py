@@ -1,28 +1,33 @@
 """Bring columns with declared ranges and categories to rows of norm at most 1: nothing is learned from the data."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
 from sottovoce.data.declarations import Declarations
 from sottovoce.data.frames import as_frame
+from sottovoce.data.notes import MANY, Note, holder_notes, tell_holder
 from sottovoce.data.preprocess import Ranges
+from sottovoce.data.values import read_numbers
+from sottovoce.estimators.reading import validated
 
 
 class DeclaredScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Encode columns by declarations: numbers to [-1, 1], categories to one column each, then rows to norm at most 1.
 
     Every row is encoded by itself, so a pipeline of this and a private estimator leaks nothing: unlike `StandardScaler`
-    it needs no charge. Values outside a range are set to its nearest end, an unknown category counts as "other".
+    it needs no charge. Values outside a range are set to its nearest end, an unknown category counts as "other"; where
+    much does not fit, the holder of the rows is warned (`sv.data.DeclarationWarning`).
 
     Args:
         columns: declarations by column name, as in `sv.data.table`; X then is a DataFrame, and other columns are left
-            out. Without it X is numbers, and `default` is the range of every column.
-        default: the declared range of columns without a declaration of their own.
+            out. Without it X is numbers.
+        default: the declared range of every column of X, if `columns` is left out; -1 to 1 where nothing is said.
 
     >>> scaler = DeclaredScaler({"age": {"range": (0, 120)}, "sex": {"categories": ["F", "M"]}})
     >>> scaler.fit_transform({"age": [60, 120], "sex": ["F", "M"]}).round(2).tolist()
@@ -38,7 +43,7 @@ class DeclaredScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> "DeclaredScaler":
         """Check that X has the declared columns; no value is read."""
         if self.columns is None:
-            validate_data(self, X)
+            validated(self, X)
             self.ranges_ = Ranges(*self.default)
             return self
         self.declarations_ = Declarations(self.columns)
@@ -57,9 +62,36 @@ class DeclaredScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Return encoded rows; each has norm 1 at most."""
         check_is_fitted(self, ["n_features_in_"])
         if self.columns is None:
-            X = validate_data(self, X, reset=False)
+            X = validated(self, X, reset=False)
+            self._tell_of_clipped(X)
             return self.ranges_.scale(X, signed=True).astype(np.float64) / math.sqrt(self.n_features_in_)
-        return self.declarations_.encode(X).astype(np.float64) / self.declarations_.norm
+        read = self.declarations_.read(X)
+        tell_holder(holder_notes("X", read))
+        return self.declarations_.encode_read(read).astype(np.float64) / self.declarations_.norm
+
+    def scaled(self) -> tuple[Declarations | None, Callable[[Any], Any]]:
+        """Return the declarations, if there are any, and the function from encoded rows to what `transform` gives."""
+        check_is_fitted(self, ["n_features_in_"])
+        if self.columns is not None:
+            norm = self.declarations_.norm
+            return self.declarations_, lambda rows: rows / norm
+        low, high = self.default
+        root = math.sqrt(self.n_features_in_)
+        return None, lambda rows: jnp.clip(2.0 * (rows - low) / (high - low) - 1.0, -1.0, 1.0) / root
+
+    def _tell_of_clipped(self, X: np.ndarray) -> None:
+        """Tell the holder of the rows which columns of numbers have values outside of the one range."""
+        low, high = self.default
+        names = getattr(self, "feature_names_in_", range(X.shape[1]))
+        read = {str(name): read_numbers(column, low, high) for name, column in zip(names, X.T)}
+        clipped = [name for name, reading in read.items() if len(reading.misfits) > MANY * len(X)]
+        if clipped:
+            told = (
+                f"DeclaredScaler(default=({low:g}, {high:g})) cuts many values of {len(clipped)} of {X.shape[1]} "
+                f"columns (the first is {clipped[0]!r}): declare what is publicly known of each column, as in "
+                "sv.DeclaredScaler({'age': {'range': (0, 120)}}), or another default"
+            )
+            tell_holder([Note(told, told)])
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the encoded columns."""

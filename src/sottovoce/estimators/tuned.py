@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
 
 from sottovoce.data.split import levels
 from sottovoce.estimators.base import task_of
 from sottovoce.estimators.logistic import PrivateLogisticRegression
+from sottovoce.estimators.reading import validated
 from sottovoce.methods.dp_bilevel import Descent, DpBilevel
 from sottovoce.optimisers import Momentum
 from sottovoce.privacy.ledger import Budget, Ledger
@@ -90,7 +90,7 @@ class TunedLogisticRegression(PrivateLogisticRegression):
 
     def fit(self, X: Any, y: Any) -> "TunedLogisticRegression":  # type: ignore[override]  # one table, no weights
         """Train and tune; afterwards `privacy_` holds the statement that goes with the model."""
-        X, y = validate_data(self, X, y, accept_sparse="csr")
+        X, y = validated(self, X, y, accept_sparse="csr")
         label, read = self._labels(y)
         records = self._class_records(X, label, None)
         seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -107,7 +107,7 @@ class TunedLogisticRegression(PrivateLogisticRegression):
         self.coef_ = weights.reshape(len(weights), -1).T.astype(np.float64) / self.norm
         self.intercept_ = bias.reshape(-1).astype(np.float64)
         self.penalties_ = self.penalty * np.exp(np.asarray(result.x, np.float64))
-        self.privacy_ = self._stated(result.privacy, *read)
+        self.privacy_ = self._stated(result, *read)
         self.n_iter_ = self.steps * self.inner_steps
         return self
 

@@ -19,6 +19,7 @@ from sottovoce.privacy.gdp import gdp_epsilon, gdp_mu
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.selection import PoissonTrials, epsilon_of, mu_for
 from sottovoce.runtime.result import Result
+from sottovoce.shown import Shown
 from sottovoce.tuning.select import Selected, select
 
 _GAUSSIAN = "exact GDP"  # the accountant of un-sampled Gaussian releases
@@ -39,8 +40,8 @@ class Trial(Protocol):
         """Train it; nothing is stored."""
 
 
-@dataclass(frozen=True)
-class Judges:
+@dataclass(frozen=True, repr=False)
+class Judges(Shown):
     """Score a model on private rows that nothing is trained on, by a metric.
 
     A row that is taken out of a sum changes it by at most 1, for both metrics, so the sum with Gaussian noise of

@@ -31,6 +31,7 @@ from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.runtime.staged_labels import Staged, run_in_stages
+from sottovoce.shown import Shown
 from sottovoce.tuning.columns import STEPS, TASK, usual, why
 
 _OF_ROWS = (
@@ -47,8 +48,8 @@ _OF_ROWS = (
 )  # keys of [data] that distribute rows
 
 
-@dataclass(frozen=True, eq=False)
-class Held:
+@dataclass(frozen=True, eq=False, repr=False)
+class Held(Shown):
     """Hold training and test records, one block of columns per party."""
 
     columns: Columns
@@ -65,8 +66,8 @@ class Held:
         return tasks.Shape((sum(widths),), self.classes, len(blocks), widths=widths)
 
 
-@dataclass(frozen=True)
-class ColumnsSetup(Setup):
+@dataclass(frozen=True, repr=False)
+class ColumnsSetup(Setup, Shown):
     """Hold a case of a table split by columns, with everything built."""
 
     case: Case

@@ -114,10 +114,12 @@ def _concrete(choice: Any) -> list[type]:
     children: list[type] = choice.__subclasses__()
     family = [choice, *(kind for child in children for kind in _concrete(child))]
     made = [kind for kind in family if dataclasses.is_dataclass(kind) and not inspect.isabstract(kind)]
-    listed = [
-        kind for kind in made if not issubclass(kind, Closed) or kind in vars(sys.modules[kind.__module__]).values()
-    ]
+    listed = [kind for kind in made if not issubclass(kind, Closed) or _stands_in_its_module(kind)]  # else: refused
     return [kind for kind in listed if not kind.__name__.startswith("_")]
+
+
+def _stands_in_its_module(kind: type) -> bool:
+    return any(held is kind for held in vars(sys.modules[kind.__module__]).values())
 
 
 def _example(kind: type) -> str:

@@ -1,12 +1,12 @@
 """Execute a run file: every variant with every seed, and the comparisons it asks for. Each run can be resumed."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from sottovoce.experiments import build, choice, search
+from sottovoce.experiments import build, choice, search, toml
 from sottovoce.experiments.planned import Planned, plan
 from sottovoce.experiments.rows import RowsSetup
 from sottovoce.experiments.runfile import RunFile
@@ -15,6 +15,7 @@ from sottovoce.experiments.search import Trial
 from sottovoce.files import reserved
 from sottovoce.reports import comparison, write_report
 from sottovoce.reports.comparison import Comparison
+from sottovoce.runtime.run_state import AnotherRun
 
 
 def execute(
@@ -32,7 +33,8 @@ def execute(
     rows = plan(runfile)
     for row in rows:
         search.check(row)
-        for line in row.setup.why if row.kind == "together" else ():
+        warned = (f"warning: {line}" for line in row.setup.expected)  # the run itself warns of the rest
+        for line in (*row.setup.why, *warned) if row.kind == "together" else ():
             say(f"{row.name}: {line}")
     with reserved(out / "comparison.json"):
         refuse_over_another(out, resume)  # another process may have begun meanwhile
@@ -54,7 +56,7 @@ def _run_all(runfile: RunFile, rows: Sequence[Planned], out: Path, resume: bool,
     entries = [row.entry(settings[row.name]) for row in rows]
     before = comparison.stored_plan(out)
     comparison.save_plan(out, runfile.title, runfile.text, runfile.printed, entries)
-    total, begun = sum(len(row.case.run.seeds) for row in rows), 0
+    total, begun, lost = sum(len(row.case.run.seeds) for row in rows), 0, list[str]()
     for row in rows:
         for seed in row.case.run.seeds:
             begun += 1
@@ -63,12 +65,36 @@ def _run_all(runfile: RunFile, rows: Sequence[Planned], out: Path, resume: bool,
                 result = row.at(seed, settings[row.name]).run(seed, out / row.folder(seed), resume)
                 left.took(1)
                 if not comparison.finite(result.history):
-                    say("left out: its state is not finite at the end. Lower the step size or the noise")
+                    lost.append("its state is not finite at the end. Lower the step size or the noise")
+                    say(f"left out: {lost[-1]}")
             except FloatingPointError as error:  # a method that diverges is a result too: the others continue
+                lost.append(str(error))
                 say(f"left out: {error}")
+            except AnotherRun as error:
+                comparison.restore_plan(out, before)
+                raise ValueError(_edited(before, runfile, out, error)) from None
             except (ValueError, TimeoutError):  # these settings do not fit what is there: leave it as it was
                 comparison.restore_plan(out, before)
                 raise
+    if len(lost) == total:
+        raise FloatingPointError(
+            f"nothing is left to report: {lost[0]} To resume would end in the same way: change the settings (method = "
+            '"auto" chooses some that fit), and give another --out. Steps are charged before they run, so the ledgers '
+            f"in {out} hold those of this run too"
+        )
+
+
+def _edited(before: Mapping[str, bytes], runfile: RunFile, out: Path, error: AnotherRun) -> str:
+    """Say by the keys of the run file why a run cannot be resumed; in the run's own terms if the file is the same."""
+    try:
+        stored = toml.read(before[comparison.RUN_FILE].decode())
+        edited = toml.differences(stored, toml.read(runfile.text))
+    except (KeyError, ValueError):
+        edited = []
+    if not edited:
+        return str(error)
+    remedy = "Undo the change to go on with it (--resume), or give another --out"
+    return f"{out} holds another run: {'; '.join(edited)}. {remedy}"
 
 
 def _searched(rows: Sequence[Planned], out: Path, say: Callable[[str], None]) -> tuple[dict[str, Settings], "_Left"]:

@@ -1,15 +1,22 @@
 """Read one's own table for a run file: ``[data]`` with ``file = "patients.csv"``."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
 from sottovoce import data as datasets
-from sottovoce.data import DeclaredTable
+from sottovoce.data import Column, DeclaredTable
 from sottovoce.data.declared import FEWEST
 from sottovoce.experiments.schema import Data
 from sottovoce.naming import unknown
 from sottovoce.privacy.noisy_counts import NoisyCounts
+from sottovoce.problems.tasks.base import Evaluate
 
 # Keys that need `file`:
 _OF_TABLES = ("label", "features", "party", "weight", "id", "columns", "test", "private", "share")
@@ -70,6 +77,57 @@ def load(table: Data, draws: bool = True) -> tuple[DeclaredTable, DeclaredTable 
     _enough(train)
     words = "figures are measured on held-out rows, without noise: the statement does not cover these rows"
     return _told(train, words), test if len(test) else None
+
+
+def require_fitting(*tables: DeclaredTable | None) -> None:
+    """Refuse tables in which nothing of a declared column fits. This is for their holder alone: a run never refuses."""
+    hopeless = dict.fromkeys(note for made in tables if made is not None for note in made.notes if note.hopeless)
+    if hopeless:
+        listed = "\n".join(f"- {note.rough or note.exact.partition(' (row')[0]}" for note in hopeless)
+        raise ValueError(
+            f"nothing fits the declaration of a column:\n{listed}\n`check` stops here, because it is for the holder"
+            " of the rows. `run` goes on, and takes these values as missing: a run that stopped because of values "
+            "would tell others about them"
+        )
+
+
+def in_units(evaluate: Evaluate, test: Any, table: Data) -> Evaluate:
+    """Return metrics of test rows with plain figures beside: the error in the label's own unit, and the base rate.
+
+    The base rate is the accuracy of always guessing the most frequent class of these rows.
+    """
+    target = Column.of(table.columns[str(table.label)])
+    label = np.asarray(test["label"])
+    if not target.numeric:
+        return _with_base(evaluate, float(np.bincount(label).max() / len(label)))
+    if target.source is not None:
+        return evaluate
+    low, high = map(math.log, target.bounds) if target.log else target.bounds
+    return _with_error(evaluate, (high - low) / 2, target.log)
+
+
+@lru_cache(maxsize=4)  # the same function is compiled once, for all seeds
+def _with_base(evaluate: Evaluate, base: float) -> Evaluate:
+    return lambda *given: _before_loss(evaluate(*given), {"base rate": lambda _: jnp.float32(base)}, "accuracy")
+
+
+@lru_cache(maxsize=4)
+def _with_error(evaluate: Evaluate, half: float, log: bool) -> Evaluate:
+    def error(loss: Any) -> Any:
+        return half * jnp.sqrt(2.0 * loss)
+
+    # The error of a logarithm is a factor: a label of 100 with an error factor of 2 was guessed as 50 or 200.
+    figure = {"error factor": lambda loss: jnp.exp(error(loss))} if log else {"rmse": error}
+    return lambda *given: _before_loss(evaluate(*given), figure, "r2")
+
+
+def _before_loss(found: Mapping[str, Any], beside: Mapping[str, Any], needs: str) -> dict[str, Any]:
+    """Put a figure, a function of the loss, before the loss, if the metric is there that it is read beside."""
+    own = dict(found)
+    loss = own.pop("loss", None)
+    if needs in found and loss is not None:
+        own |= {name: figure(loss) for name, figure in beside.items()}
+    return own if loss is None else {**own, "loss": loss}
 
 
 def parts(table: Data, made: DeclaredTable) -> list[Any]:

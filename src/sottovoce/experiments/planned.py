@@ -90,7 +90,7 @@ class Planned:
         return {
             "name": self.name,
             "kind": self.kind,
-            "metric": self.case.run.metric,
+            "metric": self.setup.case.run.metric,
             "runs": [self.folder(seed) for seed in seeds],
             "settings": settings,
         }

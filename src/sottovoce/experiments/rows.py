@@ -12,9 +12,11 @@ import jax
 import numpy as np
 
 from sottovoce import accounting
+from sottovoce.accounting import advice
 from sottovoce.data.held import held
 from sottovoce.data.parts import Levels, Part
-from sottovoce.experiments import build, choice
+from sottovoce.data.population import Population
+from sottovoce.experiments import build, choice, own_table
 from sottovoce.experiments.schema import AUTO, Case
 from sottovoce.experiments.setup import Setup, both
 from sottovoce.methods import Method
@@ -32,14 +34,16 @@ from sottovoce.runtime.mesh import Grid
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
+from sottovoce.schedules import same_for_all
+from sottovoce.shown import Shown
 
 _WEIGHTED = ("logistic", "softmax", "ridge")  # tasks that count a record with its weight
 _TOLD_APART = 64  # up to this number of agents, a run records the metrics of each one
 Loaded = tuple[list[Any], Any, tasks.Shape]  # the parties' parts, test records, and what a task may know of them
 
 
-@dataclass(frozen=True)
-class RowsSetup(Setup):
+@dataclass(frozen=True, repr=False)
+class RowsSetup(Setup, Shown):
     """Hold a case with everything built that `run` takes."""
 
     case: Case
@@ -49,7 +53,8 @@ class RowsSetup(Setup):
     network: Network
     method: Method
     shape: tasks.Shape
-    why: tuple[str, ...] = ()  # why `auto` chose this, and its warnings
+    why: tuple[str, ...] = ()  # why `auto` chose this
+    expected: tuple[str, ...] = ()  # warnings about what noise will do
     sample: Any = None  # training records for metrics, taken before other processes' records are dropped
     judges: choice.Judges | None = None  # with [select]: what a trial is scored on
     share: bool = False  # whether runs with other numbers share its compiled program
@@ -58,6 +63,14 @@ class RowsSetup(Setup):
     def account(self) -> PrivacyReport:
         """Return the privacy statement, computed without running."""
         return self._stated(self.one_run)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what a user should look at before the run: parties that are small, delta, and what noise will do."""
+        if not self.case.privacy.enabled:
+            return ()
+        shared = all(same_for_all(release.scale) for release in self.method.releases())
+        return (*advice.before(Population.of(self.parts), self.delta, shared_noise=shared), *self.expected)
 
     @cached_property
     def one_run(self) -> PrivacyReport:
@@ -153,6 +166,8 @@ class RowsSetup(Setup):
     def judge(self) -> Evaluate:
         """Return metrics on test records and, if wanted, on some training records of every party, the loss first."""
         on_test = _judge(self.task, _Same(self.test)) if self.test is not None else lambda *variables: {}
+        if self.case.data.file is not None and self.test is not None:
+            on_test = own_table.in_units(on_test, self.test, self.case.data)
         if (count := self.case.run.train) is None:
             return on_test
         return both(on_test, self.task.metrics(_some(self.parts, count) if self.sample is None else self.sample))
@@ -245,9 +260,10 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
         raise ValueError(f"data.weight: the task {asked.name!r} has no weights, {known} have: remove data.weight")
     ready = task.prepare(parts)
     why: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
     if method is None:
         plan = build.chosen(case, task.problem, ready, network)
-        method, why = plan.method, (*plan.why, *(f"warning: {line}" for line in plan.warnings))
+        method, why, expected = plan.method, plan.why, plan.expected
         case = case.model_copy(
             update={
                 "run": case.run.model_copy(update={"steps": plan.steps}),
@@ -263,7 +279,11 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
     if isinstance(parts[0], Levels) and set(task.problem.losses) != {"upper", "lower"}:
         raise ValueError(f"data.upper makes two levels, but the task {asked.name!r} has one: leave data.upper out")
     share = case.run.redraw  # seeds that draw their own data and start then have one program
-    made = RowsSetup(case, task, ready, test, network, method, shape, why, judges=judges, share=share)
+    made = RowsSetup(case, task, ready, test, network, method, shape, why, expected, judges=judges, share=share)
+    if case.data.file is not None and case.run.metric is None:
+        # The accuracy of two classes says little where one of them is rare, and a loss says nothing to most readers.
+        first = next((name for name in ("auroc", "r2") if name in made.metrics()), None)
+        made = replace(made, case=case.model_copy(update={"run": case.run.model_copy(update={"metric": first})}))
     made.check_metric()
     if case.select is not None:
         choice.check_trial(made.one_run)
@@ -278,7 +298,7 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
     return made
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Same:
     """Compare records by identity."""
 

@@ -1,7 +1,9 @@
 """Describe an experiment in one TOML file, the run file.
 
     title = "Softmax regression on ten agents"
-    about = "Figure 2."     # of a paper's experiment: what it is, and differs
+    about = "Figure 2."     # of a paper's experiment: what it is, and differs;
+                            # or a table for the report, [about] with purpose,
+                            # controller and retention, each a text
     takes = {full = "9 h, needs a GPU", reduced = "6 minutes"}   # in words
 
     [data]
@@ -143,7 +145,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sottovoce.experiments.schema import AUTO, Case, SearchTable, Takes, checked
-from sottovoce.experiments.toml import TomlTable, changes, dump, merge, parse_sets, read
+from sottovoce.experiments.toml import TomlTable, changes, dump, merge, not_toml, parse_sets, read
 from sottovoce.naming import unknown
 from sottovoce.reports.comparison import PaperFigure
 
@@ -151,6 +153,7 @@ Scale = Literal["full", "reduced", "quick"]
 _TABLES = tuple(Case.model_fields)
 _SHRINKS: dict[Scale, tuple[str, ...]] = {"full": (), "reduced": ("reduced",), "quick": ("reduced", "quick")}
 _BESIDES = ("title", "about", "takes", "column", "variant", "reduced", "quick", "printed")
+_ABOUT = ("purpose", "controller", "retention", "text")
 _NO_TIMES = Takes()
 _OF_VARIANTS = (*_TABLES, "name", "reduced", "quick")
 
@@ -215,7 +218,7 @@ class RunFile:
         try:
             document = read(text)
         except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"this is not TOML: {error}") from error
+            raise ValueError(not_toml(text, error)) from error
         shrunk = _shrunk(document, "the file", scale)
         if scale == "reduced" and not shrunk:
             raise ValueError("this file has no [reduced]: leave --reduced out, or take --quick")
@@ -244,9 +247,21 @@ class RunFile:
             ),
             text=text,
             replaced=tuple(replaced),
-            about=str(document.get("about", "")),
+            about=_described(document.get("about", "")),
             takes=checked(Takes, document.get("takes", {}), "takes"),
         )
+
+
+def _described(about: Any) -> str:
+    """Return what an experiment says of itself; a table [about] says what the report leaves to be filled in."""
+    if not isinstance(about, dict):
+        return str(about)
+    for key, value in about.items():
+        if key not in _ABOUT:
+            raise ValueError(unknown("key of [about]", key, _ABOUT))
+        if not isinstance(value, str):
+            raise ValueError(f"about.{key} is {value!r:.40}: write a text in quotation marks")
+    return str(about.get("text", ""))
 
 
 def _named(document: TomlTable, kind: str) -> list[TomlTable]:

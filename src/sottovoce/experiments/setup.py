@@ -23,6 +23,12 @@ class Setup(ABC):
     case: Case
     method: Method
     why: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()  # warnings about what noise will do
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what a user should look at before the run."""
+        return self.expected
 
     @property
     def steps(self) -> int:

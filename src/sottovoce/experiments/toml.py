@@ -4,6 +4,7 @@
 {'run': {'steps': 100, 'every': 1}}
 """
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ import tomli_w
 
 TomlTable = dict[str, Any]
 _DEEPEST = 20
+_TO_FILL = re.compile(r"""(?<!["'\w])(LOW|HIGH)(?!["'\w])""")
+_NOT_SETTINGS = ("title", "about", "takes", "printed", "reduced", "quick")
 _TOO_DEEP = f"tables or lists are nested more than {_DEEPEST} deep: `sottovoce run --help` shows a whole file"
 
 
@@ -60,6 +63,27 @@ def read(text: str) -> TomlTable:
     return document
 
 
+def not_toml(text: str, error: tomllib.TOMLDecodeError) -> str:
+    """Say where a text is no TOML, with the line; a place that `init` left to be filled in is named as such.
+
+    >>> not_toml("[data.columns]\\nage = {range = [LOW, HIGH]}", tomllib.TOMLDecodeError("Invalid value (at line 2)"))
+    'line 2 is to be filled in: age = {range = [LOW, HIGH]}. Write what everybody may know, such as [0, 120], ...'
+    """
+    said, lines = str(error), text.splitlines()
+    for number, line in enumerate(lines, 1):
+        setting = line.partition("#")[0].strip()
+        if _TO_FILL.search(setting):
+            return (
+                f"line {number} is to be filled in: {setting}. Write what everybody may know, such as [0, 120], in the "
+                "place of LOW and HIGH, or put # before the line to leave the column out"
+            )
+    found = re.search(r"at line (\d+)", said)
+    at = int(found[1]) if found else len(lines)  # some faults are found at the end of the text
+    line = lines[at - 1].strip() if 0 < at <= len(lines) else ""
+    remedy = 'A text stands in quotation marks, as in "age"; `sottovoce run --help` shows a whole file'
+    return f"this is not TOML: {said}" + (f": {line[:80]}. {remedy}" if line else "")
+
+
 def parse_sets(sets: Sequence[str]) -> TomlTable:
     """Read tables from ``key=value`` lines; a value is TOML, or a word without quotation marks.
 
@@ -97,6 +121,28 @@ def changes(base: TomlTable, change: TomlTable, above: str = "") -> list[str]:
         else:
             was = "was not set" if old is None else f"was {old!r}"
             lines.append(f"{above}{key} = {value!r} ({was})")
+    return lines
+
+
+def differences(old: TomlTable, new: TomlTable, above: str = "") -> list[str]:
+    """Say what differs between two run files, one line per key; titles and sizes that are not in use do not count.
+
+    >>> differences({"privacy": {"epsilon": 1.0}, "title": "a"}, {"privacy": {"epsilon": 2.0}, "title": "b"})
+    ['privacy.epsilon was 1.0 and is 2.0']
+    """
+    lines = []
+    for key in {**old, **new}:
+        was, now = old.get(key), new.get(key)
+        if was == now or key in _NOT_SETTINGS:
+            continue
+        if isinstance(was, dict) and isinstance(now, dict):
+            lines += differences(was, now, f"{above}{key}.")
+        elif _is_list_of_tables(was) and _is_list_of_tables(now) and len(was) == len(now):  # type: ignore[arg-type]
+            for one, other in zip(was, now):  # type: ignore[arg-type]
+                lines += differences(one, other, f"{above}{key} {other.get('name', '')!r}: ")
+        else:
+            said = ["not set" if one is None else f"{one!r:.60}" for one in (was, now)]
+            lines.append(f"{above}{key} was {said[0]} and is {said[1]}")
     return lines
 
 

@@ -26,11 +26,12 @@ from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import KINDS as SAMPLINGS
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.schedules import settled
+from sottovoce.shown import Shown
 from sottovoce.trees import Tree
 
 
-@dataclass(frozen=True, eq=False)
-class Known:
+@dataclass(frozen=True, eq=False, repr=False)
+class Known(Shown):
     """Hold what every agent knows of a run: all of it is public."""
 
     population: Population

@@ -14,11 +14,12 @@ import jax.numpy as jnp
 
 from sottovoce.methods import equations
 from sottovoce.methods.handle import Handle
+from sottovoce.shown import Shown
 from sottovoce.trees import Tree
 
 
-@dataclass(frozen=True, eq=False)
-class KnownTable:
+@dataclass(frozen=True, eq=False, repr=False)
+class KnownTable(Shown):
     """Hold what every party knows of a run over columns: all of it is public."""
 
     steps: int

@@ -20,6 +20,7 @@ from sottovoce.data.sealed import Sealed
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Rows
 from sottovoce.schedules import RAISED
+from sottovoce.shown import Shown
 from sottovoce.together import largest
 from sottovoce.trees import Tree
 
@@ -41,8 +42,8 @@ class RecordFunction:
         return jax.core.eval_jaxpr(self.jaxpr, (), *closed_over, *leaves)[0]
 
 
-@dataclass(frozen=True)
-class Reading:
+@dataclass(frozen=True, repr=False)
+class Reading(Shown):
     """Say what a release reads of one record set: a function of one record, a batch's rows, what to divide by.
 
     `usual` is how many rows nearly every batch needs (`sampling.usual_rows`): others are computed where there are any.

@@ -95,9 +95,9 @@ class Labels:
     ) -> None:
         if not (budget is None or isinstance(budget, Budget)):
             raise TypeError(f"budget is {budget!r}: give sv.Budget(epsilon, delta)")
-        if budget is not None and budget.adjacency != "replace-one":
+        if budget is not None and budget.sense != "replace-one":
             raise ValueError("a label is replaced, never removed: give sv.Budget(epsilon, delta) with replace-one")
-        self.budget = budget
+        self.budget = None if budget is None else budget.under("replace-one")
         self._seen: str | None = None  # the file's digest, as this store knows it
         self._label = checked_labels(label, classes)
         self.classes, self.path = classes, Path(path).resolve() if path is not None else None

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from sottovoce.privacy.response import Response
+from sottovoce.shown import Shown
 
 
-@dataclass(frozen=True, eq=False)
-class Memo:
+@dataclass(frozen=True, eq=False, repr=False)
+class Memo(Shown):
     """Hold labels as they were drawn: per row what was `observed` (-1: not drawn yet), out of `answers` answers.
 
     What was observed is a class, or the number of a group of classes where a prior was given. `likelihood[i, b]` is the

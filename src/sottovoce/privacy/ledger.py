@@ -39,7 +39,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,21 +69,36 @@ _SEEN: dict[Path, tuple[int, str]] = {}  # lines of each file that this process 
 class Budget:
     """State the most that any party may spend, over all runs in a ledger.
 
-    Everything that was ever spent is composed under `adjacency`, whatever adjacency a run states for itself: epsilons
-    of different adjacencies do not add up. Replace-one, the default, covers both.
+    Everything that was ever spent is composed under `adjacency`, whatever adjacency an earlier run stated for itself:
+    epsilons of different adjacencies do not add up. By default it is the adjacency of the run that the budget is given
+    to, and replace-one, which covers both, as soon as any run in the ledger stated that.
 
-    >>> Budget(epsilon=2.0, delta=1e-5)
-    Budget(epsilon=2.0, delta=1e-05, adjacency='replace-one')
+    >>> Budget(epsilon=2.0, delta=1e-5).under("zero-out")
+    Budget(epsilon=2.0, delta=1e-05, adjacency='zero-out')
     """
 
     epsilon: float
     delta: float
-    adjacency: Adjacency = "replace-one"
+    adjacency: Adjacency | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         object.__setattr__(self, "delta", check_delta(self.delta))
-        check_adjacency(self.adjacency)
+        if self.adjacency is not None:
+            check_adjacency(self.adjacency)
+
+    def under(self, adjacency: Adjacency) -> "Budget":
+        """Return the budget of a run with this adjacency; what the budget says itself counts first.
+
+        >>> Budget(2.0, 1e-5, "replace-one").under("zero-out").adjacency
+        'replace-one'
+        """
+        return replace(self, adjacency=self.adjacency or adjacency)
+
+    @property
+    def sense(self) -> Adjacency:
+        """Return the adjacency; where neither the budget nor a run says one, the one that covers both."""
+        return self.adjacency or "replace-one"
 
 
 class BudgetExceeded(ValueError):
@@ -315,12 +330,12 @@ class Ledger:
 
     def require(
         self, budget: Budget, run: str, planned: Iterable[Group], owner: str = "the owner", *, attempt: int = 0,
-        first: int = 0,
+        first: int = 0, stated: Adjacency = "replace-one",
     ) -> None:  # fmt: skip
         """Refuse a run that would bring any party over its budget, before anything is released.
 
         `planned` is all of the run from an attempt and a step on, whether the ledger holds some of it or not. It is
-        checked again if another run writes to the ledger meanwhile.
+        checked again if another run writes to the ledger meanwhile. `stated` is the run's own adjacency.
         """
         plan = tuple(planned)
 
@@ -329,9 +344,20 @@ class Ledger:
 
         with self._alone:
             self._refresh()
-            promise = _Promise(lambda: self._require(budget, in_plan, plan, owner), len(self.entries))
+            promise = _Promise(
+                lambda: self._require(self.bound(budget, stated), in_plan, plan, owner), len(self.entries)
+            )
             promise.check()
             self._promised[run] = promise
+
+    def bound(self, budget: Budget, stated: Adjacency) -> Budget:
+        """Return the budget with the adjacency in which it counts for a run that states this one.
+
+        >>> Ledger().bound(Budget(1.0, 1e-5), "zero-out").adjacency
+        'zero-out'
+        """
+        known = all(entry.adjacency == "zero-out" for entry in self.entries.values())
+        return budget.under(stated if known else "replace-one")
 
     def _require(self, budget: Budget, in_plan: Callable[[Entry], bool], planned: Sequence[Group], owner: str) -> None:
         plans: dict[str, CostByLevel] = {}
@@ -345,15 +371,20 @@ class Ledger:
         owned = any(entry.owned for entry in self.entries.values())
         for agent in first.values():
             past = self.spent(agent, in_plan)
-            total = _composed([*past, plans[agent]], budget.delta, budget.adjacency)
+            total = _composed([*past, plans[agent]], budget.delta, budget.sense)
             if total > budget.epsilon:
-                before = _composed(past, budget.delta, budget.adjacency)
+                before = _composed(past, budget.delta, budget.sense)
                 who = owner if agent == OWNER or owned else f"agent {agent}"
+                left_out = _composed([*past, plans[agent]], budget.delta, "zero-out")
+                fits = budget.sense == "replace-one" and left_out <= budget.epsilon
+                weaker = (
+                    f", or count a record that is left out (adjacency='zero-out': epsilon {float(left_out):.4g})" * fits
+                )
                 begun = any(map(in_plan, self.entries.values()))  # another run spent meanwhile what this one counted on
                 raise BudgetExceeded(
                     f"{who} would reach epsilon {float(total):.4g} of a budget of {budget.epsilon:g} "
-                    f"(delta {budget.delta:g}, {budget.adjacency}; {float(before):.4g} is spent already). Use fewer "
-                    "steps, more noise (sv.calibrate finds how much), or a larger budget. "
+                    f"(delta {budget.delta:g}, {budget.sense}; {float(before):.4g} is spent already). Use fewer "
+                    f"steps, more noise (sv.calibrate finds how much), or a larger budget{weaker}. "
                     f"Nothing {'more ' if begun else ''}was released."
                 )
 
@@ -418,7 +449,7 @@ def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | No
     agents a, b: epsilon 1 of 2, delta 0, zero-out
     """
     if budget is not None:
-        delta, adjacency = budget.delta, budget.adjacency
+        delta, adjacency = budget.delta, budget.under(adjacency).sense
     told = totals(ledger, delta, adjacency)
     lines = [f"run {run}: steps {first} to {last}" for run, (first, last) in told["steps by run"].items()]
     alike: dict[str, list[str]] = {}

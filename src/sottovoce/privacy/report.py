@@ -15,6 +15,7 @@ from sottovoce.privacy.attacker import RATES, power_of
 from sottovoce.privacy.events import dp_event, technical
 from sottovoce.privacy.ledger_line import decode_spent, encode_spent
 from sottovoce.privacy.mechanisms import Spent
+from sottovoce.shown import glance
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -31,6 +32,11 @@ _DRAWN: dict[str, tuple[str, ...]] = {
         "Noise: exact, from random bits of the operating system. Epsilon and delta hold for the program as it ran.",
     ),
 }
+_COUNTED = frozenset({
+    "record", "label", "row", "patient", "person", "customer", "client", "user", "case", "household", "student",
+    "pupil", "member", "visit", "column", "account", "device", "site", "employee", "participant", "subject", "citizen",
+    "unit",
+})  # fmt: skip
 LISTED = 20  # parties up to which each one's epsilon is listed
 
 
@@ -106,7 +112,7 @@ class PrivacyReport:
         several = len(self.per_agent) > 1
         unit = unit_of(self.unit)
         held = "one record" if unit == "record" else f"all records of one {unit}"
-        tested, others, found = f"one {unit} took part", f"{unit}s that did not", "those that did"
+        tested, others, found = f"one {unit} took part", f"{_plural(unit)} that did not", "those that did"
         if unit == "label":
             held, tested = "the label of one row, and not its features", "a row has a certain label"
             others, found = "rows without it", "the rows with it"
@@ -126,6 +132,38 @@ class PrivacyReport:
             "Public: the sizes of the parties, the settings, and what the notes list.",
             *_DRAWN[self.drawn],
         )
+
+    @property
+    def meaning(self) -> str:
+        """Say in one sentence what the guarantee means for one person: the first thing to read.
+
+        >>> told = {"epsilon": 1.0, "delta": 0.0, "attack": [], **_ANY}
+        >>> PrivacyReport.from_dict(told | {"unit": "record"}, Path("result.json")).meaning
+        'An attacker tests whether one record took part, and allows itself 1 false alarm in 100. It finds ...'
+        """
+        if not self.private:
+            return "Nobody is protected: no noise, or no proof, stands between the records and this result."
+        if self.unit == "label":
+            return (
+                "An attacker tests whether a row has a certain label, and allows itself 1 false alarm in 100 rows "
+                f"without it. It finds at most {self.found} in 100 of the rows that have it; guessing finds 1 in 100."
+            )
+        return (
+            f"An attacker tests whether one {unit_of(self.unit)} took part, and allows itself 1 false alarm in 100. It "
+            f"finds at most {self.found} in 100 of those who did; guessing finds 1 in 100."
+        )
+
+    @property
+    def found(self) -> str:
+        """Return how many of 100 who took part an attacker finds at most, at 1 false alarm in 100, rounded up."""
+        return rounded_up(100 * min(1.0, dict(self.power())[0.01]), 2)
+
+    def __repr__(self) -> str:
+        return f"PrivacyReport({self.statement()})"
+
+    def _repr_html_(self) -> str:
+        told = [line.partition(": ")[::2] for line in self.words()]
+        return glance("Privacy statement", [("Statement", self.statement()), *told], self.meaning)
 
     def power(self) -> tuple[tuple[float, float], ...]:
         """Return false-positive rates, and the highest true-positive rate of any attacker at each.
@@ -209,19 +247,24 @@ def unit_of(column: str) -> str:
     >>> unit_of("patient_id")
     'patient'
     """
-    return column.removesuffix("_id").replace("_", " ")
+    return "unit" if column.lower() == "id" else column.removesuffix("_id").replace("_", " ")
 
 
 def units_of(counted: str) -> str:
     """Return what is counted, in the plural.
 
-    >>> units_of("patient_id, upper level"), units_of("rows")
-    ('patients, upper level', 'rows')
+    >>> units_of("patient_id, upper level"), units_of("rows"), units_of("zper")
+    ('patients, upper level', 'rows', 'units “zper”')
     """
     if counted in ("columns", "rows"):
         return counted
     unit, comma, level = counted.partition(",")
-    return f"{unit_of(unit)}s{comma}{level}"
+    return f"{_plural(unit_of(unit))}{comma}{level}"
+
+
+def _plural(unit: str) -> str:
+    """Return the plural of a common word; the name of a column may be none."""
+    return f"{unit}s" if unit in _COUNTED else f"units “{unit}”"
 
 
 def _percent(power: float) -> str:

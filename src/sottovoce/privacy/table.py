@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from sottovoce.data.columns import Columns
 from sottovoce.privacy.label_store import Labels
+from sottovoce.shown import Shown
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
+@dataclass(frozen=True, eq=False, repr=False)
+class Table(Shown):
     """Join the parties' columns, aligned row by row, with the label holder's store.
 
     Args:

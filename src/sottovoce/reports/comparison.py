@@ -25,9 +25,10 @@ Kind = Literal["together", "alone", "pooled"]
 ALONE = ", alone"  # added to a variant's name where each of its parties trains alone
 _EXPERIMENT = ("the plan of an experiment", 1)  # kind and version of comparison.json
 _AGAIN = "restore it from a copy, or run the experiment again into another folder"
-_PLAN = ("run.toml", "comparison.json")
+RUN_FILE = "run.toml"  # in an experiment's folder
+_PLAN = (RUN_FILE, "comparison.json")
 _NOT_METRICS = ("step", "seconds", "consensus")
-_LOWER_IS_BETTER = ("loss", "error", "gap", "norm")
+_LOWER_IS_BETTER = ("loss", "error", "rmse", "gap", "norm")
 
 
 class PaperFigure(BaseModel):
@@ -214,7 +215,10 @@ class Comparison:
     def table(self, brief: bool = False) -> tuple[list[str], list[list[str]]]:
         """Return the heads and cells of the main table; a brief one fits a terminal."""
         shown = [name for name in self.metrics if name == self.metric or not name.startswith("bytes")]
-        metrics = shown[:1] if brief else shown
+        beside = (
+            ("accuracy", "base rate") if "base rate" in shown else ("rmse", "error factor")
+        )  # without them a figure is misread
+        metrics = [*shown[:1], *(name for name in shown[1:] if name in beside)] if brief else shown
         columns: dict[str, Callable[[Row], str]] = {"": lambda row: row.name}
         paid: dict[str, Callable[[Row], str]] = {"epsilon": lambda row: upward(row.privacy.epsilon)}
         worst: dict[str, Callable[[Row], str]] = {}

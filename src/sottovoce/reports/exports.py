@@ -41,7 +41,9 @@ def facts(made: Comparison) -> dict[str, Any]:
         "title": made.title,
         "standard": STANDARD,
         "headings": _CONTENTS,
-        "answers": {answer.question: list(answer.lines) for answer in words.answers(made)} if made.rows else {},
+        "answers": {answer.question: [*answer.lines, *answer.more] for answer in words.answers(made)}
+        if made.rows
+        else {},
         "sources": list(made.sources) or [_UNKNOWN],
         "declared public": taken_as_public(made),
         "selection": made.chosen or "no choice by private scores is recorded",

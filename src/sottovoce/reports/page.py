@@ -10,7 +10,7 @@ from pathlib import Path
 from sottovoce.files import write_atomically
 from sottovoce.reports import dictionary, exports, pictures, sections
 from sottovoce.reports.comparison import Comparison
-from sottovoce.reports.words import answers, findings
+from sottovoce.reports.words import answers, findings, headline
 
 _HERE = Path(__file__).parent
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"  # no request leaves the page
@@ -54,7 +54,8 @@ def render(made: Comparison, drawn: Mapping[str, Sequence[str]] | None = None, f
     rows = [row.name for row in made.rows]
     told = _TRADEOFF + (" Diamonds are printed in the paper." if any(entry.epsilon for entry in made.printed) else "")
     parts = [
-        f"<header><h1>{escape(made.title)}</h1>{sections.glance(answers(made))}</header><main>",
+        f"<header><h1>{escape(headline(made))}</h1>{sections.glance(answers(made))}</header><main>",
+        sections.approval(made),
         sections.results(made, findings(made)),
         sections.printed(made),
         sections.section("Privacy and usefulness", sections.charts("tradeoff", drawn["tradeoff"], told)),
@@ -85,7 +86,7 @@ def render(made: Comparison, drawn: Mapping[str, Sequence[str]] | None = None, f
     ]
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{escape(made.title)}</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{escape(headline(made))}</title>'
         f"<style>{_colours()}{(_HERE / 'page.css').read_text()}</style>"
     )
     return (

@@ -34,6 +34,7 @@ def curves(made: Comparison) -> list[str]:
     Bands go from the lowest to the highest seed. Six rows are shown at first; the page lets others be chosen.
     """
     known = [name for name in made.metrics if not name.startswith("bytes")]
+    known = [name for name in known if name != "base rate"]  # a level line
     metrics = [*known[:1], *sorted(known[1:], key=lambda name: "loss" not in name)][:_PANELS]
     together = [run for row in made.rows if _has(row, "consensus") for run in row.runs]
     if any(np.any(run.history["consensus"] > _SAME) for run in together):

@@ -9,9 +9,12 @@ from pathlib import Path
 from sottovoce.privacy.report import LISTED, units_of
 from sottovoce.reports import pictures
 from sottovoce.reports.comparison import Comparison, Row, figure, upward
-from sottovoce.reports.words import Answer
+from sottovoce.reports.words import Answer, asked
 from sottovoce.runtime.result import TRAIN
 
+_EVENT = re.compile(r"(\S+): (\w+) noise (\S+) on a mean clipped to (\S+) \((\w+)\), (.+), (once|\d+ times)")
+_LINE = '<span class="line"></span>'
+_TO_APPROVE = {"purpose": "Purpose", "controller": "Controller", "retention": "Kept until"}  # of [about] in a run file
 _ROWS = 200  # parties that a page lists; report-parties.csv has all
 _SEARCHED = 12  # parties from which on a table can be searched
 MEASURED = "figures are measured on "  # first words of a line about rows that no noise covers
@@ -68,6 +71,9 @@ def glance(answers: Sequence[Answer]) -> str:
     found = []
     for answer in answers:
         lines = "".join(f"<p>{escape(line)}</p>" for line in answer.lines)
+        if answer.more:
+            folded = "".join(f"<p>{escape(line)}</p>" for line in answer.more)
+            lines += f'<details class="more"><summary>Other figures</summary>{folded}</details>'
         tone = f' class="{answer.tone}"' if answer.tone else ""
         found.append(f"<dt>{escape(answer.question)}</dt><dd{tone}>{lines}</dd>")
     return f'<dl class="glance">{"".join(found)}</dl>'
@@ -257,7 +263,7 @@ def _guarantee(row: Row, shown: bool, shared: Sequence[str]) -> str:
     own = [line for line in report.caveats if not report.private or line not in shared]
     body += [
         lines("In plain words", [line for line in report.words() if line not in shared]),
-        lines("Released, and charged", report.events),
+        lines("Released, and charged", map(in_words, report.events)),
         lines("Notes", own),
     ]
     short = f": epsilon {upward(report.epsilon)}" if report.private else ': <span class="no">no guarantee</span>'
@@ -276,6 +282,37 @@ def lines(title: str, told: Iterable[str]) -> str:
 
 def _with_code(line: str) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(line))
+
+
+def in_words(event: str) -> str:
+    """Say in words what one line of a statement says in terms of the program.
+
+    >>> in_words("gradient: gaussian noise 0.07 on a mean clipped to 1 (l2), Full(), 100 times")
+    '100 times: a mean over records, with gaussian noise of scale 0.07; each record is shortened to a length of 1 (l2),
+    and each step reads all records. In the program: gradient, Full()'
+    """
+    found = _EVENT.fullmatch(event)
+    if found is None:
+        return event
+    name, law, noise, clip, norm, sampling, often = found.groups()
+    reads = "each step reads all records" if sampling == "Full()" else f"a step reads the records of {sampling}"
+    length = f"each record is shortened to a length of {clip} ({norm}), and " if clip != "inf" else ""
+    return (
+        f"{often}: a mean over records, with {law} noise of scale {noise}; {length}{reads}. In the program: {name}, "
+        f"{sampling}"
+    )
+
+
+def approval(made: Comparison) -> str:
+    """Return what a data-protection officer fills in: purpose, controller, retention, and a line to sign."""
+    about = asked(made)["about"]
+    given = "".join(
+        f"<dt>{words}</dt><dd>{escape(str(about[key])) if about.get(key) else _LINE}</dd>"
+        for key, words in _TO_APPROVE.items()
+    )
+    return section(
+        "Approval", f'<dl class="glance approval">{given}<dt>Date, name, signature</dt><dd>{_LINE}</dd></dl>'
+    )
 
 
 def public(made: Comparison) -> str:

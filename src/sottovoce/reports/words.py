@@ -4,18 +4,18 @@ The page and `report.json` say the same, because both take their words from here
 """
 
 import math
+import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from sottovoce.privacy.report import PrivacyReport, rounded_up, unit_of
-from sottovoce.reports.comparison import Comparison, Row, shared_epsilon, upward
+from sottovoce.privacy.report import PrivacyReport, unit_of
+from sottovoce.reports.comparison import Comparison, Row, lower_is_better, shared_epsilon, upward
 from sottovoce.runtime.about import FEDERATION, About
 from sottovoce.runtime.result import TRAIN
 
 Tone = Literal["", "good", "care", "bad"]
-_RATE = 0.01  # false alarms that the attacker of the first screen allows itself
 _NAMED = 4  # rows that a sentence names
 _STAYS = "Must stay in any case: the records, the checkpoints{}, and figures that were computed on private records."
 _SEED = ", the seed (anybody who knows it can remove the noise)"
@@ -32,6 +32,7 @@ class Answer:
     question: str
     lines: tuple[str, ...]
     tone: Tone = ""
+    more: tuple[str, ...] = ()  # below a fold
 
 
 def answers(made: Comparison) -> list[Answer]:
@@ -43,14 +44,14 @@ def answers(made: Comparison) -> list[Answer]:
     >>> run = Outcome({"step": np.arange(2)}, sv.account(method, sv.Population([50]), steps=1), releasable=True)
     >>> for answer in answers(Comparison("mine", (Row("DpSgd", "together", (run,)),)))[:2]:
     ...     print(f"{answer.question}: {answer.lines[0]}")
-    What was trained: One model by DpSgd, in 1 step, from the data of one party.
+    What was trained: One model, from the data of one party.
     Who is protected: Each record. A person with several records is protected record by record only.
     """
     main = made.main
     found = [
         Answer("What was trained", tuple(_trained(made))),
         Answer("Who is protected", protected(main.privacy), "" if main.privacy.private else "bad"),
-        Answer("How strongly", tuple(_strength(made))),
+        Answer("How strongly", *_strength(made)),
         Answer(
             "Simulated or deployed", tuple(dict.fromkeys(one for row in _private_first(made) for one in drawn(row)))
         ),
@@ -72,6 +73,33 @@ def _searched(made: Comparison) -> list[str]:
     return lines
 
 
+def asked(made: Comparison) -> dict[str, Any]:
+    """Return what the run file says of the data and, under "about", of the purpose; nothing where it is not known.
+
+    >>> asked(Comparison("mine", (), text='data.label = "death"'))
+    {'label': 'death', 'about': {}}
+    """
+    try:
+        document = tomllib.loads(made.text)
+    except tomllib.TOMLDecodeError:  # several run files, one after the other
+        return {"about": {}}
+    data, about = document.get("data"), document.get("about")
+    label = data.get("label") if isinstance(data, dict) else None
+    return ({"label": str(label)} if label else {}) | {"about": about if isinstance(about, dict) else {}}
+
+
+def headline(made: Comparison) -> str:
+    """Return what was trained, in a few words: the title of the page.
+
+    >>> headline(Comparison("patients", (), text='data.label = "death"'))
+    'patients: a model that predicts “death”'
+    """
+    label = asked(made).get("label")
+    if not label or label in made.title:
+        return made.title
+    return f"{made.title}: a model that predicts “{label}”"
+
+
 def _trained(made: Comparison) -> list[str]:
     main = made.main
     privacy, about = main.privacy, main.about
@@ -79,16 +107,34 @@ def _trained(made: Comparison) -> list[str]:
     how = f" who talk over a {about.network.partition(',')[0]}" if about.network else ""
     how = " who hold columns of the same rows" if "columns" in about.sizes else how
     steps = "1 step" if privacy.steps == 1 else f"{privacy.steps} steps"
-    lines = [f"One model by {privacy.method}, in {steps}, from the data of {who}{how}."]
+    label = asked(made).get("label")
+    what = f"A model that predicts “{label}”" if label else "One model"
+    lines = [f"{what}, from the data of {who}{how}."]
     metric = made.metric
     if metric is not None and metric in main.metrics:
         worst = main.worst(metric)
         least = "" if worst is None else f"; the worst party has {worst:.3g}"
         on = "on training records" if metric.startswith(TRAIN) else "on test records"
-        lines.append(f"At the end {metric} is {main.final(metric)[0]:.3g} {on}{least}.")
+        lines.append(f"At the end {metric} is {main.final(metric)[0]:.3g} {on}{least}.{_beside(main, metric)}")
+    lines.append(f"It was made by the method {privacy.method}, in {steps}.")
     if len(made.rows) > 1:
         lines.append(f"{len(made.rows)} configurations are compared. This screen is about “{main.name}”.")
     return lines
+
+
+def _beside(row: Row, metric: str) -> str:
+    """Say the figures without which another is misread: accuracy beside the base rate, and the error in its unit."""
+    known = {name: row.final(name)[0] for name in row.metrics}
+    said = ""
+    if "base rate" in known and "accuracy" in known:
+        said += f" Accuracy is {known['accuracy']:.3g}; to guess the most frequent class always has "
+        said += f"{known['base rate']:.3g}."
+    if "rmse" in known:
+        r2 = f", R^2 {known['r2']:.3g}" if metric != "r2" else ""
+        said += f" The typical error is {known['rmse']:.3g} in the label's unit (RMSE){r2}."
+    if "error factor" in known:
+        said += f" A typical guess is off by a factor of {known['error factor']:.3g}."
+    return said
 
 
 def protected(report: PrivacyReport) -> tuple[str, ...]:
@@ -109,41 +155,25 @@ def protected(report: PrivacyReport) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _strength(made: Comparison) -> list[str]:
+def _strength(made: Comparison) -> tuple[tuple[str, ...], Tone, tuple[str, ...]]:
+    """Return the sentence that counts and the epsilon to approve; other epsilons and rows stand below a fold."""
     private = [row for row in made.rows if row.privacy.private]
     main = made.main.privacy
     if not private:
-        return ["No guarantee: epsilon is infinite."]
-    lines = [f"Epsilon {upward(main.epsilon)} at delta {main.delta:g}.", meaning(main)] if main.private else []
+        return ("No guarantee: epsilon is infinite.",), "", ()
+    told = f"To approve: epsilon {upward(main.epsilon)} at delta {main.delta:g}, per {unit_of(main.unit)}."
+    lines, more = [main.meaning, told] if main.private else [], list[str]()
     others = sorted(
         {upward(row.privacy.epsilon): row.privacy for row in private}.items(), key=lambda one: float(one[0])
     )
-    several = [f"{found(report)} at epsilon {epsilon}" for epsilon, report in others]
+    several = [f"{report.found} at epsilon {epsilon}" for epsilon, report in others]
     if len(several) > 1:
-        lines.append(f"Of 100 who took part, it finds at most {'; '.join(several)}.")
+        more.append(f"Of 100 who took part, it finds at most {'; '.join(several)}.")
     if sum(len(row.runs) for row in private) > 1:
-        lines.append("This is for one run. If results of several runs leave, their epsilons add up.")
+        more.append("This is for one run. If results of several runs leave, their epsilons add up.")
     if bare := [f"“{row.name}”" for row in made.rows if not row.privacy.private]:
-        lines.append(f"Without any guarantee: {named(bare)}.")
-    return lines
-
-
-def meaning(report: PrivacyReport) -> str:
-    """Say what an epsilon means for one person: what an attacker gains that allows itself 1 false alarm in 100."""
-    if report.unit == "label":
-        return (
-            "An attacker tests whether a row has a certain label, and allows itself 1 false alarm in 100 rows without "
-            f"it. It finds at most {found(report)} in 100 of the rows that have it; guessing finds 1 in 100."
-        )
-    return (
-        f"An attacker tests whether one {unit_of(report.unit)} took part, and allows itself 1 false alarm in 100. It "
-        f"finds at most {found(report)} in 100 of those who did; guessing finds 1 in 100."
-    )
-
-
-def found(report: PrivacyReport) -> str:
-    """Return how many of 100 who took part an attacker finds at most, at 1 false alarm in 100, rounded up."""
-    return rounded_up(100 * min(1.0, dict(report.power())[_RATE]), 2)
+        more.append(f"Without any guarantee: {named(bare)}.")
+    return tuple(lines), "", tuple(more)
 
 
 def drawn(row: Row) -> tuple[str, ...]:
@@ -214,7 +244,7 @@ def budget(about: About) -> tuple[str, ...]:
     return (
         f"Epsilon {max(0.0, math.floor(100 * (whole - spent)) / 100):g} of {whole:g} is left.",
         f"{who} has spent {upward(spent)}, over all runs in its ledger (delta "
-        f"{about.budget.delta:g}, {about.budget.adjacency}).",
+        f"{about.budget.delta:g}, {about.budget.sense}).",
     )
 
 
@@ -241,7 +271,30 @@ def findings(made: Comparison) -> list[str]:
         return "; ".join(f"{row.family or 'together'} {row.final(metric)[0]:.3f}" for row in held)
 
     lines = [f"At epsilon {epsilon} per party, {metric}: {figures(True)}."]
-    return [*lines, f"Without any guarantee: {figures(False)}."] if figures(False) else lines
+    if figures(False):
+        lines.append(f"Without any guarantee: {figures(False)}.")
+    return lines + _turned(rows, epsilon, metric)
+
+
+def _turned(rows: Sequence[Row], epsilon: str, metric: str) -> list[str]:
+    """Say at which other epsilons another configuration is the best one."""
+    by_epsilon: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.privacy.private and row.kind == "together":
+            by_epsilon.setdefault(upward(row.privacy.epsilon), []).append(row)
+    sign = -1.0 if lower_is_better(metric) else 1.0
+    best = {one: max(held, key=lambda row: sign * row.final(metric)[0]) for one, held in by_epsilon.items()}
+    if epsilon not in best:
+        return []
+    lines = []
+    for one, winner in sorted(best.items(), key=lambda pair: float(pair[0])):
+        usual = next((row for row in by_epsilon[one] if row.family == best[epsilon].family), None)
+        if usual is not None and winner.family != usual.family:
+            lines.append(
+                f"At epsilon {one} it is the other way round: {winner.family or 'together'} "
+                f"{winner.final(metric)[0]:.3f}; {usual.family or 'together'} {usual.final(metric)[0]:.3f}."
+            )
+    return lines
 
 
 def named(names: Sequence[str]) -> str:

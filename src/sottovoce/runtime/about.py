@@ -101,7 +101,7 @@ def about_rows(account: Account, place: str, budget: Budget | None = None, spent
         links=tuple((int(sender), int(hearer)) for sender, hearer in shown),
         **traffic._asdict(),
         public=population.facts.words,
-        budget=budget,
+        budget=None if budget is None else budget.under(account.adjacency),
         spent=spent,
     )
 

@@ -1,6 +1,5 @@
 """Check before a run starts whether things belong together, and say what to change if they do not."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.data.notes import Note, tell_holder
 from sottovoce.data.population import Population
 from sottovoce.methods.base import Method
 from sottovoce.networks import Network
@@ -66,8 +66,8 @@ def finite(layout: Layout) -> None:
     """Warn if some records contain NaN or infinity; never stop the run.
 
     Such records contribute zero to every release, so the guarantee is unaffected. Stopping would itself reveal that a
-    record is malformed; the warning is printed on the data holder's machine only. The holder of a declared table has
-    seen it when the table was read, on a terminal, so nothing is printed here, where a log may record it.
+    record is malformed; the warning is for the holder's own process only. The holder of a declared table was told when
+    the table was read.
     """
     if layout.population.facts.words:
         return
@@ -79,8 +79,8 @@ def finite(layout: Layout) -> None:
         count = int(np.sum(np.any(bad, axis=0))) if bad else 0
         if count:
             where = "" if level == "records" else f" of the {level} level"
-            warnings.warn(
-                f"{count} of {len(floats[0])} records{where} have values that are not finite: a record whose gradient "
-                "is not finite adds nothing. Drop or impute them (this is for the holder of the records only)",
-                stacklevel=3,
+            told = (
+                f"records{where} have values that are not finite: a record whose gradient is not finite adds nothing. "
+                "Drop them, or fill them by a rule that is fixed beforehand"
             )
+            tell_holder([Note(f"{count} of {len(floats[0])} {told}", f"some {told}")])

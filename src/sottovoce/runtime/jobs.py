@@ -84,7 +84,7 @@ def simulated(
             lambda: about_rows(
                 account,
                 "one simulation" if company.count == 1 else f"one simulation in {company.count} processes",
-                budget,
+                None if budget is None else company.lead(lambda: charging[0].bound(budget)),
                 None if budget is None else company.lead(lambda: charging[0].spent(budget)),
             ),
         )
@@ -127,7 +127,9 @@ def deployed(
         identity = _identity(account, own_digests(layout), folder, every, noise="discrete")
 
         def about() -> About:
-            return about_rows(account, THREADS, budget, None if budget is None else charging.spent(budget))
+            if budget is None:
+                return about_rows(account, THREADS)
+            return about_rows(account, THREADS, charging.bound(budget), charging.spent(budget))
 
         return Job(place, as_drawn(account), identity, lambda start, stop: None, starting, about)  # agents charge
 

@@ -90,7 +90,9 @@ def drive(
 
 def _require_finite(names: Sequence[str], broken: np.ndarray, good: int) -> None:
     if broken.size and broken.min() < NEVER:
+        name = names[int(broken.argmin())]
+        what = f"the optimiser's {name}" if name.startswith("memory") else name
         raise FloatingPointError(
-            f"{names[int(broken.argmin())]} is no longer finite after step {int(broken.min())}: the run diverges. "
+            f"{what} is no longer finite after step {int(broken.min())}: the run diverges. "
             f"Lower the step size or the noise; the last good state is that of step {good}."
         )

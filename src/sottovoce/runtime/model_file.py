@@ -20,14 +20,16 @@ import numpy as np
 
 import sottovoce
 from sottovoce.data import Column, Declarations, DeclaredTable
-from sottovoce.data.values import as_text, holder_notes, tell_holder
+from sottovoce.data.notes import holder_notes, tell_holder
+from sottovoce.data.values import as_text
 from sottovoce.defused import markdown
 from sottovoce.files import write_atomically
 from sottovoce.privacy.report import PrivacyReport, units_of
 from sottovoce.problems import tasks
 from sottovoce.runtime import checkpoint, stored_program
 from sottovoce.runtime.about import About
-from sottovoce.runtime.result import TRAIN, Result
+from sottovoce.runtime.result import TRAIN, Result, handed
+from sottovoce.shown import Shown, glance
 from sottovoce.trees import Tree
 
 NAME = "model.sv"  # in the folder of a run
@@ -44,8 +46,23 @@ class NamedTask:
     shape: tasks.Shape
 
 
-@dataclass(frozen=True, eq=False)
-class OpenedModel:
+@dataclass(frozen=True, eq=False, repr=False)
+class Travelling(Shown):
+    """Hold what a file is written of: a result, the shape of its features, and what its columns are.
+
+    `features` are one row of encoded features, or a list of blocks; `values` are the classes as the rows had them.
+    """
+
+    result: Result
+    features: Any
+    columns: Declarations | None
+    label: str
+    target: Column | None
+    values: Sequence[Any] | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OpenedModel(Shown):
     """Predict with a model that `load` opened; its statement and the declarations of its columns come with it.
 
     `columns` are the declared features, in order; `label` and `target` are the label's name and declaration. A model of
@@ -61,7 +78,16 @@ class OpenedModel:
     columns: Declarations | None = None
     label: str | None = None
     target: Column | None = None
+    values: tuple[Any, ...] | None = None  # the classes as the rows of an estimator had them
     blocks: int | None = None  # for parties with columns and no table: the number of blocks that it predicts from
+
+    def _told(self) -> list[tuple[str, str]]:
+        what = ", ".join(self.classes) or ("a number" if self.target is not None else "what the author's predict gives")
+        features = "arrays" if self.columns is None else ", ".join(self.columns)
+        return [("predicts", what), ("from", features), *handed(self.releasable, self.privacy)]
+
+    def _repr_html_(self) -> str:
+        return glance("Model", self._told(), self.privacy.meaning)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -81,7 +107,7 @@ class OpenedModel:
 
     def _features(self, rows: Any) -> Any:
         if self.blocks is None:
-            return jnp.asarray(rows, jnp.float32)
+            return jnp.asarray(rows.toarray() if hasattr(rows, "toarray") else np.asarray(rows), jnp.float32)
         if not isinstance(rows, (list, tuple)) or len(rows) != self.blocks:
             raise ValueError(f"this model predicts from a list of {self.blocks} blocks of columns, one per party")
         return [jnp.asarray(block, jnp.float32) for block in rows]
@@ -102,7 +128,9 @@ class OpenedModel:
         if self.target is None:
             return self.raw(rows)
         if not self.target.numeric:
-            return np.array(self.classes)[self.probabilities(rows).argmax(axis=1)]
+            return np.array(self.classes if self.values is None else self.values)[
+                self.probabilities(rows).argmax(axis=1)
+            ]
         low, high = self.target.bounds
         low, high = (math.log(low), math.log(high)) if self.target.log else (low, high)
         found = low + (np.clip(self.raw(rows), -1.0, 1.0).astype(np.float64) + 1.0) / 2.0 * (high - low)
@@ -110,7 +138,7 @@ class OpenedModel:
 
 
 def save(
-    result: Result,
+    result: Any,
     path: str | Path,
     *,
     table: DeclaredTable | None = None,
@@ -118,10 +146,11 @@ def save(
     features: Any = None,
     holders: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
-    """Write a result's model to one file, and its card (Markdown) and statement (JSON) beside it.
+    """Write a model to one file, and its card (Markdown) and statement (JSON) beside it.
 
     Args:
-        result: of a run whose problem has `predict`.
+        result: of a run whose problem has `predict`; or a fitted private estimator, or a pipeline of `DeclaredScaler`
+            and one, which need no other argument.
         path: of the file, by custom with the ending .sv.
         table: whose columns the model was trained on; then it predicts from tables with the same columns.
         task: the ready-made task that predicts; without one, the problem's own `predict` is stored as a program.
@@ -139,8 +168,11 @@ def save(
     >>> model.predict(np.ones((5, 2))).shape, model.privacy.epsilon == result.privacy.epsilon
     ((5,), True)
     """
+    path = Path(path)
     if not isinstance(result, Result):
-        raise TypeError(f"result is a {type(result).__name__}: give what sv.run returned")
+        if table is not None or task is not None or features is not None or holders is not None:
+            raise TypeError("an estimator knows its columns and its task: give sv.save(model, path)")
+        return _write(_of_estimator(result), path, {})
     if result.predictor is None:
         raise ValueError("the problem was stated without predict=: give it predict(x, features), or with y too")
     if table is None and features is None:
@@ -152,25 +184,51 @@ def save(
         result = replace(result, predictor=_joint(result.predictor, held))
     if table is not None:
         result = replace(result, privacy=_stated(result.privacy, table))
-    variables = (result.x,) if result.y is None else (result.x, result.y)
     rows = np.zeros((1, len(table.names))) if table is not None else features
+    what = (None, "", None) if table is None else (table.columns, table.label, table.target)
+    named = (
+        {}
+        if task is None
+        else {"task": {"name": task.name, "options": dict(task.options), "shape": asdict(task.shape)}}
+    )
+    return _write(Travelling(result, rows, *what), path, named)
+
+
+def _of_estimator(model: Any) -> Travelling:
+    """Return an estimator as it travels, alone or at the end of a pipeline."""
+    *before, last = [step for _, step in model.steps] if hasattr(model, "named_steps") else [model]
+    if not hasattr(last, "travelling"):
+        raise TypeError(
+            f"a {type(last).__name__} has no privacy statement to travel with: give what sv.run returned, a fitted "
+            "private estimator, or a pipeline that ends with one"
+        )
+    found: Travelling = last.travelling(before)
+    return found
+
+
+def _write(made: Travelling, path: Path, named: dict[str, Any]) -> Path:
+    """Write the file, the card and the statement; without a task that is `named`, `predict` is stored as a program."""
+    result = made.result
+    variables = (result.x,) if result.y is None else (result.x, result.y)
     facts: dict[str, Any] = {
         "privacy": result.privacy.to_dict(),
         "releasable": result.releasable,
         "sottovoce": sottovoce.__version__,
         "variables": len(variables),
     }
-    if task is not None:
-        facts["task"] = {"name": task.name, "options": dict(task.options), "shape": asdict(task.shape)}
+    if named:
+        facts |= named
     else:
         assert result.predictor is not None
-        facts["program"] = stored_program.stored(result.predictor, variables, rows, result.public_constants)
-    if isinstance(rows, (list, tuple)):
-        facts["blocks"] = len(rows)
-    if table is not None:
-        facts["columns"] = table.columns.to_dict()
-        facts["label"] = {"name": table.label, **table.target.to_dict()}
-    path = Path(path)
+        facts["program"] = stored_program.stored(result.predictor, variables, made.features, result.public_constants)
+    if isinstance(made.features, (list, tuple)):
+        facts["blocks"] = len(made.features)
+    if made.columns is not None:
+        facts["columns"] = made.columns.to_dict()
+    if made.target is not None:
+        facts["label"] = {"name": made.label, **made.target.to_dict()}
+    if made.values is not None:
+        facts["values"] = list(made.values)
     checkpoint.save(path, variables, facts, kind=_KIND)
     statement = json.dumps({"releasable": result.releasable, **result.privacy.to_dict()}, indent=1)
     write_atomically(path.with_suffix(".statement.json"), statement.encode())
@@ -202,8 +260,12 @@ def load(path: str | Path) -> OpenedModel:
 def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> OpenedModel:
     about: dict[str, Any] = {"blocks": facts.get("blocks")}
     if "columns" in facts:
+        about["columns"] = Declarations(facts["columns"])
+    if "label" in facts:
         label = dict(facts["label"])
-        about |= {"label": label.pop("name"), "columns": Declarations(facts["columns"]), "target": Column.of(label)}
+        about |= {"label": label.pop("name"), "target": Column.of(label)}
+    if "values" in facts:
+        about["values"] = tuple(facts["values"])
     if "task" in facts:
         named = facts["task"]
         shape = dict(named["shape"], features=tuple(named["shape"]["features"]))
@@ -257,11 +319,11 @@ def card(model: OpenedModel, result: Result) -> str:
     lines += _figures(result)
     if result.about is not None and result.about.parties:
         lines += ["## Data", "", *_made_from(result.about), ""]
-    how = f"task {model.task}" if model.task else "the author's own program"
+    how = f"task {model.task}" if model.task else "a stored program"
     lines += [
         "## Use",
         "",
-        "    sottovoce predict MODEL.sv new.csv",
+        "    sottovoce predict MODEL.sv new.csv" if model.columns else "    sv.load('MODEL.sv').predict(X)",
         "",
         f"Made by sottovoce {markdown(model.version)}, {markdown(how)}.",
         "",

@@ -14,6 +14,7 @@ from sottovoce.files import write_facts
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import checkpoint
 from sottovoce.runtime.about import About
+from sottovoce.shown import Shown, glance
 from sottovoce.trees import Tree
 
 RESULT = ("the result of a run", 1)  # kind and version of result.json
@@ -72,8 +73,19 @@ def _compiled(
     return program, jax.tree.structure(found), [jax.device_put(held) for held in closed.consts]
 
 
-@dataclass(frozen=True)
-class Result:
+def handed(releasable: bool, privacy: PrivacyReport) -> list[tuple[str, str]]:
+    """Say whether a model may leave, and its statement, for prompts and notebooks.
+
+    >>> import sottovoce as sv
+    >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(1.0, 0.1), sampling=sv.Full())
+    >>> handed(False, sv.account(method, sv.Population([50]), steps=1))[0]
+    ('may leave', 'no')
+    """
+    return [("may leave", "yes, with its statement" if releasable else "no"), ("statement", privacy.statement())]
+
+
+@dataclass(frozen=True, repr=False)
+class Result(Shown):
     """Hold what a finished run gives.
 
     `x` and `y` are the agents' average (for columns: the parties' blocks); `agents` holds all states, stacked.
@@ -103,6 +115,13 @@ class Result:
         """Say whether the statement covers every state of the result."""
         return self.privacy.covered
 
+    def _told(self) -> list[tuple[str, str]]:
+        measured = [name for name in self.history if name not in ("step", "seconds") and "/" not in name]
+        return [*handed(self.releasable, self.privacy), ("measured (in .history)", ", ".join(measured) or "nothing")]
+
+    def _repr_html_(self) -> str:
+        return glance("Result of a run", self._told(), self.privacy.meaning)
+
     def predict(self, features: Any) -> Any:
         """Return the problem's `predict` with this model."""
         return Model(self.x, self.y, self.privacy, self.predictor).predict(features)
@@ -123,8 +142,8 @@ class Result:
         return folder
 
 
-@dataclass(frozen=True)
-class Model:
+@dataclass(frozen=True, repr=False)
+class Model(Shown):
     """Hold a model with its privacy statement attached.
 
     >>> import tempfile, sottovoce as sv
@@ -141,6 +160,9 @@ class Model:
     y: Tree | None
     privacy: PrivacyReport
     predictor: Callable[..., Any] | None = None
+
+    def _told(self) -> list[tuple[str, str]]:
+        return [("statement", self.privacy.statement())]
 
     def predict(self, features: Any) -> Any:
         """Return the problem's `predict` on features."""

@@ -22,12 +22,17 @@ from sottovoce.runtime import checkpoint, generations
 from sottovoce.runtime.peers import Peers
 from sottovoce.runtime.place import Place
 
+_BEFORE, _SHOWN = 40, 120  # letters before the first that differs, and in all
 VERSION = 1  # of run.json
 _RUN, _KIND = "run.json", "the name of a run"
 _NONE = "not stated"  # what an identity does not say is no value that it could say
 _UNKNOWN = "without it this run cannot be recognised; restore it from a copy, or choose another folder"
 _WORDS = {"method", "network"}  # of an identity: they tell people what differs, and the program is what is compared
 _HIDDEN = ("step", "seconds", "consensus", "bytes up", "bytes down")  # not shown in the progress bar
+
+
+class AnotherRun(ValueError):
+    """Say that a folder's checkpoint is one of another run, which this one does not continue."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +81,25 @@ class RunState:
             differing = [key for key in {**identity, **stored} if stored.get(key, _NONE) != identity.get(key, _NONE)]
             if set(differing) - _WORDS:
                 said = "; ".join(
-                    f"{key} was {stored.get(key, _NONE)!s:.120} and is {identity.get(key, _NONE)!s:.120}"
-                    for key in differing
+                    f"{key} was {_apart(stored.get(key, _NONE), identity.get(key, _NONE))}" for key in differing
                 )
-                raise ValueError(f"{path} belongs to another run: {said}. Run into another folder, or undo the change.")
+                raise AnotherRun(f"{path} belongs to another run: {said}. Run into another folder, or undo the change.")
         leaves = place.restored(generations.rows(paths, place.shapes, place.holds))
         facts = checkpoint.read_meta(paths[0])
         history = {name: tuple(np.asarray(v) for v in values) for name, values in facts["history"].items()}
         return cls(leaves, facts["step"], facts["seconds"], history)
+
+
+def _apart(old: Any, new: Any) -> str:
+    """Show two values from where they begin to differ: a method's text is long.
+
+    >>> _apart("DpSgd(rate=0.5, steps=Constant(3))", "DpSgd(rate=0.25, steps=Constant(3))")
+    'DpSgd(rate=0.5, steps=Constant(3)) and is DpSgd(rate=0.25, steps=Constant(3))'
+    """
+    texts = str(old), str(new)
+    alike = next((at for at, pair in enumerate(zip(*texts)) if pair[0] != pair[1]), min(map(len, texts)))
+    begin = max(0, alike - _BEFORE)
+    return " and is ".join(f"{'...' * (begin > 0)}{text[begin : begin + _SHOWN]}" for text in texts)
 
 
 def keep_for_one_run(out: str | Path | None) -> AbstractContextManager[None]:

@@ -255,11 +255,11 @@ def caveats(has_release_x: bool, has_published: bool) -> list[str]:
     """List what the account relies on, and what the paper's epsilon does not cover.
 
     >>> caveats(has_release_x=False, has_published=False)
-    ['records never meet x: its direction is computed from released values and costs nothing']
+    ['x costs nothing: its direction is computed from released values alone, and never from records']
     """
     notes = []
     if not has_release_x:
-        notes.append("records never meet x: its direction is computed from released values and costs nothing")
+        notes.append("x costs nothing: its direction is computed from released values alone, and never from records")
     if has_published:
         notes.append(
             "the published epsilon (Theorem 3.1) is for the noise of x alone, drops a logarithm in composition and "

@@ -288,11 +288,11 @@ def caveats(dynamics: Dynamics, sampling: Sampling, network: Network, steps: int
     >>> from sottovoce.networks import ring
     >>> no_x = Dynamics((Constant(0.1),) * 3, (None, Release(1.0, 0.1), Release(1.0, 0.1)), "sound")
     >>> caveats(no_x, Stream(), ring(4), steps=5)
-    ['records never meet x: its direction is computed from released values and costs nothing']
+    ['x costs nothing: its direction is computed from released values alone, and never from records']
     """
     notes = []
     if dynamics.releases[0] is None:
-        notes.append("records never meet x: its direction is computed from released values and costs nothing")
+        notes.append("x costs nothing: its direction is computed from released values alone, and never from records")
     if dynamics.design == "printed":
         notes.append("only the messages are covered: an agent's final state is un-noised and may not leave it")
     found = _theorem_4_5(dynamics, network, steps)

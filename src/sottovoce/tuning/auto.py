@@ -253,8 +253,8 @@ def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Net
         f"DpNewton: the model is linear in rows of {entries - 1} numbers of norm {facts.norm:.3g} at most, so their "
         f"noisy second moments ({share:.0%} of the budget) show where the loss is steep; a column that uses a small "
         "part of its declared range is hardly seen",
-        f"{steps} steps on all records, because the noise is {noise:.2g} of the signal ({_FEW} steps above {_LOUD:g}, "
-        f"{_MANY} below {_QUIET:g}); rate {rate:.3g} of Newton's own is stable by the bound on the curvature"
+        f"{steps} steps on all records, because the noise has {noise:.2g} of the signal's size ({_MANY} steps below "
+        f"{_QUIET:g}, {_FEW} above {_LOUD:g}); rate {rate:.3g} of Newton's own is stable by the bound on the curvature"
         f"{moved}",
         f"each party's noise fits its size, so that all spend the same; {averaged_over}, in {mixing} "
         f"{'round' if mixing == 1 else 'rounds'} of mixing; the result is the average of the last half of the steps",
@@ -275,8 +275,9 @@ def _plain(problem: Minimize, facts: Facts) -> _Choice:
     why = (
         f"DpSgd: the second moments of {facts.rows} rows of {np.shape(problem.x0['weights'])[0]} numbers would not "
         "stand out of the noise, so all directions are treated alike",
-        f"{steps} steps on all records; clip {clip:.3g}, a tenth of the largest gradient, makes all equally long; a "
-        f"rate that falls from {rate:.3g} follows from the declared norm and the curvature at the start",
+        f"{steps} steps on all records; each gradient is cut to length {clip:.3g}, a tenth of the largest that can be, "
+        f"so nearly all have this length; a rate that falls from {rate:.3g} follows from the declared norm and the "
+        "curvature at the start",
         "each party's noise fits its size, so that all spend the same",
     )
     return _Choice(method, steps, why)

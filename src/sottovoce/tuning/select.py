@@ -132,7 +132,7 @@ def _charge(
     group = Group("records", (party,), ((Mechanism(pure=pure), 1),), apart)
     run = f"select-{secrets.token_hex(8)}"
     if budget is not None:
-        ledger.require(budget, run, (group,))
+        ledger.require(budget, run, (group,), stated="zero-out")
     ledger.charge(Entry(run, 0, 1, (group,), adjacency="zero-out"))
 
 
