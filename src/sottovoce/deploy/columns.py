@@ -183,7 +183,7 @@ def _stated(seat: Seat, party: LoneParty, measured: bool) -> PrivacyReport:
         account.charge(alike)
         report = replace(party, labels=alike).report()
         words.append(THIS_RUN)
-    return replace(report, caveats=(*report.caveats, *words))
+    return replace(report, caveats=(*report.caveats, *words, *seat.caveats))
 
 
 def _about(seat: Seat, party: LoneParty) -> About:

@@ -127,7 +127,9 @@ def site(
     """
     _needed()
     tell = _say_as_json if json else say
-    from sottovoce.deploy.federation import address, end, require_idle, start, unreached
+    from sottovoce.deploy.confine import in_words, reaches
+    from sottovoce.deploy.engine import address
+    from sottovoce.deploy.federation import end, require_idle, start, unreached
     from sottovoce.deploy.policy import Policy
 
     host, port = address(kit)
@@ -136,6 +138,9 @@ def site(
         policy = Policy.load(kit / "policy.toml")
         tell(f"agrees to {', '.join(policy.methods)} up to epsilon {policy.epsilon:g}, with {', '.join(policy.peers)}")
         table = None if policy.data.file is None else kit / policy.data.file
+        tell(in_words())
+        if table is not None and reaches(table):
+            tell(f"{table} lies among the programs of this machine, which FLARE's process can read: move it")
         if table is not None and not table.exists():
             tell(f"there is no table {table} ([data] file in policy.toml): put it there before a run")
     require_idle(kit, server)
@@ -250,11 +255,12 @@ def fingerprint(kit: Kit, json: Json = False) -> None:
     sottovoce deploy fingerprint kits/north
     """
     _needed()
-    from sottovoce.deploy.federation import address
+    from sottovoce.deploy.engine import address
+    from sottovoce.deploy.tunnel import IDENTITY
     from sottovoce.deploy.tunnel import fingerprint as of
 
     address(kit, ["client"])  # refuse other kits
-    found = of(kit / "startup" / "client.crt")
+    found = of(kit / IDENTITY / "site.crt")
     if json:
         print_json({"site": kit.name, "fingerprint": found})
     else:
@@ -263,7 +269,8 @@ def fingerprint(kit: Kit, json: Json = False) -> None:
 
 def _session(admin: Path) -> "closing[Administrator]":
     """Open a session with the server; say at once if nobody is there."""
-    from sottovoce.deploy.federation import Administrator, address, unreached
+    from sottovoce.deploy.engine import address
+    from sottovoce.deploy.federation import Administrator, unreached
 
     if why := unreached(*address(admin, ["admin"])):
         raise ValueError(why)

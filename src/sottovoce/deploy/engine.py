@@ -1,0 +1,104 @@
+"""Start FLARE's programs: cut to what a run uses, confined, and of a version that was looked at.
+
+`python -m sottovoce.deploy.engine site ...` takes the place of `nvflare.private.fed.app.client.client_train`, and so on
+for the server and for the processes of jobs, which `launchers` starts in the same way.
+"""
+
+import argparse
+import json
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sottovoce.deploy.confine import confine, end_with_parent
+
+TESTED = ("2.9.0",)  # FLARE's versions whose channels, topics and commands were looked at: tests/deploy/test_incoming.py
+NETWORK = "network"  # the folder of a site's kit that is FLARE's
+COMM = "comm_config.json"
+_PROGRAMS = {
+    "site": "nvflare.private.fed.app.client.client_train",
+    "site-job": "nvflare.private.fed.app.client.worker_process",
+    "server": "nvflare.private.fed.app.server.server_train",
+    "server-job": "nvflare.private.fed.app.server.runner_process",
+}
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+
+
+def main() -> None:
+    """Confine this process, cut FLARE, and run one of its programs."""
+    role, parent = sys.argv.pop(1), os.environ.pop("SOTTOVOCE_PARENT", "")
+    os.umask(0o077)
+    if parent:
+        end_with_parent(int(parent))
+    if role in ("site", "server"):  # jobs inherit it
+        _confine(role)
+    require_tested()
+    from sottovoce.deploy import incoming  # after the process is confined: FLARE starts threads
+
+    incoming.watch()
+    incoming.cut_commands()
+    runpy.run_module(_PROGRAMS[role], run_name="__main__", alter_sys=True)
+
+
+def network(kit: Path) -> Path:
+    """Return the folder of a kit that FLARE works in: a site's kit has more than that."""
+    return kit / NETWORK if (kit / NETWORK).is_dir() else kit
+
+
+def address(kit: Path, roles: Sequence[str] = ("server", "client")) -> tuple[str, int]:
+    """Return the server's name and port, as a kit of one of some roles has them (the third role is "admin")."""
+    for role in roles:
+        with suppress(FileNotFoundError):
+            facts = json.loads((network(kit) / "startup" / f"fed_{role}.json").read_text())
+            if role == "admin":
+                return str(facts["admin"]["host"]), int(facts["admin"]["port"])
+            host, _, port = facts["servers"][0]["service"]["target"].rpartition(":")
+            return host, int(port)
+    wanted = " or ".join({"server": "the server", "client": "a site", "admin": "the administrator"}[r] for r in roles)
+    raise ValueError(f"{kit} is no kit of {wanted}: `sottovoce deploy provision` makes them")
+
+
+def options(kit: Path, facts: str, *more: str) -> list[str]:
+    """Return the options with which FLARE's program of a kit is started."""
+    assert json.loads((kit / "startup" / facts).read_text())["format_version"] == 2
+    folder(kit, "transfer")
+    return ["-m", str(kit), "-s", facts, "--set", "secure_train=true", "config_folder=config", "org=sottovoce", *more]
+
+
+def folder(kit: Path, name: str) -> Path:
+    """Return a folder in a kit, which is its owner's alone; make it if it is not there."""
+    made = kit / name
+    made.mkdir(mode=0o700, exist_ok=True)
+    return made
+
+
+def require_tested() -> None:
+    """Refuse a version of FLARE that nobody has looked at: a new one may answer to more."""
+    import nvflare
+
+    if nvflare.__version__ not in TESTED:
+        raise SystemExit(
+            f"nvflare {nvflare.__version__} was not tested with this version of sottovoce, and may answer strangers: "
+            f"pip install 'nvflare=={TESTED[-1]}'"
+        )
+
+
+def _confine(role: str) -> None:
+    """Leave the process its kit; a site's may connect to the server, and to its own port for jobs."""
+    known = argparse.ArgumentParser()
+    known.add_argument("-m", type=Path)
+    kit: Path = known.parse_known_args()[0].m
+    if role == "server":
+        return confine([kit])
+    inside = json.loads((kit / "local" / COMM).read_text())["internal"]["resources"]["port"]
+    proxies = (os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES)
+    through = [urlsplit(proxy).port or 80 for proxy in proxies if proxy]
+    confine([kit], [address(kit)[1], inside, *through, 53], [inside])
+
+
+if __name__ == "__main__":
+    main()

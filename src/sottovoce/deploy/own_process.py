@@ -1,0 +1,94 @@
+"""Run a site: `python -m sottovoce.deploy.own_process KIT`. The process that is the site's own, and no network's.
+
+It starts FLARE's process, confined to the folder `network`, and listens on the Unix socket `line` in the kit. A process
+of FLARE that runs a job connects there, and gets a process of its own for the party (`sottovoce.deploy.party_process`),
+which alone opens the table, the keys, the policy and the ledger. What FLARE's processes hold is the kit of their network.
+"""
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from sottovoce.deploy.confine import hide, in_words, reaches
+from sottovoce.deploy.engine import COMM, NETWORK, folder, options
+
+LINE = "line"  # the socket in a site's kit
+_MOST = 3  # parties at a time: one that runs, and those that are about to end
+_LOOK = 0.5  # seconds after which the processes are looked at
+# What FLARE's process gets of our environment: passwords of other programs may be there.
+_SHOWN = ("PATH", "HOME", "LANG", "LC_", "TZ", "PYTHON", "NVFLARE_", "GRPC_", "SSL_CERT_", "MALLOC_")
+_PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
+_log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Run the site of a kit until FLARE's process ends."""
+    os.umask(0o077)
+    hide()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s - %(name)s - %(levelname)s - %(message)s")
+    kit, parties = Path(sys.argv[1]).resolve(), list[subprocess.Popen[bytes]]()
+    os.chdir(kit)
+    _log.info("%s", in_words())
+    with listening() as line:
+        flare = start_flare(kit)
+        while flare.poll() is None:
+            with suppress(TimeoutError):
+                caller, _ = line.accept()
+                with caller:
+                    parties = [party for party in parties if party.poll() is None]
+                    if len(parties) < _MOST:
+                        parties.append(start_party(kit, caller))
+                    else:
+                        _log.warning("%d parties run already: a further one is refused", len(parties))
+            parties = [party for party in parties if party.poll() is None]
+    sys.exit(flare.returncode)
+
+
+def listening() -> socket.socket:
+    """Return the socket that FLARE's processes connect to; its folder, the working folder, is its owner's alone."""
+    Path(LINE).unlink(missing_ok=True)
+    line = socket.socket(socket.AF_UNIX)
+    line.bind(LINE)  # a short name: the path of a socket may have about a hundred letters
+    os.chmod(LINE, 0o600)
+    line.listen(8)
+    line.settimeout(_LOOK)
+    return line
+
+
+def start_flare(kit: Path) -> "subprocess.Popen[bytes]":
+    """Start FLARE's process, with a loopback port for its own jobs that nobody uses now."""
+    network = kit / NETWORK
+    path = network / "local" / COMM
+    settings = json.loads(path.read_text())
+    settings["internal"]["resources"]["port"] = _free_port()
+    path.write_text(json.dumps(settings, indent=1))
+    shown = {name: value for name, value in os.environ.items() if name.startswith(_SHOWN) or name.lower() in _PROXIES}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-u", "-m", "sottovoce.deploy.engine", "site",
+         *options(network, "fed_client.json", f"uid={kit.name}")],
+        stdin=subprocess.DEVNULL, cwd=network,
+        env={**shown, "TMPDIR": str(folder(network, "tmp")), "SOTTOVOCE_PARENT": str(os.getpid())},
+    )  # fmt: skip
+
+
+def start_party(kit: Path, caller: socket.socket) -> "subprocess.Popen[bytes]":
+    """Start the process of a party, which speaks with one process of FLARE over its standard input."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-u", "-m", "sottovoce.deploy.party_process", str(kit), str(os.getpid())],
+        stdin=caller.fileno(),
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()
