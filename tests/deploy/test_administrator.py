@@ -13,7 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sottovoce.deploy import commands, federation, poc
-from sottovoce.deploy.federation import Administrator, address, require_idle
+from sottovoce.deploy.engine import address
+from sottovoce.deploy.federation import Administrator, require_idle
+from sottovoce.deploy.launchers import ENGINE
 from sottovoce.deploy.order import Order
 from sottovoce.deploy.poc import submitted
 from sottovoce.experiments.runfile import RunFile
@@ -24,7 +26,7 @@ def test_a_kit_that_runs_already_is_not_started_again(kits):
     """Two processes of one name would take each other's messages."""
     require_idle(kits / "north")
     script = "import time; time.sleep(60)"
-    other = subprocess.Popen([sys.executable, "-c", script, "app.client.client_train", "-m", str(kits / "north")])
+    other = subprocess.Popen([sys.executable, "-c", script, "sottovoce.deploy.own_process", str(kits / "north")])
     try:
         with pytest.raises(ValueError, match=f"north runs already, as process {other.pid}"):
             require_idle(kits / "north")
@@ -39,7 +41,7 @@ def test_the_process_of_a_job_ends_with_its_site(tmp_path):
     job = "import time\nfrom sottovoce.deploy.site import Site\nSite('r')\nprint('on', flush=True)\ntime.sleep(90)"
     (tmp_path / "job.py").write_text(job)
     script = f"import subprocess, sys; subprocess.run([sys.executable, {str(tmp_path / 'job.py')!r}])"
-    site = subprocess.Popen([sys.executable, "-c", script, "app.client.client_train"], stdout=subprocess.PIPE)
+    site = subprocess.Popen([sys.executable, "-c", script, ENGINE], stdout=subprocess.PIPE)
     orphan = subprocess.Popen([sys.executable, str(tmp_path / "job.py")], stdout=subprocess.PIPE)  # of no site
     try:
         assert site.stdout.readline() == b"on\n"

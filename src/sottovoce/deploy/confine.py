@@ -46,7 +46,9 @@ def in_words() -> str:
         )
     ports = "" if version >= 4 else "; it can connect to any port"
     signals = "" if version >= 6 else "; it can end other processes of its account"
-    return f"FLARE's process is confined (Landlock {version}): of this site it can open its folder network{ports}{signals}"
+    return (
+        f"FLARE's process is confined (Landlock {version}): of this site it can open its folder network{ports}{signals}"
+    )
 
 
 def confine(own: Iterable[Path], ports: Iterable[int] = (), listens: Iterable[int] = ()) -> None:
@@ -60,7 +62,9 @@ def confine(own: Iterable[Path], ports: Iterable[int] = (), listens: Iterable[in
     own, connects, binds = list(own), list(ports), list(listens)
     every = (1 << _FILES.get(version, 16)) - 1
     net = _BIND | _CONNECT if version >= 4 and connects else 0
-    attributes = struct.pack("QQQ", every, net, _SIGNALS | _ABSTRACT)[: 24 if version >= 6 else 16 if version >= 4 else 8]
+    attributes = struct.pack("QQQ", every, net, _SIGNALS | _ABSTRACT)[
+        : 24 if version >= 6 else 16 if version >= 4 else 8
+    ]
     rules = _checked(_syscall(_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)))
     try:
         for path in own:

@@ -6,6 +6,7 @@ for the server and for the processes of jobs, which `launchers` starts in the sa
 
 import argparse
 import json
+import logging
 import os
 import runpy
 import sys
@@ -16,7 +17,9 @@ from urllib.parse import urlsplit
 
 from sottovoce.deploy.confine import confine, end_with_parent
 
-TESTED = ("2.9.0",)  # FLARE's versions whose channels, topics and commands were looked at: tests/deploy/test_incoming.py
+TESTED = (
+    "2.9.0",
+)  # FLARE's versions whose channels, topics and commands were looked at: tests/deploy/test_incoming.py
 NETWORK = "network"  # the folder of a site's kit that is FLARE's
 COMM = "comm_config.json"
 _PROGRAMS = {
@@ -74,6 +77,12 @@ def folder(kit: Path, name: str) -> Path:
     made = kit / name
     made.mkdir(mode=0o700, exist_ok=True)
     return made
+
+
+def log_ours() -> None:
+    """Log what sottovoce says, and warnings of others, to the standard error: console.log of the kit."""
+    logging.basicConfig(format="%(asctime)s - %(name)s - %(levelname)s - %(message)s")
+    logging.getLogger("sottovoce").setLevel(logging.INFO)
 
 
 def require_tested() -> None:

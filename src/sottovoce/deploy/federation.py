@@ -5,7 +5,6 @@ the block ends every process that it started, whatever happened inside.
 """
 
 import io
-import json
 import os
 import socket
 import subprocess

@@ -14,8 +14,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from sottovoce.deploy.confine import hide, in_words, reaches
-from sottovoce.deploy.engine import COMM, NETWORK, folder, options
+from sottovoce.deploy.confine import hide, in_words
+from sottovoce.deploy.engine import COMM, NETWORK, folder, log_ours, options
 
 LINE = "line"  # the socket in a site's kit
 _MOST = 3  # parties at a time: one that runs, and those that are about to end
@@ -23,14 +23,14 @@ _LOOK = 0.5  # seconds after which the processes are looked at
 # What FLARE's process gets of our environment: passwords of other programs may be there.
 _SHOWN = ("PATH", "HOME", "LANG", "LC_", "TZ", "PYTHON", "NVFLARE_", "GRPC_", "SSL_CERT_", "MALLOC_")
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("sottovoce.deploy.own_process")
 
 
 def main() -> None:
     """Run the site of a kit until FLARE's process ends."""
     os.umask(0o077)
     hide()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s - %(name)s - %(levelname)s - %(message)s")
+    log_ours()
     kit, parties = Path(sys.argv[1]).resolve(), list[subprocess.Popen[bytes]]()
     os.chdir(kit)
     _log.info("%s", in_words())

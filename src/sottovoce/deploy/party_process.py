@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce.deploy.confine import end_with_parent, hide, in_words
+from sottovoce.deploy.engine import log_ours
 from sottovoce.deploy.pipe import Pipe
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 LONGEST = 1 << 20  # bytes of a run file, and of a question of another site
 _ENDING = 5.0  # seconds for the party to stop
 _HANDOVER = 5.0  # seconds in addition to those that a call may take
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("sottovoce.deploy.party_process")
 
 
 def main() -> None:
@@ -31,7 +32,7 @@ def main() -> None:
     os.umask(0o077)
     hide()
     end_with_parent(int(sys.argv[2]))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s - %(name)s - %(levelname)s - %(message)s")
+    log_ours()
     run = Run(Path(sys.argv[1]), Connection(os.dup(0)))
     run.pipe.open()
     run.pipe.ended.wait()
@@ -78,7 +79,9 @@ class Run:
         with self._lock:
             if self._living is not None:
                 raise ValueError("a run has begun here")
-            self._living = threading.Thread(target=self._live, args=(run, text), daemon=True, name=f"party {self._name}")
+            self._living = threading.Thread(
+                target=self._live, args=(run, text), daemon=True, name=f"party {self._name}"
+            )
             self._living.start()
         return b""
 

@@ -135,7 +135,9 @@ def _computed(seat: Seat, made: RowsSetup, account: Account, transport: FlareTra
         spent = float(ledgers[me].epsilon(seat.name, budget.delta, budget.adjacency))
         return about_rows(account, f"{FEDERATION} of {len(sites)} sites", budget, spent)
 
-    job = Job(place, _stated(account, exact, seat.caveats), identity, lambda start, stop: None, lambda step: None, about)
+    job = Job(
+        place, _stated(account, exact, seat.caveats), identity, lambda start, stop: None, lambda step: None, about
+    )
     every = seat.case.run.every or max(1, account.steps // 10)
     evaluate = made.judge() if made.test is not None else None
     last = drive(job, folder, True, account.steps, evaluate, every, seat.name, False)
