@@ -7,13 +7,17 @@ holds for root and for all processes that a confined one starts. Example: `confi
 
 import ctypes
 import os
+import signal
 import struct
 import sys
 import sysconfig
+import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the system calls, on every processor
+_LOOK = 1.0  # seconds after which a process looks whether the one that started it is still there
 _NO_NEW_PRIVILEGES, _DEATH_SIGNAL, _DUMPABLE = 38, 1, 4
 _EXECUTE, _READ, _LIST = 1 << 0, 1 << 2, 1 << 3
 _OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15  # what makes sense for a file that is no folder
@@ -24,7 +28,8 @@ _SIGNALS, _ABSTRACT = 1 << 1, 1 << 0
 _SYSTEM = (
     "/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/hosts", "/etc/host.conf", "/etc/resolv.conf",
     "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/services", "/etc/protocols", "/etc/ld.so.cache", "/etc/localtime",
-    "/etc/passwd", "/etc/group", "/etc/ssl", "/etc/pki", "/etc/mime.types", "/run/systemd/resolve", "/proc", "/sys",
+    "/etc/passwd", "/etc/group", "/etc/ssl", "/etc/pki", "/etc/mime.types", "/run/systemd/resolve", "/proc/cpuinfo",
+    "/proc/meminfo", "/proc/stat", "/proc/sys", "/sys",
     "/dev/urandom", "/dev/random",
 )  # fmt: skip
 
@@ -95,12 +100,21 @@ def hide() -> None:
         _prctl(_DUMPABLE, 0)
 
 
-def end_with_parent(parent: int) -> None:
-    """End this process when the one that started it ends, where the system can; at once if it has ended."""
-    if sys.platform == "linux":
-        _prctl(_DEATH_SIGNAL, 9)
-    if os.getppid() != parent:
-        sys.exit("the process that started this one is gone")
+def end_with_parent(parent: int, at_once: bool = True) -> None:
+    """End this process when the one that started it is gone: it would keep the run's folder from the next.
+
+    What is stored stays, as after every kill. `at_once` is for what a main thread started: the system looks at threads.
+    It comes after `confine`, which holds for threads that are started later.
+    """
+    if at_once and sys.platform == "linux":
+        _prctl(_DEATH_SIGNAL, signal.SIGKILL)
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK)
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True, name="looks after the parent").start()
 
 
 def _programs() -> list[Path]:

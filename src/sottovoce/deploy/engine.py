@@ -28,19 +28,22 @@ _PROGRAMS = {
     "server": "nvflare.private.fed.app.server.server_train",
     "server-job": "nvflare.private.fed.app.server.runner_process",
 }
+_KITS = ("site", "server")  # the programs that a kit is started with; they start the others
+PARENT = "SOTTOVOCE_PARENT"  # the process that started one of these, which ends with it
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 def main() -> None:
     """Confine this process, cut FLARE, and run one of its programs."""
-    role, parent = sys.argv.pop(1), os.environ.pop("SOTTOVOCE_PARENT", "")
+    role, parent = sys.argv.pop(1), os.environ.get(PARENT)
     os.umask(0o077)
+    if role in _KITS:
+        _confine(role)  # first: it holds for threads that are started later, and for jobs
     if parent:
-        end_with_parent(int(parent))
-    if role in ("site", "server"):  # jobs inherit it
-        _confine(role)
+        end_with_parent(int(parent), at_once=role in _KITS)
+    os.environ[PARENT] = str(os.getpid())  # for the processes of jobs
     require_tested()
-    from sottovoce.deploy import incoming  # after the process is confined: FLARE starts threads
+    from sottovoce.deploy import incoming  # FLARE starts threads
 
     incoming.watch()
     incoming.cut_commands()
@@ -90,7 +93,7 @@ def require_tested() -> None:
     import nvflare
 
     if nvflare.__version__ not in TESTED:
-        raise SystemExit(
+        raise ValueError(
             f"nvflare {nvflare.__version__} was not tested with this version of sottovoce, and may answer strangers: "
             f"pip install 'nvflare=={TESTED[-1]}'"
         )

@@ -21,7 +21,7 @@ from nvflare.fuel.flare_api.api_spec import InvalidJobDefinition
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from sottovoce.deploy import incoming
-from sottovoce.deploy.engine import address, folder, options, require_tested
+from sottovoce.deploy.engine import PARENT, address, folder, options, require_tested
 from sottovoce.deploy.kits import ADMIN, SERVER
 from sottovoce.deploy.site import STATUS, STOP
 
@@ -80,11 +80,13 @@ def start(kit: Path, server: bool = False) -> "subprocess.Popen[bytes]":
     words = ["sottovoce.deploy.own_process", str(kit)]
     if server:
         words = ["sottovoce.deploy.engine", "server", *options(kit, "fed_server.json")]
+    own = {name: value for name, value in os.environ.items() if name != PARENT} | {"MALLOC_ARENA_MAX": "4"}
+    if server:
+        own["TMPDIR"] = str(folder(kit, "tmp"))
     with os.fdopen(os.open(kit / "console.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-u", "-m", *words],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "MALLOC_ARENA_MAX": "4", **({"TMPDIR": str(folder(kit, "tmp"))} if server else {})},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=own,
         )  # fmt: skip
 
 

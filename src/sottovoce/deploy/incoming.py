@@ -1,9 +1,9 @@
 """Decide which messages of FLARE's network are answered: those on a short list, and no others.
 
-FLARE answers every participant of its network: it lets any site, and the administrator, read files of any other site.
-So each of our processes that speaks to the network (`sottovoce.deploy.engine` starts them) has one function that every
-message passes, `accepts`. What is not on `LISTS` is dropped and logged. Example: the process of the site "north" answers
-requests on the channel "admin" from the server alone; the same request from "south" is dropped.
+FLARE answers every participant of its network: it lets any site, and the administrator, read files of other sites. So
+each process of ours that speaks to the network (`sottovoce.deploy.engine` starts it) has one function that every
+message passes, `accepts`. What is not on `LISTS` is dropped and logged. Example: the process of the site "north"
+answers requests on the channel "admin" from the server alone; the same request from "south" is dropped.
 
 Who sent a message is its header, which the server checks. A server that lies can pretend to be another site, so nothing
 on a list may harm: the commands behind "admin" are cut to `COMMANDS`, and the numbers of jobs have one form.

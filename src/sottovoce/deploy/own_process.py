@@ -2,7 +2,7 @@
 
 It starts FLARE's process, confined to the folder `network`, and listens on the Unix socket `line` in the kit. A process
 of FLARE that runs a job connects there, and gets a process of its own for the party (`sottovoce.deploy.party_process`),
-which alone opens the table, the keys, the policy and the ledger. What FLARE's processes hold is the kit of their network.
+which alone opens the table, the keys, the policy and the ledger. FLARE's processes hold the kit of their network.
 """
 
 import json
@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sottovoce.deploy.confine import hide, in_words
-from sottovoce.deploy.engine import COMM, NETWORK, folder, log_ours, options
+from sottovoce.deploy.engine import COMM, NETWORK, PARENT, folder, log_ours, options
 
 LINE = "line"  # the socket in a site's kit
 _MOST = 3  # parties at a time: one that runs, and those that are about to end
@@ -72,7 +72,7 @@ def start_flare(kit: Path) -> "subprocess.Popen[bytes]":
         [sys.executable, "-P", "-u", "-m", "sottovoce.deploy.engine", "site",
          *options(network, "fed_client.json", f"uid={kit.name}")],
         stdin=subprocess.DEVNULL, cwd=network,
-        env={**shown, "TMPDIR": str(folder(network, "tmp")), "SOTTOVOCE_PARENT": str(os.getpid())},
+        env={**shown, "TMPDIR": str(folder(network, "tmp")), PARENT: str(os.getpid())},
     )  # fmt: skip
 
 

@@ -16,13 +16,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import psutil
 from nvflare.collab.api import decorators as collab
 from nvflare.collab.api.constants import FL_CONTEXT_PROP
 from nvflare.collab.api.context import Context
 
 from sottovoce.deploy.job import RUN_FILE
-from sottovoce.deploy.launchers import ENGINE
 from sottovoce.deploy.own_process import LINE
 from sottovoce.deploy.pipe import Pipe
 from sottovoce.deploy.presence import Presence
@@ -31,7 +29,6 @@ STATUS = "sottovoce"  # the topic under which an administrator asks how far a ru
 STOP = "sottovoce-stop"  # the topic under which it says that it will abort the run
 _LOST = 5.0  # seconds for a site to say how far it is
 _HELD = 120.0  # seconds for a party to answer a call: it may hold a question for a while
-_LOOK = 2.0  # seconds after which a job's process looks whether the one that started it is still there
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +38,6 @@ class Site:
     def __init__(self, run: str) -> None:
         self._run, self._ended = run, False
         self._pipe: Pipe | None = None
-        _end_with_parent()
 
     @collab.init
     def begin(self, context: Context) -> None:
@@ -102,30 +98,6 @@ class Site:
             os._exit(1)
 
 
-def _end_with_parent() -> None:
-    """End this process once the site or server that started it is gone: it would keep the run's folder from the next.
-
-    FLARE does so as well, but never if the parent was killed while this process was starting. What is stored stays, as
-    after every kill.
-    """
-
-    def look() -> None:
-        while _has_parent():
-            time.sleep(_LOOK)
-        _log.warning("the process that started this job's is gone: this one ends too")
-        os._exit(1)
-
-    threading.Thread(target=look, daemon=True, name="looks after the parent").start()
-
-
-def _has_parent() -> bool:
-    try:
-        words = psutil.Process(os.getppid()).cmdline()
-    except psutil.Error:
-        return False
-    return ENGINE in words
-
-
 class Relay:
     """Watch the sites from the server."""
 
@@ -133,7 +105,6 @@ class Relay:
         self._run, self._names = run, sites
         self._known: dict[str, dict[str, Any]] = {name: {"state": "starting"} for name in sites}
         self._presence, self._stopped = Presence(self._round_of), False
-        _end_with_parent()
 
     @collab.publish
     def away(self, name: str, round: int, silent: bool, context: Context) -> bool:
