@@ -61,6 +61,11 @@ def asked(cell, target, folder, registered=None):
             command.set_header("app_name", "app")
             questions[f"command {topic} {number}"] = (CellChannel.CLIENT_MAIN, topic, command, True)
             questions[f"command {topic} {number} as admin"] = (CellChannel.CLIENT_MAIN, "admin", command, True)
+    for name, names in {"meta": (UUID, "app", "../runs"), "app": (UUID, "../app", UUID)}.items():
+        command = Command(topic="train.deploy", body="")
+        for key, value in zip(("job_id", "app_name", "job_meta"), (*names[:2], {"job_id": names[2]})):
+            command.set_header(key, value)
+        questions[f"command train.deploy {name} as admin"] = (CellChannel.CLIENT_MAIN, "admin", command, True)
     with ThreadPoolExecutor(40) as pool:
         waiting = {name: pool.submit(answer, *question) for name, question in questions.items()}
     return {name: _result(one) for name, one in waiting.items()}

@@ -119,17 +119,21 @@ def provision(
 @app.command()
 def site(
     kit: Kit,
+    account: Annotated[
+        str | None, typer.Option("--account", metavar="NAME", help="run FLARE's process of a site under this account")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="print a JSON document per line in place of text")] = False,
 ) -> None:
     """Run a site, or the server, from its kit, until Ctrl-C; it is started again if it dies.
 
     sottovoce deploy site kits/north
+    sottovoce deploy site kits/north --account flare      # as root: FLARE's process gets an account of its own
     """
     _needed()
     tell = _say_as_json if json else say
     from sottovoce.deploy.confine import in_words, reaches
     from sottovoce.deploy.engine import address
-    from sottovoce.deploy.federation import end, require_idle, start, unreached
+    from sottovoce.deploy.federation import end, require_account, require_idle, start, unreached
     from sottovoce.deploy.policy import Policy
 
     host, port = address(kit)
@@ -144,8 +148,10 @@ def site(
         if table is not None and not table.exists():
             tell(f"there is no table {table} ([data] file in policy.toml): put it there before a run")
     require_idle(kit, server)
+    if account is not None:
+        require_account(account)
     tell(f"{kit.name} runs; what it prints is in {kit / 'console.log'}. Ctrl-C ends it")
-    process, trouble, look = start(kit, server), "" if server else "not looked at", 0.0
+    process, trouble, look = start(kit, server, account), "" if server else "not looked at", 0.0
     try:
         while True:
             if trouble and time.monotonic() > look:
@@ -157,7 +163,7 @@ def site(
             if process.poll() is not None:
                 tell(f"{kit.name} has ended ({process.returncode}): starting it again. Its last line: {_last(kit)}")
                 time.sleep(2.0)
-                process = start(kit, server)
+                process = start(kit, server, account)
             time.sleep(0.5)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

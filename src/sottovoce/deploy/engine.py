@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import runpy
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,7 +39,7 @@ def main() -> None:
     role, parent = sys.argv.pop(1), os.environ.get(PARENT)
     os.umask(0o077)
     if role in _KITS:
-        _confine(role)  # first: it holds for threads that are started later, and for jobs
+        _prepare(role)
     if parent:
         end_with_parent(int(parent), at_once=role in _KITS)
     os.environ[PARENT] = str(os.getpid())  # for the processes of jobs
@@ -48,6 +49,12 @@ def main() -> None:
     incoming.watch()
     incoming.cut_commands()
     runpy.run_module(_PROGRAMS[role], run_name="__main__", alter_sys=True)
+
+
+def options(kit: Path, *more: str) -> list[str]:
+    """Return the options with which FLARE's program of a kit is started."""
+    facts = "fed_server.json" if (kit / "startup" / "fed_server.json").exists() else "fed_client.json"
+    return ["-m", str(kit), "-s", facts, "--set", "secure_train=true", "config_folder=config", "org=sottovoce", *more]
 
 
 def network(kit: Path) -> Path:
@@ -68,20 +75,6 @@ def address(kit: Path, roles: Sequence[str] = ("server", "client")) -> tuple[str
     raise ValueError(f"{kit} is no kit of {wanted}: `sottovoce deploy provision` makes them")
 
 
-def options(kit: Path, facts: str, *more: str) -> list[str]:
-    """Return the options with which FLARE's program of a kit is started."""
-    assert json.loads((kit / "startup" / facts).read_text())["format_version"] == 2
-    folder(kit, "transfer")
-    return ["-m", str(kit), "-s", facts, "--set", "secure_train=true", "config_folder=config", "org=sottovoce", *more]
-
-
-def folder(kit: Path, name: str) -> Path:
-    """Return a folder in a kit, which is its owner's alone; make it if it is not there."""
-    made = kit / name
-    made.mkdir(mode=0o700, exist_ok=True)
-    return made
-
-
 def log_ours() -> None:
     """Log what sottovoce says, and warnings of others, to the standard error: console.log of the kit."""
     logging.basicConfig(format="%(asctime)s - %(name)s - %(levelname)s - %(message)s")
@@ -99,17 +92,35 @@ def require_tested() -> None:
         )
 
 
-def _confine(role: str) -> None:
-    """Leave the process its kit; a site's may connect to the server, and to its own port for jobs."""
+def _prepare(role: str) -> None:
+    """Confine the process to its kit; a site's may connect to the server, and to a port of its own for jobs.
+
+    What is in the kit may be an attacker's, of before a restart: it is written to after the process is confined only.
+    """
     known = argparse.ArgumentParser()
     known.add_argument("-m", type=Path)
     kit: Path = known.parse_known_args()[0].m
+    port = _free_port()
     if role == "server":
-        return confine([kit])
-    inside = json.loads((kit / "local" / COMM).read_text())["internal"]["resources"]["port"]
-    proxies = (os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES)
-    through = [urlsplit(proxy).port or 80 for proxy in proxies if proxy]
-    confine([kit], [address(kit)[1], inside, *through, 53], [inside])
+        confine([kit])
+    else:
+        proxies = (os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES)
+        through = [urlsplit(proxy).port or 80 for proxy in proxies if proxy]
+        confine([kit], [address(kit)[1], port, *through, 53], [port])
+    os.environ["TMPDIR"] = str(kit / "tmp")
+    for name in ("tmp", "transfer"):
+        (kit / name).mkdir(mode=0o700, exist_ok=True)
+    path = kit / "local" / COMM
+    settings = json.loads(path.read_text())
+    settings["internal"]["resources"]["port"] = port
+    path.write_text(json.dumps(settings, indent=1))
+
+
+def _free_port() -> int:
+    """Return a port of this machine that nobody uses now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 if __name__ == "__main__":

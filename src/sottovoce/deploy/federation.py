@@ -6,6 +6,7 @@ the block ends every process that it started, whatever happened inside.
 
 import io
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from nvflare.fuel.flare_api.api_spec import InvalidJobDefinition
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from sottovoce.deploy import incoming
-from sottovoce.deploy.engine import PARENT, address, folder, options, require_tested
+from sottovoce.deploy.engine import PARENT, address, options, require_tested
 from sottovoce.deploy.kits import ADMIN, SERVER
 from sottovoce.deploy.site import STATUS, STOP
 
@@ -73,16 +74,27 @@ def require_idle(kit: Path, server: bool = False) -> None:
                 ) from None
 
 
-def start(kit: Path, server: bool = False) -> "subprocess.Popen[bytes]":
-    """Start the server's or a site's process from its kit; what it prints goes to `console.log` in the kit."""
+def require_account(account: str) -> None:
+    """Refuse an account that FLARE's process cannot be given."""
+    if os.geteuid() != 0:
+        raise ValueError("--account is for root alone: only root can start a process of another account")
+    try:
+        pwd.getpwnam(account)
+    except KeyError:
+        raise ValueError(f"there is no account {account!r}: make one (useradd --system {account})") from None
+
+
+def start(kit: Path, server: bool = False, account: str | None = None) -> "subprocess.Popen[bytes]":
+    """Start the server's or a site's process from its kit; what it prints goes to `console.log` in the kit.
+
+    `account` is for FLARE's process at a site.
+    """
     require_tested()
     kit = kit.resolve()
-    words = ["sottovoce.deploy.own_process", str(kit)]
+    words = ["sottovoce.deploy.own_process", str(kit), *([account] if account else [])]
     if server:
-        words = ["sottovoce.deploy.engine", "server", *options(kit, "fed_server.json")]
+        words = ["sottovoce.deploy.engine", "server", *options(kit)]
     own = {name: value for name, value in os.environ.items() if name != PARENT} | {"MALLOC_ARENA_MAX": "4"}
-    if server:
-        own["TMPDIR"] = str(folder(kit, "tmp"))
     with os.fdopen(os.open(kit / "console.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-u", "-m", *words],

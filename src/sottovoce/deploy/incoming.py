@@ -32,6 +32,8 @@ from nvflare.private.defs import RequestHeader, TrainingTopic
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
 
 _JOB = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_APP = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NAMED = RequestHeader.JOB_ID
 _ADMINISTRATOR = re.compile(r"_admin_[0-9a-f-]{36}")
 _WAY = (MessageHeaderKey.MSG_TYPE, MessageHeaderKey.CHANNEL, MessageHeaderKey.TOPIC)
 _MOST_NOTED = 1000  # kinds of dropped messages that get a line in the log: a stranger cannot fill the disk
@@ -189,17 +191,25 @@ def cut_commands() -> None:
 
 
 class _WithJob(RequestProcessor):
-    """Refuse numbers of jobs that have another form: FLARE makes folders of them, and removes folders."""
+    """Refuse names of jobs and apps that have another form: FLARE makes folders of them, and removes folders."""
 
     def __init__(self, processor: RequestProcessor) -> None:
         self._processor = processor
 
     def get_topics(self) -> list[str]:
+        """Return the topics of the command."""
         return list(self._processor.get_topics())
 
     def process(self, req: Order, app_ctx: Any) -> Order:
-        job = req.get_header(RequestHeader.JOB_ID)
-        if job is not None and not (isinstance(job, str) and _JOB.fullmatch(job)):
-            _log.warning("refused %.60r with a job of another form: %.60r", req.topic, job)
+        """Do the command, if its names have their form."""
+        job, app, meta = (req.get_header(key) for key in (_NAMED, RequestHeader.APP_NAME, RequestHeader.JOB_META))
+        other = meta.get(_NAMED) if isinstance(meta, dict) else None
+        if _is_other(_JOB, job) or _is_other(_APP, app) or other not in (None, job):
+            _log.warning("refused %.60r with a job of another form: %.60r", req.topic, (job, app, other))
             return error_reply("the number of the job has another form")
         return self._processor.process(req, app_ctx)
+
+
+def _is_other(form: re.Pattern[str], name: object) -> bool:
+    """Say whether a name is there and has another form."""
+    return name is not None and not (isinstance(name, str) and form.fullmatch(name))

@@ -1,21 +1,22 @@
-"""Run a site: `python -m sottovoce.deploy.own_process KIT`. The process that is the site's own, and no network's.
+"""Run a site: `python -m sottovoce.deploy.own_process KIT [ACCOUNT]`. The process that is the site's own.
 
 It starts FLARE's process, confined to the folder `network`, and listens on the Unix socket `line` in the kit. A process
 of FLARE that runs a job connects there, and gets a process of its own for the party (`sottovoce.deploy.party_process`),
 which alone opens the table, the keys, the policy and the ledger. FLARE's processes hold the kit of their network.
 """
 
-import json
 import logging
 import os
+import pwd
 import socket
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from sottovoce.deploy.confine import hide, in_words
-from sottovoce.deploy.engine import COMM, NETWORK, PARENT, folder, log_ours, options
+from sottovoce.deploy.engine import NETWORK, PARENT, log_ours, options
 
 LINE = "line"  # the socket in a site's kit
 _MOST = 3  # parties at a time: one that runs, and those that are about to end
@@ -31,11 +32,12 @@ def main() -> None:
     os.umask(0o077)
     hide()
     log_ours()
-    kit, parties = Path(sys.argv[1]).resolve(), list[subprocess.Popen[bytes]]()
+    kit, account = Path(sys.argv[1]).resolve(), sys.argv[2] if len(sys.argv) > 2 else None
+    parties = list[subprocess.Popen[bytes]]()
     os.chdir(kit)
     _log.info("%s", in_words())
     with listening() as line:
-        flare = start_flare(kit)
+        flare = start_flare(kit, account)
         while flare.poll() is None:
             with suppress(TimeoutError):
                 caller, _ = line.accept()
@@ -60,20 +62,31 @@ def listening() -> socket.socket:
     return line
 
 
-def start_flare(kit: Path) -> "subprocess.Popen[bytes]":
-    """Start FLARE's process, with a loopback port for its own jobs that nobody uses now."""
-    network = kit / NETWORK
-    path = network / "local" / COMM
-    settings = json.loads(path.read_text())
-    settings["internal"]["resources"]["port"] = _free_port()
-    path.write_text(json.dumps(settings, indent=1))
+def start_flare(kit: Path, account: str | None) -> "subprocess.Popen[bytes]":
+    """Start FLARE's process, under an account of its own if one is given: then its folder belongs to that account."""
+    network, own = kit / NETWORK, dict[str, Any]()
+    if account is not None:
+        own = {"user": account, "group": pwd.getpwnam(account).pw_gid, "extra_groups": []}
+        _hand_over(kit, account)
     shown = {name: value for name, value in os.environ.items() if name.startswith(_SHOWN) or name.lower() in _PROXIES}
-    return subprocess.Popen(
-        [sys.executable, "-P", "-u", "-m", "sottovoce.deploy.engine", "site",
-         *options(network, "fed_client.json", f"uid={kit.name}")],
-        stdin=subprocess.DEVNULL, cwd=network,
-        env={**shown, "TMPDIR": str(folder(network, "tmp")), PARENT: str(os.getpid())},
-    )  # fmt: skip
+    words = [sys.executable, "-P", "-u", "-m", "sottovoce.deploy.engine", "site"]
+    try:
+        return subprocess.Popen(
+            [*words, *options(network, f"uid={kit.name}")],
+            stdin=subprocess.DEVNULL, cwd=network, env={**shown, PARENT: str(os.getpid())}, **own,
+        )  # fmt: skip
+    except PermissionError:
+        sys.exit(f"{account} may not run {sys.executable}, or enter {network}: put both where it may")
+
+
+def _hand_over(kit: Path, account: str) -> None:
+    """Give FLARE's folder, and the right to connect to the line, to an account; it sees no other name in the kit."""
+    uid = pwd.getpwnam(account).pw_uid
+    for _, folders, files, at in os.fwalk(kit / NETWORK):
+        for name in (".", *folders, *files):
+            os.chown(name, uid, -1, dir_fd=at, follow_symlinks=False)
+    os.chown(LINE, uid, -1, follow_symlinks=False)
+    os.chmod(kit, 0o711)
 
 
 def start_party(kit: Path, caller: socket.socket) -> "subprocess.Popen[bytes]":
@@ -82,12 +95,6 @@ def start_party(kit: Path, caller: socket.socket) -> "subprocess.Popen[bytes]":
         [sys.executable, "-P", "-u", "-m", "sottovoce.deploy.party_process", str(kit), str(os.getpid())],
         stdin=caller.fileno(),
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 if __name__ == "__main__":
