@@ -43,6 +43,11 @@ def streamed(origin, target, channel, topic, **more):
         (f"north.{JOB}", "server", streamed(f"south.{JOB}", f"north.{JOB}", "return_only", "collab:call")),
         (f"north.{JOB}", "north", headers("north", f"north.{JOB}", "client_command", "abort")),
         ("server", f"south.{JOB}", streamed(f"south.{JOB}", f"north.{JOB}", "collab", "call")),
+        ("north", "server", streamed(f"south.{JOB}", f"north.{JOB}", "collab", "call")),  # its job has lost its line
+        ("north", f"north.{JOB}", streamed(f"north.{JOB}", f"server.{JOB}", "server_command", "get_task")),
+        (f"north.{JOB}", "north", streamed(f"south.{JOB}", f"north.{JOB}", "collab", "call")),
+        (f"north.{JOB}", "server", headers("server", f"north.{JOB}", "sm__STREAM", "sm__ERROR")),
+        ("server", f"north.{JOB}", streamed(f"north.{JOB}", f"south.{JOB}", None, None, **{Stream.ERROR_MSG: "x"})),
     ],
 )
 def test_what_a_run_needs_is_taken(me, by, said):
@@ -60,7 +65,11 @@ def test_what_a_run_needs_is_taken(me, by, said):
         ("north", "server", headers("server", "north", "cellnet.channel", "bulk")),
         ("north", "server", headers("server", "north", Stream="x", **{Head.CONN_URL: "tcp://a:1"})),
         ("north", "server", headers("server", "north", **{Head.SECURE: True})),
-        ("north", "server", headers("server", "south")),  # a site hands nothing on
+        ("north", "server", headers("server", "south")),  # a site hands on what concerns its job
+        ("north", "server", streamed(f"south.{JOB}", f"east.{JOB}", "collab", "call")),
+        ("north", "server", streamed("south", "north", None, None, **{Stream.ERROR_MSG: "x"})),
+        (f"north.{JOB}", "server", streamed(f"south.{JOB}", f"north.{JOB}", "x", "y", **{Stream.DATA_TYPE: 6})),
+        (f"north.{JOB}", "south", streamed(f"south.{JOB}", f"north.{JOB}", "server_command", "get_task")),
         ("north", "server", headers("server", "north", way="other")),
         ("north", "server", headers("south", "north", way="return")),  # of somebody who did not bring it
         ("north", "server", headers("south", "north", "collab", "call", "reply")),  # nobody was asked

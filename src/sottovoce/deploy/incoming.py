@@ -41,15 +41,16 @@ _log = logging.getLogger(__name__)
 
 _AUX, _SERVER, _TASK = CellChannel.AUX_COMMUNICATION, CellChannel.SERVER_COMMAND, CellChannel.SERVER_MAIN
 _BYE = (CellChannel.CELLNET, CellChannelTopic.Bye)
-_STREAM = {(STREAM_CHANNEL, STREAM_ACK_TOPIC), (STREAM_CHANNEL, STREAM_ERROR_TOPIC)}
+_BROKEN = (STREAM_CHANNEL, STREAM_ERROR_TOPIC)
+_STREAM = {(STREAM_CHANNEL, STREAM_ACK_TOPIC), _BROKEN}
 _CALL = ("collab", "call")
 _LOGIN = {(_TASK, CellChannelTopic.Challenge), (_TASK, CellChannelTopic.Register)}
 # (who, whom): the channels and topics of requests. "job" is the process of a running job, and of one and the same job.
 LISTS: dict[tuple[str, str], set[tuple[str, str]]] = {
     ("site", "server"): {(CellChannel.CLIENT_MAIN, CellChannel.CLIENT_MAIN), _BYE},
     ("site", "its job"): {(CellChannel.CLIENT_MAIN, TrainingTopic.NOTIFY_JOB_STATUS), _BYE},
-    ("site's job", "its parent"): {(CellChannel.CLIENT_COMMAND, AdminCommandNames.ABORT), _BYE},
-    ("site's job", "server"): {_BYE},
+    ("site's job", "its parent"): {(CellChannel.CLIENT_COMMAND, AdminCommandNames.ABORT), _BYE, _BROKEN},
+    ("site's job", "server"): {_BYE, _BROKEN},
     ("site's job", "server's job"): {*_STREAM, _CALL, (_AUX, ReservedTopic.END_RUN)},
     ("site's job", "another site's job"): {*_STREAM, _CALL},
     ("server", "site"): {
@@ -131,7 +132,7 @@ def accepts(me: str, neighbour: str, headers: Mapping[str, Any]) -> bool:
     origin, target = str(head(MessageHeaderKey.ORIGIN)), str(head(MessageHeaderKey.DESTINATION))
     if head(MessageHeaderKey.CONN_URL) or head(MessageHeaderKey.SECURE):
         return False  # FLARE would connect to an address of the sender's choice, or begin to exchange keys
-    if not _brings(me, neighbour, origin) or (target != me and kind(me) != "server"):
+    if not _brings(me, neighbour, origin) or not _concerns(me, origin, target):
         return False
     way, channel, topic = (str(head(key)) for key in _WAY)
     if way == MessageType.RETURN:
@@ -140,6 +141,8 @@ def accepts(me: str, neighbour: str, headers: Mapping[str, Any]) -> bool:
         return listed(origin, target, channel, topic)
     if (channel, topic) == (STREAM_CHANNEL, STREAM_DATA_TOPIC):
         channel, topic = (str(head(key)) for key in (StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC))
+        if head(StreamHeaderKey.ERROR_MSG):  # by this FLARE tells that it ends a stream, whatever the other headers say
+            return listed(target, origin, *_BROKEN)
         if channel == CellChannel.RETURN_ONLY:
             return listed(origin, target, *topic.partition(":")[::2])
         return channel != STREAM_CHANNEL and listed(target, origin, channel, topic)
@@ -147,11 +150,14 @@ def accepts(me: str, neighbour: str, headers: Mapping[str, Any]) -> bool:
 
 
 def _brings(me: str, neighbour: str, origin: str) -> bool:
-    """Say whether a neighbour may bring messages of a sender: its own, and the server those of others."""
+    """Say whether a neighbour may bring messages of a sender: its own, and the server or the parent those of others."""
     mine, theirs, by = (name.partition(".")[0] for name in (me, origin, neighbour))
-    if mine == theirs or by == theirs:
-        return by == theirs
-    return by == "server"
+    return by == theirs or (mine != theirs and (by == "server" or neighbour == mine))
+
+
+def _concerns(me: str, origin: str, target: str) -> bool:
+    """Say whether a cell takes a message, or hands it on: the server does, and a site what its job says or hears."""
+    return target == me or kind(me) == "server" or "its job" in (sender(me, origin), sender(me, target))
 
 
 @cache
