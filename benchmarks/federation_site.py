@@ -4,7 +4,6 @@ import json
 import socket
 import threading
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +105,8 @@ class Exchanges:
             return party.ask({"name": name, "seconds": seconds}, data, seconds + 5.0)
 
         one, other = socket.socketpair()  # as between FLARE's process and the party's, here in one
-        flare = Pipe(Connection(one.detach()), out)
-        party = Pipe(Connection(other.detach()), lambda said, data: transport.answer(said["caller"], data))
+        flare = Pipe(one, out)
+        party = Pipe(other, lambda said, data: transport.answer(said["caller"], data))
         outbox = Outbox(self._home / "runs" / run / "outbox")
         transport = FlareTransport(self._me, self._names, run, outbox, identity, call, Patience(120.0))
         self._transport = transport

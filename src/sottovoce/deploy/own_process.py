@@ -11,6 +11,7 @@ import pwd
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,11 @@ def main() -> None:
             with suppress(TimeoutError):
                 caller, _ = line.accept()
                 with caller:
-                    parties = [party for party in parties if party.poll() is None]
                     if len(parties) < _MOST:
                         parties.append(start_party(kit, caller))
                     else:
                         _log.warning("%d parties run already: a further one is refused", len(parties))
+                        time.sleep(_LOOK)
             parties = [party for party in parties if party.poll() is None]
     sys.exit(flare.returncode)
 

@@ -8,9 +8,9 @@ another site, which the TLS inside it proves; say how far the party is; end.
 import json
 import logging
 import os
+import socket
 import sys
 import threading
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from sottovoce.deploy.pipe import Pipe
 if TYPE_CHECKING:
     from sottovoce.deploy.party import Party
 
-LONGEST = 1 << 20  # bytes of a run file, and of a question of another site
 _ENDING = 5.0  # seconds for the party to stop
 _HANDOVER = 5.0  # seconds in addition to those that a call may take
 _log = logging.getLogger("sottovoce.deploy.party_process")
@@ -33,7 +32,7 @@ def main() -> None:
     hide()
     end_with_parent(int(sys.argv[2]))
     log_ours()
-    run = Run(Path(sys.argv[1]), Connection(os.dup(0)))
+    run = Run(Path(sys.argv[1]), socket.socket(fileno=os.dup(0)))
     run.pipe.open()
     run.pipe.ended.wait()
     run.end()
@@ -43,27 +42,26 @@ def main() -> None:
 class Run:
     """Answer FLARE's process of one job. `home` is the site's kit."""
 
-    def __init__(self, home: Path, connection: Connection) -> None:
+    def __init__(self, home: Path, line: socket.socket) -> None:
         self._home, self._name = home, home.name
         self._failure, self._paused, self._ended = "", False, False
         self._party: Party | None = None
         self._living: threading.Thread | None = None
         self._lock = threading.Lock()
-        self.pipe = Pipe(connection, self.respond)
+        self.pipe = Pipe(line, self.respond)
 
     def respond(self, said: dict[str, Any], data: bytes) -> bytes:
         """Answer one question; ValueError if it is none of these."""
         what = said.get("what")
-        if len(data) <= LONGEST:
-            if what == "begin":
-                return self._begin(str(said["run"]), data.decode())
-            if what == "ask":
-                return self._asked(str(said["caller"]), data)
-            if what == "where":
-                return json.dumps(self._where()).encode()
-            if what == "end":
-                self.end()
-                return b""
+        if what == "begin":
+            return self._begin(str(said["run"]), data.decode())
+        if what == "ask":
+            return self._asked(str(said["caller"]), data)
+        if what == "where":
+            return json.dumps(self._where()).encode()
+        if what == "end":
+            self.end()
+            return b""
         raise ValueError("that is no question of a run")
 
     def end(self) -> None:

@@ -7,11 +7,14 @@ read can run. The other side may be an attacker: sizes, and the questions that w
 
 import json
 import logging
+import os
 import queue
+import socket
 import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,6 +22,8 @@ Respond = Callable[[dict[str, Any], bytes], bytes]
 _HEAD = struct.Struct("!cQI")  # kind, number, and for a question how many bytes its JSON has
 _QUESTION, _ANSWER, _FAILED = b"Q", b"A", b"F"
 LARGEST = (1 << 28) + (1 << 20)  # bytes: the largest message, and what TLS adds
+LONGEST = 1 << 20  # bytes of a question: a run file, or a question of another site
+_NOTED = 100  # refused questions that get a line in the log: nobody fills the disk
 _AT_ONCE = 100  # questions of the other side that are answered at a time
 _log = logging.getLogger(__name__)
 
@@ -28,8 +33,8 @@ class Pipe:
 
     >>> import socket
     >>> one, other = socket.socketpair()
-    >>> asks = Pipe(Connection(one.detach()), lambda said, data: b"")
-    >>> answers = Pipe(Connection(other.detach()), lambda said, data: data * said["times"])
+    >>> asks = Pipe(one, lambda said, data: b"")
+    >>> answers = Pipe(other, lambda said, data: data * said["times"])
     >>> for pipe in (asks, answers):
     ...     pipe.open()
     >>> asks.ask({"times": 2}, b"ab", seconds=5.0)
@@ -37,12 +42,14 @@ class Pipe:
     >>> asks.close()
     """
 
-    def __init__(self, connection: Connection, respond: Respond, limit: int = LARGEST) -> None:
-        self._connection, self._respond, self._limit = connection, respond, limit
+    def __init__(self, line: socket.socket, respond: Respond, limit: int = LARGEST) -> None:
+        self._line, self._connection = line, Connection(os.dup(line.fileno()))
+        self._respond, self._limit = respond, limit
         self._waiting: dict[int, queue.SimpleQueue[tuple[bytes, bytes]]] = {}
         self._number, self._lock, self._writing = 0, threading.Lock(), threading.Lock()
         self._room = threading.Semaphore(_AT_ONCE)
         self._workers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="answers")
+        self._refused = 0
         self.ended = threading.Event()
 
     def open(self) -> None:
@@ -50,8 +57,10 @@ class Pipe:
         threading.Thread(target=self._read, daemon=True, name="reads the pipe").start()
 
     def close(self) -> None:
-        """Close the connection; whoever waits for an answer is told."""
+        """End the connection, for both sides; whoever waits for an answer is told."""
         self.ended.set()
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)
         with self._lock:
             for waiting in self._waiting.values():
                 waiting.put((_FAILED, b""))
@@ -94,7 +103,7 @@ class Pipe:
         kind, number, length = _HEAD.unpack_from(frame)
         rest = frame[_HEAD.size :]
         if kind == _QUESTION:
-            if not self._room.acquire(blocking=False):
+            if len(rest) > LONGEST or not self._room.acquire(blocking=False):
                 return self._send(_HEAD.pack(_FAILED, number, 0), b"")
             self._workers.submit(self._answer, number, rest[:length], rest[length:])
             return
@@ -108,7 +117,9 @@ class Pipe:
             given = self._respond(said, data) if isinstance(said, dict) else None
             kind = _FAILED if given is None else _ANSWER
         except Exception as error:
-            _log.warning("a question of the other process of this site is refused (%s)", type(error).__name__)
+            self._refused += 1
+            if self._refused <= _NOTED:
+                _log.warning("a question of the other process of this site is refused (%s)", type(error).__name__)
             kind, given = _FAILED, b""
         finally:
             self._room.release()

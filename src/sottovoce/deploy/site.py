@@ -12,7 +12,6 @@ import os
 import socket
 import threading
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ class Site:
         self._sites = {proxy.name: proxy for proxy in context.clients}
         line = socket.socket(socket.AF_UNIX)
         line.connect(os.path.relpath(Path(context.workspace.get_root_dir()).parent / LINE))
-        self._pipe = Pipe(Connection(line.detach()), self._respond)
+        self._pipe = Pipe(line, self._respond)
         self._pipe.open()
         self._pipe.ask({"what": "begin", "run": self._run}, text)
         threading.Thread(target=self._end_with_party, daemon=True, name="looks after the party").start()
