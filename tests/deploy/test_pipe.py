@@ -42,14 +42,14 @@ def answers(raw, count):
 
 
 def test_questions_that_are_none_or_too_long_or_too_many_are_refused_and_the_others_answered(line):
-    made, raw, free = line
+    _, raw, free = line
     for number in range(pipe._AT_ONCE):
         raw.send_bytes(question(number, b'{"a": 1}', b"x"))
     for number in range(1000, 1010):
         raw.send_bytes(question(number))
-    assert answers(raw, 10) == {number: (b"F", b"") for number in range(1000, 1010)}  # no room for more
+    assert answers(raw, 10) == dict.fromkeys(range(1000, 1010), (b"F", b""))  # no room for more
     free.set()
-    assert answers(raw, pipe._AT_ONCE) == {number: (b"A", b'{"a": 1}x') for number in range(pipe._AT_ONCE)}
+    assert answers(raw, pipe._AT_ONCE) == dict.fromkeys(range(pipe._AT_ONCE), (b"A", b'{"a": 1}x'))
     wrong = [b"[]", b"\xff", b"{", b'"', b"[" * 10_000]
     for number, words in enumerate(wrong):
         raw.send_bytes(question(number, words))
