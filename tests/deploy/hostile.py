@@ -297,14 +297,17 @@ def main():
 
 def _local(port, site, out):
     """Be a user of the machine without a kit: connect to the port that FLARE opens at a site for its jobs."""
-    import asyncio  # noqa: F401  (loaded before the user is changed)
-    import ssl  # noqa: F401
+    import importlib
 
-    import psutil  # noqa: F401
     from nvflare.apis.utils.decomposers import flare_decomposers
     from nvflare.fuel.f3.cellnet.cell import Cell
-    from nvflare.fuel.f3.drivers import tcp_driver  # noqa: F401
 
+    f3, private = "nvflare.fuel.f3", "nvflare.private"
+    for name in (  # loaded before the user is changed, who may not read them
+        "asyncio", "ssl", "psutil", f"{f3}.cellnet.net_agent", f"{f3}.drivers.tcp_driver", f"{private}.admin_defs",
+        f"{private}.fed.client.client_req_processors",
+    ):  # fmt: skip
+        importlib.import_module(name)
     flare_decomposers.register()
     file = out.open("w")
     if os.getuid() == 0:

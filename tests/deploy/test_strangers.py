@@ -185,8 +185,7 @@ def test_a_user_of_the_machine_without_a_kit_gets_no_answer(running, made, tmp_p
     """The port that FLARE opens for its own jobs asks for a certificate."""
     settings = json.loads((made / "north" / engine.NETWORK / "local" / engine.COMM).read_text())
     answers = hostile_program(tmp_path, "local", settings["internal"]["resources"]["port"], "north")
-    assert answers
-    assert silent(answers)
+    assert set(answers.values()) == {hostile.NONE}  # no error of its own
 
 
 def test_code_of_an_administrator_runs_nowhere(running, made, tmp_path):
