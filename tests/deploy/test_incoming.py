@@ -69,6 +69,8 @@ def test_what_a_run_needs_is_taken(me, by, said):
         ("north", "server", streamed(f"south.{JOB}", f"east.{JOB}", "collab", "call")),
         ("north", "server", streamed("south", "north", None, None, **{Stream.ERROR_MSG: "x"})),
         (f"north.{JOB}", "server", streamed(f"south.{JOB}", f"north.{JOB}", "x", "y", **{Stream.DATA_TYPE: 6})),
+        (f"north.{JOB}", "server", headers(f"south.{JOB}", f"north.{JOB}", "collab", "call")),  # not as a stream
+        ("north", "server", streamed("server", "north", "admin", "admin")),  # as a stream
         (f"north.{JOB}", "south", streamed(f"south.{JOB}", f"north.{JOB}", "server_command", "get_task")),
         ("north", "server", headers("server", "north", way="other")),
         ("north", "server", headers("south", "north", way="return")),  # of somebody who did not bring it

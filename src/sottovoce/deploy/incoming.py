@@ -44,6 +44,7 @@ _BYE = (CellChannel.CELLNET, CellChannelTopic.Bye)
 _BROKEN = (STREAM_CHANNEL, STREAM_ERROR_TOPIC)
 _STREAM = {(STREAM_CHANNEL, STREAM_ACK_TOPIC), _BROKEN}
 _CALL = ("collab", "call")
+_STREAMED = {_AUX, _SERVER, _CALL[0], CellChannel.HCI}  # channels whose messages come in streams, and only so
 _LOGIN = {(_TASK, CellChannelTopic.Challenge), (_TASK, CellChannelTopic.Register)}
 # (who, whom): the channels and topics of requests. "job" is the process of a running job, and of one and the same job.
 LISTS: dict[tuple[str, str], set[tuple[str, str]]] = {
@@ -145,8 +146,8 @@ def accepts(me: str, neighbour: str, headers: Mapping[str, Any]) -> bool:
             return listed(target, origin, *_BROKEN)
         if channel == CellChannel.RETURN_ONLY:
             return listed(origin, target, *topic.partition(":")[::2])
-        return channel != STREAM_CHANNEL and listed(target, origin, channel, topic)
-    return way == MessageType.REQ and listed(target, origin, channel, topic)
+        return channel in _STREAMED and listed(target, origin, channel, topic)
+    return way == MessageType.REQ and channel not in _STREAMED and listed(target, origin, channel, topic)
 
 
 def _brings(me: str, neighbour: str, origin: str) -> bool:
