@@ -30,11 +30,13 @@ import psutil
 from benchmarks import measure, page
 from benchmarks.delay import Delay
 from sottovoce.deploy import job, kits
+from sottovoce.deploy.engine import network
 from sottovoce.deploy.federation import DONE, Administrator, Federation
 from sottovoce.deploy.poc import await_sites, free_port
+from sottovoce.deploy.tunnel import IDENTITY
 from sottovoce.experiments.toml import dump
 
-SITE, WATCH = "benchmarks.federation_site.Exchanges", "benchmarks.federation_site.Watch"
+SITE, WATCH = "federation_site.Exchanges", "federation_site.Watch"
 WAYS, TURNS = ("bare", "ours"), 3
 ROUNDS = 100  # per turn of a case with delay; without, as many as take some seconds
 
@@ -140,6 +142,7 @@ def _exchanged(case: Case) -> Seen:
     with tempfile.TemporaryDirectory() as folder, _line(case.delay) as (port, reached):
         made = kits.provision(sites, "localhost", port, Path(folder) / "kits")
         _allow(made, sites, port, reached)
+        os.environ["PYTHONPATH"] = os.pathsep.join(str(network(made / name)) for name in (*sites, kits.SERVER))
         with Federation(made, sites) as running:
             admin = Administrator(made / "admin")
             try:
@@ -164,14 +167,18 @@ def _allow(made: Path, sites: list[str], port: int, reached: int) -> None:
     """Let the kits run the benchmark's classes, write policies with the fingerprints, and lay the line."""
     prints = kits.fingerprints(made, sites)
     for name in (*sites, kits.SERVER):
-        path = made / name / "local" / "resources.json"
+        inside = network(made / name)  # all that FLARE's process can read
+        shutil.copy(Path(__file__).with_name("federation_site.py"), inside)
+        path = inside / "local" / "resources.json"
         settings = json.loads(path.read_text())
         settings["class_allow_list"] += [SITE, WATCH]
         path.write_text(json.dumps(settings))
     for site in sites:
+        inside = network(made / site)
         policy = {"methods": ["none"], "epsilon": 1.0, "delta": 0.0, "budget": 1.0, "data": {"name": "none"}}
-        (made / site / "policy.toml").write_text(dump({**policy, "peers": prints}))
-        facts = made / site / "startup" / "fed_client.json"
+        (inside / "policy.toml").write_text(dump({**policy, "peers": prints}))
+        shutil.copytree(made / site / IDENTITY, inside / IDENTITY)  # here FLARE's process plays the party, too
+        facts = inside / "startup" / "fed_client.json"
         facts.write_text(facts.read_text().replace(f"localhost:{port}", f"localhost:{reached}"))
 
 
@@ -194,7 +201,7 @@ def _measured(admin: Administrator, running: Federation, case: Case) -> Seen:
     if status != DONE or any(one["state"] != "done" for one in said):
         raise RuntimeError(f"{case.name}: {status}, {said}")
     for site in sites:
-        shutil.rmtree(made / site / "runs", ignore_errors=True)
+        shutil.rmtree(network(made / site) / "runs", ignore_errors=True)
     seconds, passed = dict[str, list[float]](), dict[str, list[float]]()
     for turn, way in enumerate(WAYS * TURNS):  # a round is over when the slowest has it
         seconds.setdefault(way, []).append(max(one["seconds"][turn] for one in said) / case.rounds)

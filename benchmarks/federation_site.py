@@ -1,6 +1,7 @@
 """What runs at each site in the benchmark of a federation: exchanges on a ring, bare and by our driver in turn."""
 
 import json
+import socket
 import threading
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from nvflare.collab.api.context import Context
 
 from sottovoce.deploy.flare import FlareTransport
 from sottovoce.deploy.outbox import Outbox
+from sottovoce.deploy.pipe import Pipe
 from sottovoce.deploy.policy import Policy
 from sottovoce.deploy.tunnel import Identity
 from sottovoce.runtime.frames import Message, MessageId
@@ -28,6 +30,7 @@ class Exchanges:
         self._came: dict[tuple[str, int, str], bytes] = {}
         self._changed = threading.Condition()
         self._transport: FlareTransport | None = None
+        self._pipe: Pipe | None = None
 
     @collab.init
     def begin(self, context: Context) -> None:
@@ -37,7 +40,7 @@ class Exchanges:
 
     @collab.publish
     def ask(self, data: bytes, context: Context) -> bytes:
-        return b"" if self._transport is None else self._transport.answer(context.caller, data)
+        return b"" if self._pipe is None else self._pipe.ask({"caller": context.caller}, data, 120.0)
 
     @collab.publish
     def take(self, run: str, round: int, data: bytes, context: Context) -> bool:
@@ -93,20 +96,24 @@ class Exchanges:
         return exchange
 
     def _ours(self, near: list[int], run: str) -> Any:
-        kit = self._home / "startup"
-        peers = Policy.load(self._home / "policy.toml").peers
-        identity = Identity(kit / "client.crt", kit / "client.key", kit / "rootCA.pem", peers)
+        identity = Identity.of(self._home, Policy.load(self._home / "policy.toml").peers)
+
+        def out(said: dict[str, Any], data: bytes) -> bytes:
+            return bytes(self._sites[said["name"]](timeout=said["seconds"]).ask(data))
 
         def call(name: str, data: bytes, seconds: float) -> bytes:
-            try:
-                return bytes(self._sites[name](timeout=seconds).ask(data))
-            except Exception as error:
-                raise ConnectionError(str(error)) from error
+            return party.ask({"name": name, "seconds": seconds}, data, seconds + 5.0)
 
+        one, other = socket.socketpair()  # as between FLARE's process and the party's, here in one
+        flare = Pipe(one, out)
+        party = Pipe(other, lambda said, data: transport.answer(said["caller"], data))
         outbox = Outbox(self._home / "runs" / run / "outbox")
         transport = FlareTransport(self._me, self._names, run, outbox, identity, call, Patience(120.0))
         self._transport = transport
         transport.charged = True  # these messages hold no record
+        for pipe in (flare, party):
+            pipe.open()
+        self._pipe = flare
         transport.expect(near)
 
         def exchange(round: int, values: np.ndarray) -> None:

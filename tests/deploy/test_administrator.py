@@ -1,6 +1,7 @@
 """What starts, watches and stops a federation, beside what FLARE does: fakes stand for its sessions."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sottovoce.deploy import commands, federation, poc
-from sottovoce.deploy.federation import Administrator, address, require_idle
+from sottovoce.deploy.engine import address
+from sottovoce.deploy.federation import Administrator, require_idle
 from sottovoce.deploy.order import Order
 from sottovoce.deploy.poc import submitted
 from sottovoce.experiments.runfile import RunFile
@@ -24,7 +26,7 @@ def test_a_kit_that_runs_already_is_not_started_again(kits):
     """Two processes of one name would take each other's messages."""
     require_idle(kits / "north")
     script = "import time; time.sleep(60)"
-    other = subprocess.Popen([sys.executable, "-c", script, "app.client.client_train", "-m", str(kits / "north")])
+    other = subprocess.Popen([sys.executable, "-c", script, "sottovoce.deploy.own_process", str(kits / "north")])
     try:
         with pytest.raises(ValueError, match=f"north runs already, as process {other.pid}"):
             require_idle(kits / "north")
@@ -36,11 +38,16 @@ def test_a_kit_that_runs_already_is_not_started_again(kits):
 
 def test_the_process_of_a_job_ends_with_its_site(tmp_path):
     """Also if the site was killed while that process was starting: FLARE watches what is its parent by then."""
-    job = "import time\nfrom sottovoce.deploy.site import Site\nSite('r')\nprint('on', flush=True)\ntime.sleep(90)"
-    (tmp_path / "job.py").write_text(job)
-    script = f"import subprocess, sys; subprocess.run([sys.executable, {str(tmp_path / 'job.py')!r}])"
-    site = subprocess.Popen([sys.executable, "-c", script, "app.client.client_train"], stdout=subprocess.PIPE)
-    orphan = subprocess.Popen([sys.executable, str(tmp_path / "job.py")], stdout=subprocess.PIPE)  # of no site
+    (tmp_path / "job.py").write_text(
+        "import os, time\nfrom sottovoce.deploy.confine import end_with_parent\n"
+        "end_with_parent(int(os.environ['PARENT']), at_once=False)\nprint('on', flush=True)\ntime.sleep(90)"
+    )
+    script = (
+        "import os, subprocess, sys; "
+        f"subprocess.run([sys.executable, {str(tmp_path / 'job.py')!r}], env=dict(os.environ, PARENT=str(os.getpid())))"
+    )
+    site = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    orphan = subprocess.Popen([sys.executable, str(tmp_path / "job.py")], env={**os.environ, "PARENT": str(site.pid)})
     try:
         assert site.stdout.readline() == b"on\n"
         (child,) = psutil.Process(site.pid).children()
@@ -53,7 +60,7 @@ def test_the_process_of_a_job_ends_with_its_site(tmp_path):
         for process in (site, orphan):
             process.kill()
             process.wait()
-            process.stdout.close()
+        site.stdout.close()
 
 
 def test_a_port_in_use_is_named(kits, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 
 from sottovoce.deploy.flare import FlareTransport
 from sottovoce.deploy.outbox import Outbox
-from sottovoce.deploy.tunnel import Identity, Line, Reception, fingerprint
+from sottovoce.deploy.tunnel import IDENTITY, Identity, Line, Reception, fingerprint
 from sottovoce.runtime.frames import Message, MessageId
 from sottovoce.runtime.transport import Expected, Patience, Silence, Stopped
 from tests.deploy import cases
@@ -32,9 +32,8 @@ NAMES = cases.SITES[:3]
 
 
 def identity(kits, name, peers=None, kit=None):
-    prints = {other: fingerprint(kits / other / "startup" / "client.crt") for other in NAMES}
-    at = kits / (kit or name) / "startup"
-    return Identity(at / "client.crt", at / "client.key", at / "rootCA.pem", prints if peers is None else peers)
+    prints = {other: fingerprint(kits / other / IDENTITY / "site.crt") for other in NAMES}
+    return Identity.of(kits / (kit or name), prints if peers is None else peers)
 
 
 class Calls:
@@ -109,9 +108,11 @@ def test_a_wrong_certificate_a_wrong_name_and_one_that_is_not_on_the_list_are_re
     from sottovoce.deploy.kits import provision
 
     provision(NAMES, "localhost", 8002, foreign)  # the same names, another authority
-    ours = {name: fingerprint(kits / name / "startup" / "client.crt") for name in NAMES}
+    ours = {name: fingerprint(kits / name / IDENTITY / "site.crt") for name in NAMES}
     strangers = {
-        "another authority": replace(identity(foreign, "south", ours), authority=kits / "south/startup/rootCA.pem"),
+        "another authority": replace(
+            identity(foreign, "south", ours), authority=kits / "south" / IDENTITY / "authority.crt"
+        ),
         "another name": identity(kits, "south", kit="east"),
     }
     for who, stranger in strangers.items():

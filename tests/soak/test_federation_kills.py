@@ -2,7 +2,8 @@
 
 `make soak` kills each role 20 times per kind of run and of noise, `make test-all` once; runs follow each other until
 all are killed. Kinds: parties with rows, and parties with columns, which join their rows first. Roles: the agent (the
-process of a running job at a site), the site, the server. Needs the extra [deploy].
+process of a party), the job (FLARE's process of a running job at a site), the network (FLARE's process of a site), the
+site (its own process), the server. Needs the extra [deploy].
 """
 
 import json
@@ -32,7 +33,8 @@ from sottovoce.deploy.kits import SERVER, provision  # noqa: E402
 from sottovoce.deploy.order import Order  # noqa: E402
 from sottovoce.deploy.poc import agree, free_port, submitted  # noqa: E402
 
-ROLES, KILLS = ("agent", "site", "server"), cases(20, 1)
+MARKS = {"agent": "sottovoce.deploy.party_process", "job": "engine site-job", "network": "engine site "}
+ROLES, KILLS = (*MARKS, "site", "server"), cases(20, 1)
 SITES = ["north", "south", "east"]
 STEPS = {"rows": 300, "columns": 60}
 KEY = "one key for all runs: then all have one order of the rows"
@@ -134,9 +136,9 @@ class Killer(threading.Thread):
         names = [SERVER] if role == "server" else SITES
         running = [one for name in names if (one := self.federation.processes[name]).poll() is None]
         found = [psutil.Process(one.pid) for one in running]
-        if role != "agent":
+        if (mark := MARKS.get(role)) is None:
             return found
-        return [child for one in found for child in one.children(recursive=True) if "worker_process" in _words(child)]
+        return [child for one in found for child in one.children(recursive=True) if mark in _words(child)]
 
     def _rounds_go_on(self) -> bool:
         before = self._newest()

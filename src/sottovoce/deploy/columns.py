@@ -192,7 +192,7 @@ def _stated(seat: Seat, party: LoneParty, measured: bool) -> PrivacyReport:
         account.charge(alike)
         report = replace(party, labels=alike).report()
         words += [THIS_RUN, OTHERS]
-    return replace(report, caveats=(*report.caveats, *words))
+    return replace(report, caveats=(*report.caveats, *words, *seat.caveats))
 
 
 def _about(seat: Seat, party: LoneParty) -> About:

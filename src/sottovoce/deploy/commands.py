@@ -119,15 +119,21 @@ def provision(
 @app.command()
 def site(
     kit: Kit,
+    account: Annotated[
+        str | None, typer.Option("--account", metavar="NAME", help="run FLARE's process of a site under this account")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="print a JSON document per line in place of text")] = False,
 ) -> None:
     """Run a site, or the server, from its kit, until Ctrl-C; it is started again if it dies.
 
     sottovoce deploy site kits/north
+    sottovoce deploy site kits/north --account flare      # as root: FLARE's process gets an account of its own
     """
     _needed()
     tell = _say_as_json if json else say
-    from sottovoce.deploy.federation import address, end, require_idle, start, unreached
+    from sottovoce.deploy.confine import in_words, reaches
+    from sottovoce.deploy.engine import address
+    from sottovoce.deploy.federation import end, require_account, require_idle, start, unreached
     from sottovoce.deploy.policy import Policy
 
     host, port = address(kit)
@@ -136,11 +142,16 @@ def site(
         policy = Policy.load(kit / "policy.toml")
         tell(f"agrees to {', '.join(policy.methods)} up to epsilon {policy.epsilon:g}, with {', '.join(policy.peers)}")
         table = None if policy.data.file is None else kit / policy.data.file
+        tell(in_words())
+        if table is not None and reaches(table):
+            tell(f"{table} lies among the programs of this machine, which FLARE's process can read: move it")
         if table is not None and not table.exists():
             tell(f"there is no table {table} ([data] file in policy.toml): put it there before a run")
     require_idle(kit, server)
+    if account is not None:
+        require_account(account)
     tell(f"{kit.name} runs; what it prints is in {kit / 'console.log'}. Ctrl-C ends it")
-    process, trouble, look = start(kit, server), "" if server else "not looked at", 0.0
+    process, trouble, look = start(kit, server, account), "" if server else "not looked at", 0.0
     try:
         while True:
             if trouble and time.monotonic() > look:
@@ -152,7 +163,7 @@ def site(
             if process.poll() is not None:
                 tell(f"{kit.name} has ended ({process.returncode}): starting it again. Its last line: {_last(kit)}")
                 time.sleep(2.0)
-                process = start(kit, server)
+                process = start(kit, server, account)
             time.sleep(0.5)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -250,11 +261,12 @@ def fingerprint(kit: Kit, json: Json = False) -> None:
     sottovoce deploy fingerprint kits/north
     """
     _needed()
-    from sottovoce.deploy.federation import address
+    from sottovoce.deploy.engine import address
+    from sottovoce.deploy.tunnel import IDENTITY
     from sottovoce.deploy.tunnel import fingerprint as of
 
     address(kit, ["client"])  # refuse other kits
-    found = of(kit / "startup" / "client.crt")
+    found = of(kit / IDENTITY / "site.crt")
     if json:
         print_json({"site": kit.name, "fingerprint": found})
     else:
@@ -263,7 +275,8 @@ def fingerprint(kit: Kit, json: Json = False) -> None:
 
 def _session(admin: Path) -> "closing[Administrator]":
     """Open a session with the server; say at once if nobody is there."""
-    from sottovoce.deploy.federation import Administrator, address, unreached
+    from sottovoce.deploy.engine import address
+    from sottovoce.deploy.federation import Administrator, unreached
 
     if why := unreached(*address(admin, ["admin"])):
         raise ValueError(why)

@@ -5,8 +5,8 @@ the block ends every process that it started, whatever happened inside.
 """
 
 import io
-import json
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -21,11 +21,14 @@ import psutil
 from nvflare.fuel.flare_api.api_spec import InvalidJobDefinition
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
+from sottovoce.deploy import incoming
+from sottovoce.deploy.engine import PARENT, address, options, require_tested
 from sottovoce.deploy.kits import ADMIN, SERVER
 from sottovoce.deploy.progress import understood
 from sottovoce.deploy.site import STATUS, STOP
 
 DONE = "FINISHED:COMPLETED"
+_MODULES = ("sottovoce.deploy.engine", "sottovoce.deploy.own_process")  # what the server, and a site, is started by
 _TOLD = 3.0  # seconds: a program that watches a job asks at least once in this time
 _OPENING = 60.0  # seconds to log in: FLARE never returns if it gives up while the server is about to answer
 _ENDING = 5.0  # seconds in which a process may end by itself, before it is killed
@@ -43,19 +46,6 @@ _WORDS = {  # FLARE's words, and plain ones for them
 }
 
 
-def address(kit: Path, roles: Sequence[str] = ("server", "client")) -> tuple[str, int]:
-    """Return the server's name and port, as a kit of one of some roles has them (the third role is "admin")."""
-    for role in roles:
-        with suppress(FileNotFoundError):
-            facts = json.loads((kit / "startup" / f"fed_{role}.json").read_text())
-            if role == "admin":
-                return str(facts["admin"]["host"]), int(facts["admin"]["port"])
-            host, _, port = facts["servers"][0]["service"]["target"].rpartition(":")
-            return host, int(port)
-    wanted = " or ".join({"server": "the server", "client": "a site", "admin": "the administrator"}[r] for r in roles)
-    raise ValueError(f"{kit} is no kit of {wanted}: `sottovoce deploy provision` makes them")
-
-
 def unreached(host: str, port: int) -> str:
     """Return why nobody answers at a port; nothing if somebody does."""
     try:
@@ -70,7 +60,7 @@ def require_idle(kit: Path, server: bool = False) -> None:
     here = str(kit.resolve())
     for one in psutil.process_iter(["cmdline"]):
         words = one.info["cmdline"] or []
-        if here in words and any(word.endswith(("server_train", "client_train")) for word in words):
+        if here in words and any(word in _MODULES for word in words):
             raise ValueError(f"{kit} runs already, as process {one.pid}: end it first (kill {one.pid})")
     if server:  # FLARE would share the port, and every second site would reach the other server
         port = address(kit)[1]
@@ -85,21 +75,31 @@ def require_idle(kit: Path, server: bool = False) -> None:
                 ) from None
 
 
-def start(kit: Path, server: bool = False) -> "subprocess.Popen[bytes]":
-    """Start the server's or a site's process from its kit; what it prints goes to `console.log` in the kit."""
-    facts = json.loads((kit / "startup" / f"fed_{'server' if server else 'client'}.json").read_text())
-    what = "server.server_train" if server else "client.client_train"
-    options = ["secure_train=true", "config_folder=config", "org=sottovoce"]
-    if not server:
-        options.append(f"uid={kit.name}")
-    assert facts["format_version"] == 2
-    (kit / "transfer").mkdir(exist_ok=True)
-    with (kit / "console.log").open("ab") as log:
+def require_account(account: str) -> None:
+    """Refuse an account that FLARE's process cannot be given."""
+    if os.geteuid() != 0:
+        raise ValueError("--account is for root alone: only root can start a process of another account")
+    try:
+        pwd.getpwnam(account)
+    except KeyError:
+        raise ValueError(f"there is no account {account!r}: make one (useradd --system {account})") from None
+
+
+def start(kit: Path, server: bool = False, account: str | None = None) -> "subprocess.Popen[bytes]":
+    """Start the server's or a site's process from its kit; what it prints goes to `console.log` in the kit.
+
+    `account` is for FLARE's process at a site.
+    """
+    require_tested()
+    kit = kit.resolve()
+    words = ["sottovoce.deploy.own_process", str(kit), *([account] if account else [])]
+    if server:
+        words = ["sottovoce.deploy.engine", "server", *options(kit)]
+    own = {name: value for name, value in os.environ.items() if name != PARENT} | {"MALLOC_ARENA_MAX": "4"}
+    with os.fdopen(os.open(kit / "console.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", f"nvflare.private.fed.app.{what}", "-m", str(kit.resolve()),
-             "-s", f"fed_{'server' if server else 'client'}.json", "--set", *options],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "MALLOC_ARENA_MAX": "4"},
+            [sys.executable, "-P", "-u", "-m", *words],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=own,
         )  # fmt: skip
 
 
@@ -260,6 +260,7 @@ class Administrator:
         if self._session is None:
             if why := unreached(*address(self.kit, ["admin"])):
                 raise ConnectionError(why)
+            incoming.watch()
             with redirect_stdout(io.StringIO()):  # FLARE prints that it connects
                 self._session = new_secure_session(ADMIN, str(self.kit), timeout=_OPENING)
         return what(self._session)

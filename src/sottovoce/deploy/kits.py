@@ -1,11 +1,14 @@
 """Make start-up kits: certificates and settings for the server, each site and the administrator.
 
-FLARE makes them; then each site's settings are narrowed. A site allows four classes and no code (`job.ALLOWED`), sends
-no log to the server, and lets no administrator run shell commands on it, which FLARE's defaults would allow.
+FLARE makes them; then their settings are narrowed. Sites and server allow four classes and no code (`job.ALLOWED`), and
+let no administrator run shell commands, which FLARE's defaults would allow. Example: `kits/north` has the folders
+`network`, which is all that FLARE's process sees, and `identity`, with the key of the TLS from site to site, which
+another authority has signed; its table, policy and ledger lie beside them.
 """
 
 import json
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -15,9 +18,12 @@ from typing import Any
 from nvflare.lighter.prov_utils import prepare_builders
 from nvflare.lighter.provision import prepare_project
 from nvflare.lighter.provisioner import Provisioner
+from nvflare.lighter.utils import Identity as Named
+from nvflare.lighter.utils import generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
+from sottovoce.deploy.engine import COMM, NETWORK
 from sottovoce.deploy.job import ALLOWED
-from sottovoce.deploy.tunnel import fingerprint
+from sottovoce.deploy.tunnel import IDENTITY, fingerprint
 
 ADMIN = "admin@sottovoce.org"
 SERVER = "server"  # the name of the server's folder
@@ -32,8 +38,9 @@ _PREPARE = """Read policy.toml and edit it. Put the table where file in its tabl
 This folder has a private key: nobody else may get it.
 """
 _START = "To start: sottovoce deploy site FOLDER, where FOLDER is this one. Ctrl-C ends it.\n"
+_LARGEST = (1 << 28) + (1 << 20)  # bytes of one call: the largest message, and what TLS adds
 _TRIED_AGAIN = 10.0  # seconds after which a job that a site missed is started again: FLARE waits up to 600
-_RIGHTS = {  # rights of administrators at a site: to run jobs and to see their state, nothing else
+_RIGHTS = {  # rights of administrators, at sites and at the server: to run jobs and to see their state, nothing else
     "submit_job": "any", "clone_job": "none", "manage_job": "any", "download_job": "none", "view": "any",
     "operate": "any", "shell_commands": "none", "byoc": "none",
 }  # fmt: skip
@@ -67,57 +74,86 @@ def provision(sites: Sequence[str], host: str, port: int, out: Path) -> Path:
             raise RuntimeError("FLARE could not make the kits: see the log")
         folder = Path(made["current_prod_dir"])
         out.mkdir(parents=True, exist_ok=True)
-        for name, kit in [(SERVER, host), *((site, site) for site in sites), ("admin", ADMIN)]:
+        for name, kit in [(SERVER, host), *((f"{site}/{NETWORK}", site) for site in sites), ("admin", ADMIN)]:
+            (out / name).parent.mkdir(mode=0o700, exist_ok=True)
             shutil.move(str(folder / kit), out / name)
     (out / SERVER / "readme.txt").write_text(_START)  # FLARE's own readme describes another way to start
     _narrow_server(out / SERVER)
     for site in sites:
+        (out / site / NETWORK / "readme.txt").unlink()
         (out / site / "readme.txt").write_text(_PREPARE + _START)
-        _narrow_site(out / site)
+        _narrow_site(out / site / NETWORK)
+    _identify(sites, out)
+    for path in (out / SERVER, out / "admin", *(out / site for site in sites)):
+        _keep_private(path)
     return out
+
+
+def _identify(sites: Sequence[str], out: Path) -> None:
+    """Give each site a certificate for the TLS from site to site; nobody keeps the key of the authority."""
+    root, (authority, public) = Named("sottovoce sites", _ORG), generate_keys()
+    signed = serialize_cert(generate_cert(root, root, authority, public, ca=True))
+    for site in sites:
+        key, own = generate_keys()
+        folder = out / site / IDENTITY
+        folder.mkdir()
+        (folder / "site.key").write_bytes(serialize_pri_key(key))
+        (folder / "site.crt").write_bytes(serialize_cert(generate_cert(Named(site, _ORG), root, authority, own)))
+        (folder / "authority.crt").write_bytes(signed)
+
+
+def _keep_private(kit: Path) -> None:
+    """Make a kit its owner's alone."""
+    for path in (kit, *kit.rglob("*")):
+        os.chmod(path, 0o700 if path.is_dir() else 0o600)
 
 
 def fingerprints(kits: Path, sites: Sequence[str]) -> dict[str, str]:
     """Return the fingerprints of sites' certificates."""
-    return {site: fingerprint(kits / site / "startup" / "client.crt") for site in sites}
+    return {site: fingerprint(kits / site / IDENTITY / "site.crt") for site in sites}
 
 
-def _narrow_site(kit: Path) -> None:
-    local = kit / "local"
+def _narrow_site(network: Path) -> None:
+    local = network / "local"
     settings = json.loads((local / "resources.json.default").read_text())
-    settings |= {
-        "class_allow_list": list(ALLOWED),
-        "class_list_enforcement_mode": "enforce",
-        "allow_log_streaming": False,
-    }
+    settings |= {"allow_log_streaming": False}
     settings["components"] = [one for one in settings["components"] if one["id"] != "site_log_streamer"]
-    (local / "resources.json").write_text(json.dumps(settings, indent=1))
-    rights = {
-        "format_version": "1.0",
-        "permissions": dict.fromkeys(("project_admin", "lead", "org_admin"), _RIGHTS),
-    }
-    (local / "authorization.json").write_text(json.dumps(rights, indent=1))
-    _quiet(local)
+    _narrow(local, settings, "SiteLauncher")
 
 
 def _narrow_server(kit: Path) -> None:
-    local = kit / "local"
-    settings = json.loads((local / "resources.json.default").read_text())
-    settings |= {"class_allow_list": list(ALLOWED), "class_list_enforcement_mode": "enforce"}
+    settings = json.loads((kit / "local" / "resources.json.default").read_text())
     (scheduler,) = (one for one in settings["components"] if one["id"] == "job_scheduler")
     scheduler["args"]["max_schedule_interval"] = _TRIED_AGAIN
     stores = {"/tmp/nvflare/jobs-storage": kit / "jobs", "/tmp/nvflare/snapshot-storage": kit / "snapshots"}
-    text = json.dumps(settings, indent=1)
+    text = json.dumps(settings)
     for default, own in stores.items():  # beside the kit, not where every user of the machine could write
         if default not in text:
             raise ValueError(f"FLARE no longer stores at {default}: sottovoce[deploy] needs nvflare 2.9")
         text = text.replace(default, str(own.resolve()))
-    (local / "resources.json").write_text(text)
-    _quiet(local)
+    _narrow(kit / "local", json.loads(text), "ServerLauncher")
 
 
-def _quiet(local: Path) -> None:
-    """Log warnings of FLARE only: it has a line per call, which would fill a disk and cost time."""
-    settings = json.loads((local / "log_config.json.default").read_text())
-    settings["loggers"]["nvflare.collab"] = settings["loggers"]["nvflare.fuel"] = {"level": "WARNING"}
-    (local / "log_config.json").write_text(json.dumps(settings, indent=1))
+def _narrow(local: Path, settings: dict[str, Any], launcher: str) -> None:
+    """Allow four classes and no code, start jobs by our start module, and log warnings of FLARE only.
+
+    FLARE logs a line per call, which would fill a disk and cost time. Processes of jobs connect over loopback, by TLS.
+    """
+    settings |= {"class_allow_list": list(ALLOWED), "class_list_enforcement_mode": "enforce"}
+    (launched,) = (one for one in settings["components"] if one["id"] == "process_launcher")
+    launched["path"] = f"sottovoce.deploy.launchers.{launcher}"
+    rights = {
+        "format_version": "1.0",
+        "permissions": dict.fromkeys(("project_admin", "lead", "org_admin"), _RIGHTS),
+    }
+    log = json.loads((local / "log_config.json.default").read_text())
+    log["loggers"]["nvflare.collab"] = log["loggers"]["nvflare.fuel"] = {"level": "WARNING"}
+    inside = {"host": "localhost", "connection_security": "mtls"}
+    comm = {
+        "allow_adhoc_conns": False,
+        "streaming_max_blob_size": _LARGEST,
+        "internal": {"scheme": "tcp", "resources": inside},
+    }
+    made = {"resources.json": settings, "authorization.json": rights, "log_config.json": log, COMM: comm}
+    for name, document in made.items():
+        (local / name).write_text(json.dumps(document, indent=1))

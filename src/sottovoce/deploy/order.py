@@ -72,6 +72,7 @@ class Seat:
     home: Path
     name: str
     order: Order
+    caveats: tuple[str, ...] = ()  # what the statement says of this site's system
 
     def __post_init__(self) -> None:
         if self.name not in self.deploy.sites:

@@ -37,15 +37,15 @@ class Party:
     order: Order
     call: Call
     agreed: Callable[[str, int, bool], bool] | None = None  # asks the relay who is away
+    caveats: tuple[str, ...] = ()  # what the statement says of this system
     transport: FlareTransport | None = None
     finished: bool = False
     stopped: bool = False
     seat: Seat = field(init=False)
 
     def __post_init__(self) -> None:
-        self.seat = Seat(self.home, self.name, self.order)
-        kit = self.home / "startup"
-        self.identity = Identity(kit / "client.crt", kit / "client.key", kit / "rootCA.pem", self.seat.policy.peers)
+        self.seat = Seat(self.home, self.name, self.order, self.caveats)
+        self.identity = Identity.of(self.home, self.seat.policy.peers)
 
     def live(self) -> None:
         """Take part from the beginning to the end, or from where an earlier process stopped.

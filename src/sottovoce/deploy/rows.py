@@ -144,7 +144,9 @@ def _computed(seat: Seat, made: RowsSetup, account: Account, transport: FlareTra
         spent = float(ledgers[me].epsilon(seat.name, budget.delta, budget.sense))
         return about_rows(account, f"{FEDERATION} of {len(sites)} sites", budget, spent)
 
-    job = Job(place, _stated(account, exact), identity, lambda start, stop: None, lambda step: None, about)
+    job = Job(
+        place, _stated(account, exact, seat.caveats), identity, lambda start, stop: None, lambda step: None, about
+    )
     every = seat.case.run.every or max(1, account.steps // 10)
     evaluate = made.judge() if made.test is not None else None
     last = drive(job, folder, True, account.steps, evaluate, every, seat.name, False)
@@ -156,11 +158,11 @@ def _computed(seat: Seat, made: RowsSetup, account: Account, transport: FlareTra
     return replace(place.result(last.leaves, last.stacked(), report), about=job.about()), out
 
 
-def _stated(account: Account, exact: bool) -> PrivacyReport:
+def _stated(account: Account, exact: bool, caveats: tuple[str, ...]) -> PrivacyReport:
     report = as_drawn(account) if exact else replace(
         account.statement, caveats=(*account.statement.caveats, SIMULATED), drawn="simulated"
     )  # fmt: skip
-    return replace(report, caveats=(*report.caveats, _told(account), OTHERS, EVALUATED))
+    return replace(report, caveats=(*report.caveats, _told(account), OTHERS, EVALUATED, *caveats))
 
 
 def _told(account: Account) -> str:

@@ -27,6 +27,7 @@ from typing import Any
 
 from sottovoce.runtime.transport import Seldom
 
+IDENTITY = "identity"  # the folder of a site's kit with the certificate and the key of the TLS from site to site
 _HEAD = struct.Struct("!16sI")  # session, number of the call
 _LENGTH = struct.Struct("!Q")
 _SESSIONS = 4  # sessions that are kept per peer, and as many whose handshake is not over
@@ -53,6 +54,12 @@ class Identity:
     key: Path
     authority: Path
     peers: Mapping[str, str]
+
+    @classmethod
+    def of(cls, kit: Path, peers: Mapping[str, str]) -> "Identity":
+        """Return the identity in a site's kit."""
+        own = kit / IDENTITY
+        return cls(own / "site.crt", own / "site.key", own / "authority.crt", peers)
 
     def context(self, server: bool) -> ssl.SSLContext:
         """Return the settings of one end: TLS 1.3, both sides show a certificate."""
