@@ -131,7 +131,10 @@ class Exchanges:
 
 def _on_loopback() -> int:
     """Bytes that went over the loopback device so far; 0 where that is not known."""
-    counters = psutil.net_io_counters(pernic=True).get("lo")
+    try:
+        counters = psutil.net_io_counters(pernic=True).get("lo")
+    except PermissionError:  # FLARE's process is confined
+        return 0
     return 0 if counters is None else counters.bytes_sent
 
 
