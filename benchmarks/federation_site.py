@@ -112,7 +112,7 @@ class Exchanges:
         self._transport = transport
         transport.charged = True  # these messages hold no record
         for pipe in (flare, party):
-            pipe.open()
+            pipe.start()
         self._pipe = flare
         transport.expect(near)
 

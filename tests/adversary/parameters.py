@@ -171,6 +171,7 @@ TABLE: dict[str, dict[str, str]] = {
     "schedules.Listed": {"setting": "rows"},
     "schedules.Ratio": {"setting": "top bottom"},
     "schedules.Scaled": {"setting": "of factor"},
+    "schedules.as_drawn": {"outside": "value times agents"},
     "schedules.charged": {"outside": "value times agent"},
     "schedules.same_for_all": {"outside": "value"},
     "schedules.schedule": {"setting": "value"},

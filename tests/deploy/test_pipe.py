@@ -26,7 +26,7 @@ def line():
         return json.dumps(said).encode() + data
 
     made = Pipe(mine, respond)
-    made.open()
+    made.start()
     yield made, Connection(theirs.detach()), free
     free.set()
     made.close()

@@ -166,7 +166,7 @@ def test_dp_bilevel_walks_as_algorithms_3_and_4(monkeypatch: pytest.MonkeyPatch)
         jax.debug.callback(keep, rows, ordered=True)
         return rows, weights
 
-    def noised(mean: Any, release: Any, key: Any, t: Any, agent: Any) -> Any:
+    def noised(mean: Any, release: Any, key: Any, t: Any, agent: Any, given: Any = None) -> Any:
         return jax.tree.map(lambda leaf: leaf + release.scale(t, agent) * jnp.cos(1.0), mean)
 
     monkeypatch.setattr(WithReplacement, "draw", watched)

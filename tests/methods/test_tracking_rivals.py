@@ -32,7 +32,7 @@ PROBLEM = sv.Minimize(
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    def noised(mean: Any, release: Any, key: Any, t: Any, agent: Any) -> Any:
+    def noised(mean: Any, release: Any, key: Any, t: Any, agent: Any, given: Any = None) -> Any:
         return jax.tree.map(lambda leaf: leaf + release.scale(t, agent) * jnp.cos(1.0 + agent), mean)
 
     monkeypatch.setattr(gate, "noised", noised)
@@ -172,15 +172,17 @@ def test_a_dimension_that_is_too_small_is_refused_and_none_proves_nothing() -> N
     with pytest.raises(ValueError, match="dimension=3"):
         sv.run(PROBLEM, PARTS, method, network=network, steps=1)
     bare = sv.methods.BinomialSgd(0.1, sv.Release(1.0, 0.1), FULL)
-    assert sv.account(bare, sv.Population(SIZES), steps=1, network=network).epsilon == np.inf
-    tuned = sv.calibrate(method, sv.Population(SIZES), epsilon=1.0, steps=5, network=network)
-    assert 0.99 < sv.account(tuned, sv.Population(SIZES), steps=5, network=network).epsilon <= 1.0
+    given = {"problem": PROBLEM, "network": network}
+    assert sv.account(bare, PARTS, steps=1, **given).epsilon == np.inf
+    wide = sv.methods.BinomialSgd(0.1, sv.Release(1.0, 0.1), FULL, dimension=3)
+    tuned = sv.calibrate(wide, PARTS, epsilon=1.0, steps=5, **given)
+    assert 0.99 < sv.account(tuned, PARTS, steps=5, **given).epsilon <= 1.0
 
 
 def test_an_agent_without_binomial_noise_has_no_epsilon() -> None:
     noise = (0.1, *[0.0] * (len(SIZES) - 1))
     method = sv.methods.BinomialSgd(0.1, sv.Release(1.0, noise), FULL, dimension=3)
-    report = sv.account(method, sv.Population(SIZES), steps=2, network=NETWORKS["complete"])
+    report = sv.account(method, PARTS, steps=2, network=NETWORKS["complete"], problem=PROBLEM)
     assert report.per_agent[0] < report.per_agent[1] == np.inf
     assert binomial_epsilon(2**30, -1.0, 3, 1, 1e-5) == np.inf
     assert binomial_epsilon(2**30, 1.0, 3, 0, 1e-5) == 0.0
@@ -192,6 +194,6 @@ def test_mistakes_with_binomial_noise_are_said_in_words() -> None:
             sv.methods.BinomialSgd(0.1, sv.Release(1.0, 0.1), FULL, **wrong)
     method = sv.methods.BinomialSgd(0.1, sv.Release(1.0, 0.1), FULL, dimension=3)
     network = NETWORKS["complete"]
-    assert sv.account(method, sv.Population(SIZES), steps=1, network=network, delta=0.0).epsilon == np.inf
+    assert sv.account(method, PARTS, steps=1, network=network, delta=0.0, problem=PROBLEM).epsilon == np.inf
     with pytest.raises(ValueError, match="leave the budget out"):
         sv.run(PROBLEM, PARTS, method, network=network, steps=1, budget=sv.Budget(8.0, 1e-5))

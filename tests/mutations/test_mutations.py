@@ -83,8 +83,8 @@ MUTATIONS = [
     Mutation(
         "two thirds of the noise",
         gate.noised,
-        "leaf + (scale * draw(",
-        "leaf + (scale * 2 / 3 * draw(",
+        "leaf + (scale * release.law.draw(",
+        "leaf + (scale * 2 / 3 * release.law.draw(",
         "privacy/test_gate.py",
         "test_noise_has_the_scale_it_is_charged_for_and_no_other",
         ("gaussian",),

@@ -83,17 +83,6 @@ def weighed(weights):
     return sv.Minimize(lambda x, r: 0.5 * jnp.sum(table * (x - r) ** 2), jnp.zeros(2), public_constants=True)
 
 
-def vectorised(factor):
-    """A projection that is `factor` times as strong where agents are vectorised."""
-
-    @jax.custom_batching.custom_vmap
-    def project(x):
-        return x
-
-    project.def_vmap(lambda size, batched, x: (factor * x, batched[0]))
-    return quadratic(project_x=project)
-
-
 def turned_around(x):
     return -x
 
@@ -139,7 +128,6 @@ APART = {  # each of these is another program
     "a number in a loss": lambda: (traced(), traced(quadratic(0.4))),
     "zero and minus zero": lambda: (traced(quadratic(0.0)), traced(quadratic(-0.0))),
     "a derivative": lambda: (traced(scaled(1.0)), traced(scaled(-5.0))),
-    "a rule for vectorised agents": lambda: (traced(vectorised(1.0)), traced(vectorised(2.0))),
     "a projection": lambda: (traced(), traced(quadratic(project_x=turned_around))),
     "a public term": lambda: (traced(), traced(quadratic(public=lambda x: jnp.sum(x)))),
     "each agent's own start": lambda: (traced(), traced(quadratic(spread=0.1))),

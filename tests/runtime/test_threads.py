@@ -18,7 +18,7 @@ from sottovoce.accounting.account import account_of
 from sottovoce.data.parts import Levels, Part
 from sottovoce.methods.base import Method
 from sottovoce.methods.handle import explicit
-from sottovoce.privacy import discrete, exact_gate
+from sottovoce.privacy import discrete, exact_gate, exact_rows
 from sottovoce.privacy.gate import Reading, RecordFunction
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
 from sottovoce.runtime.keys import root_key
@@ -164,7 +164,7 @@ def test_a_round_does_as_much_work_whatever_the_size_of_its_batch(monkeypatch):
     )
     for size in (0, 2, sampling.capacity(n)):
         work.append([])
-        monkeypatch.setattr(discrete, "_binomial_number", lambda *given, size=size: size)
+        monkeypatch.setattr(exact_rows, "successes", lambda *given, size=size: size)
         rows = exact_gate.draw(sampling, n, 0)
         assert rows[1].sum() == size
         sums.append(exact_gate.whole_sum(grid, Reading(sealed, STEEP, (), rows, 3), jnp.zeros(3), chunk=4))

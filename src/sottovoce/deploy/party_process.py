@@ -34,7 +34,7 @@ def main() -> None:
     end_with_parent(int(sys.argv[2]))
     log_ours()
     run = Run(Path(sys.argv[1]), socket.socket(fileno=os.dup(0)))
-    run.pipe.open()
+    run.pipe.start()
     run.pipe.ended.wait()
     run.end()
     os._exit(0)

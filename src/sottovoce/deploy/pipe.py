@@ -36,7 +36,7 @@ class Pipe:
     >>> asks = Pipe(one, lambda said, data: b"")
     >>> answers = Pipe(other, lambda said, data: data * said["times"])
     >>> for pipe in (asks, answers):
-    ...     pipe.open()
+    ...     pipe.start()
     >>> asks.ask({"times": 2}, b"ab", seconds=5.0)
     b'abab'
     >>> asks.close()
@@ -52,7 +52,7 @@ class Pipe:
         self._refused = 0
         self.ended = threading.Event()
 
-    def open(self) -> None:
+    def start(self) -> None:
         """Read what comes, on a thread of its own."""
         threading.Thread(target=self._read, daemon=True, name="reads the pipe").start()
 

@@ -49,7 +49,7 @@ class Site:
         line = socket.socket(socket.AF_UNIX)
         line.connect(os.path.relpath(Path(context.workspace.get_root_dir()).parent / LINE))
         self._pipe = Pipe(line, self._respond)
-        self._pipe.open()
+        self._pipe.start()
         self._pipe.ask({"what": "begin", "run": self._run}, text)
         threading.Thread(target=self._end_with_party, daemon=True, name="looks after the party").start()
 

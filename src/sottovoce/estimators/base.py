@@ -124,7 +124,7 @@ class PrivateLinear(BaseEstimator):
 
     def _stated(self, result: Result, *read: str) -> PrivacyReport:
         """Return the statement with what the estimator adds to it, and keep what `sv.save` needs."""
-        self._kept = (result.covered, result.releasable, result.about)
+        self._kept = (result.releasable, result.about)
         report = result.privacy
         network = () if len(report.per_agent) == 1 else (f"network: {self._network_name(len(report.per_agent))}",)
         told = (*network, _FITTED_BEFORE, *self._together(report), *read)

@@ -65,8 +65,8 @@ def _values(model: Any) -> list[Any] | None:
 
 
 def _result(model: Any, x: Any, y: Any, predict: Any) -> Result:
-    covered, releasable, about = model._kept
-    return Result(x, y, None, {}, model.privacy_, covered, releasable, predict, about)
+    releasable, about = model._kept
+    return Result(x, y, None, {}, model.privacy_, releasable, predict, about)
 
 
 def _scaling(before: Sequence[Any]) -> tuple[Declarations | None, Any]:

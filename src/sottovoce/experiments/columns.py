@@ -254,7 +254,10 @@ def averaged(found: Staged, test: Mapping[str, Any]) -> Result:
     counted = ("sent", "received", "messages")
     summed: dict[str, Any] = {name: tuple(map(sum, zip(*(getattr(run, name) for run in runs)))) for name in counted}
     about = replace(runs[-1], **summed, batches=sum(run.batches for run in runs)) if runs else None
-    return Result(x, y, found.members, told, found.privacy, False, predict, about, found.members[0].public_test)
+    first = found.members[0]
+    return Result(
+        x, y, found.members, told, found.privacy, False, predict, about, first.public_constants, first.public_test
+    )
 
 
 def check(case: Case) -> None:

@@ -48,9 +48,12 @@ class BinomialSgd(Method):
         dimension: how many numbers a gradient has. Epsilon is proved if it is given, because rounding costs privacy in
             every coordinate (`privacy.binomial_noise.binomial_epsilon`).
 
+    >>> import jax.numpy as jnp
     >>> import sottovoce as sv
     >>> method = BinomialSgd(0.5, sv.Release(1.0, 0.01), sv.Full(), dimension=100)
-    >>> round(sv.account(method, sv.Population([1000] * 5), steps=20, network=sv.networks.complete(5)).epsilon, 2)
+    >>> problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(100))
+    >>> given = {"problem": problem, "steps": 20, "network": sv.networks.complete(5)}
+    >>> round(sv.account(method, sv.Population([1000] * 5, record=np.zeros(100)), **given).epsilon, 2)
     4.19
     """
 
