@@ -129,4 +129,4 @@ def _example(kind: type) -> str:
 
 def _word(kind: type) -> str:
     """Return the word for a class in run files: its `kind`, or its name with hyphens."""
-    return getattr(kind, "kind", None) or re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
+    return vars(kind).get("kind") or re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
