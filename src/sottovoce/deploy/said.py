@@ -85,10 +85,10 @@ def require(how: How, message: "Message") -> None:
 def name_of(tag: str) -> str:
     """Return a message's name without its number and turns.
 
-    >>> name_of("outputs 3, turn 0"), name_of("join: question")
+    >>> name_of("outputs 3, loop 1 turn 0"), name_of("join: question")
     ('outputs', 'join: question')
     """
-    return re.sub(r" \d+(, turn \d+)*$", "", tag)
+    return re.sub(r" \d+(, loop \d+ turn \d+)*$", "", tag)
 
 
 def listed(how: How, words: Mapping[str, Any]) -> dict[str, Any]:
