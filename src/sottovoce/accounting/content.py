@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from enum import Enum
 from functools import cached_property, lru_cache, partial
 from numbers import Number
+from threading import get_ident
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeVar
 
@@ -34,12 +35,15 @@ Held = TypeVar("Held")
 
 
 def first_alike(key: Hashable, held: Held) -> Held:
-    """Return what was held first under this key, one of the last `KEPT`.
+    """Return what was held first under this key by this thread, one of the last `KEPT`.
+
+    Threads share nothing: rules for derivatives inside of a program keep what JAX found out of them, and fail where two
+    threads trace the same program at once.
 
     >>> first_alike("example", 1), first_alike("example", 2)
     (1, 1)
     """
-    return remembered_keys(_Entry(key, held))
+    return remembered_keys(_Entry((get_ident(), key), held))
 
 
 @dataclass(frozen=True)

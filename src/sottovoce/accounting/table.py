@@ -33,6 +33,7 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems import programs
 from sottovoce.problems.vertical import Vertical
+from sottovoce.tracing import one_at_a_time
 
 TAKEN = (
     "taken as public: which rows there are and their batches, settings, starting values, and plain numbers inside "
@@ -120,6 +121,7 @@ def trace_table(
     return traced(method, problem, tuple(numbers), tuple(leaves), structure, steps, classes)
 
 
+@one_at_a_time
 def _traced(
     method: Bambi, problem: Vertical, numbers: tuple[int, ...], leaves: tuple[jax.ShapeDtypeStruct, ...],
     structure: Any, steps: int, classes: int,

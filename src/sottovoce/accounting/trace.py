@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import chain
+from threading import get_ident
 from typing import Any, Literal
 
 import jax
@@ -31,6 +32,7 @@ from sottovoce.privacy.sampling import KINDS as SAMPLINGS
 from sottovoce.privacy.sampling import Sampling, check_words
 from sottovoce.problems import captures, objectives, programs
 from sottovoce.problems.objectives import scattered
+from sottovoce.tracing import one_at_a_time
 
 Phase = Literal["init", "step"]
 
@@ -139,9 +141,12 @@ def trace(method: Method, problem: Any, known: Known) -> Trace:
     Raises ValueError or TypeError, with the remedy, where an equation cannot be counted, a private value would leave
     the agent, or the state does not keep its shapes.
     """
-    return (remembered if seen_by_equality(method) else _traced)(method, problem, known)
+    if seen_by_equality(method):
+        return remembered(get_ident(), method, problem, known)  # by thread: see `content.first_alike`
+    return _traced(method, problem, known)
 
 
+@one_at_a_time
 def _traced(method: Method, problem: Any, known: Known) -> Trace:
     found: dict[str, Any] = {}
     refuse_captures(method, problem)
@@ -174,7 +179,10 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
     return first_alike((program(init), program(stepped), found["structure"], known, declares), made)
 
 
-remembered = lru_cache(maxsize=KEPT)(_traced)
+@lru_cache(maxsize=KEPT)
+def remembered(thread: int, method: Method, problem: Any, known: Known) -> Trace:
+    """Return the trace, once for equal arguments."""
+    return _traced(method, problem, known)
 
 
 def _losses(jaxpr: Jaxpr) -> Iterator[ClosedJaxpr]:

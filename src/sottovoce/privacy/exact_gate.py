@@ -20,6 +20,7 @@ from sottovoce.privacy import discrete
 from sottovoce.privacy.gate import Reading, RecordFunction
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Rows, Sampling
+from sottovoce.tracing import compiled
 from sottovoce.trees import Tree
 
 _BYTES = 2**26  # of gradients that are held at once
@@ -100,7 +101,7 @@ def _slopes(function: RecordFunction) -> Callable[..., jax.Array]:
         loss = source.lift(lambda at, record: function(closed_over, at, record))
         return jax.lax.map(lambda record: ravel_pytree(jax.grad(loss)(at, record))[0], source.unseal(rows))
 
-    return jax.jit(slopes)
+    return compiled(slopes)
 
 
 def _power(count: int) -> int:

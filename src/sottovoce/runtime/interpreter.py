@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Primitive, Var
 
 from sottovoce.methods.equations import OURS, loop_p
+from sottovoce.tracing import compiled
 
 Stop = tuple[JaxprEqn, list[Any]]  # an equation of ours and its operands
 Walk = Generator[Stop, Sequence[Any], list[Any]]
@@ -44,7 +44,7 @@ class Segment:
     @cached_property
     def compiled(self) -> Callable[..., list[Any]]:
         """Return the same function, compiled."""
-        return jax.jit(self.__call__)
+        return compiled(self.__call__)
 
 
 @lru_cache(maxsize=256)

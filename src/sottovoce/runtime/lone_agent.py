@@ -38,6 +38,7 @@ from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.layout import Layout, alone, lay_out
 from sottovoce.runtime.place import NEVER, public
 from sottovoce.runtime.transport import Absent, Message, MessageId, Standing, Transport
+from sottovoce.tracing import compiled
 
 NoiseSource = Literal["simulated", "discrete"]
 Turns = tuple[tuple[JaxprEqn, Any], ...]  # the loops that a moment is in, and their turns
@@ -55,7 +56,7 @@ class Programs:
         self._made: dict[tuple[Segment, str], Callable[..., list[Any]]] = {}
         self._alone: dict[int, Segment] = {}
         self._edges: dict[tuple[str, bool], Edges] = {}
-        self.settle, self.finish = jax.jit(settled), jax.jit(self._finish)
+        self.settle, self.finish = compiled(settled), compiled(self._finish)
         told = contains([*trace.init.jaxpr.eqns, *trace.step.jaxpr.eqns], frozenset({equations.tell_p}))
         self.standing: Standing = "disclosure" if told else "release"  # the standing of all messages
 
@@ -67,7 +68,7 @@ class Programs:
             return segment(*settled(values), answer=ArrayAnswers(self.spec, now))
 
         made = self._made.get((segment, phase))  # making a program costs more than running it
-        return made or self._made.setdefault((segment, phase), jax.jit(computed))
+        return made or self._made.setdefault((segment, phase), compiled(computed))
 
     def edges(self, over: str, others_only: bool) -> Edges:
         """Return who talks to whom at an exchange."""

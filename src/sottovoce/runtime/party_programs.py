@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
@@ -17,6 +16,7 @@ from sottovoce.runtime.columns import TableSpec
 from sottovoce.runtime.interpreter import Segment
 from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.table_answers import PartyMoment, ServerMoment, in_order
+from sottovoce.tracing import compiled
 
 STOPS = frozenset({equations.ask_p, equations.total_p, equations.loop_p})
 
@@ -28,7 +28,7 @@ class Programs:
         self.spec = spec
         self._own: dict[Segment, Callable[..., list[Any]]] = {}
         self._answers: dict[tuple[int, ...], Callable[..., Any]] = {}
-        self.sum, self.finish = jax.jit(in_order), jax.jit(_finish)
+        self.sum, self.finish = compiled(in_order), compiled(_finish)
 
     def between(self, segment: Segment, loops: Sequence[int]) -> Callable[..., list[Any]]:
         """Return the program of a segment, inside the loops that it always is in."""
@@ -45,7 +45,7 @@ class Programs:
 
             return segment(*values, answer=answer)
 
-        return self._own.get(segment) or self._own.setdefault(segment, jax.jit(computed))
+        return self._own.get(segment) or self._own.setdefault(segment, compiled(computed))
 
     def slopes(self, question: int, loops: Sequence[int]) -> Callable[..., Any]:
         """Return the program of the label holder's answer to a question."""
@@ -57,7 +57,7 @@ class Programs:
             return now.slopes(rows, said, question)
 
         where = (question, *loops)
-        return self._answers.get(where) or self._answers.setdefault(where, jax.jit(computed))
+        return self._answers.get(where) or self._answers.setdefault(where, compiled(computed))
 
 
 def _finish(state: Sequence[Any], broken: Any, t: Any) -> Any:

@@ -15,6 +15,7 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import checkpoint
 from sottovoce.runtime.about import About
 from sottovoce.shown import Shown, glance
+from sottovoce.tracing import compiled
 from sottovoce.trees import Tree
 
 RESULT = ("the result of a run", 1)  # kind and version of result.json
@@ -69,7 +70,7 @@ def _compiled(
 ) -> tuple[Callable[..., list[jax.Array]], Any, list[jax.Array]]:
     given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
     closed, found = jax.make_jaxpr(function, return_shape=True)(*given)
-    program = jax.jit(partial(jax.core.eval_jaxpr, closed.jaxpr))
+    program = compiled(partial(jax.core.eval_jaxpr, closed.jaxpr))
     return program, jax.tree.structure(found), [jax.device_put(held) for held in closed.consts]
 
 
