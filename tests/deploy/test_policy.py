@@ -4,9 +4,7 @@ import tomllib
 
 import pytest
 
-from sottovoce.deploy.policy import OwnData, Policy
 from sottovoce.experiments import build
-from sottovoce.experiments.schema import Case, Data, MethodTable
 from sottovoce.experiments.toml import dump
 from tests.deploy import cases
 
@@ -84,7 +82,3 @@ def test_noise_by_hand_is_refused_with_the_remedy_before_policies_are_written(tm
     with pytest.raises(ValueError, match=r"privacy\.epsilon is missing: .* Write privacy.epsilon in the run file"):
         agree(Order(text, "r"), tmp_path)
     assert not list(tmp_path.iterdir())
-    policy = Policy(methods=["DpSgd"], epsilon=1, delta=1e-5, budget=2, data=OwnData(name="digits"), peers={})
-    case = Case(data=Data(name="digits"), method=MethodTable(name="DpSgd"))
-    with pytest.raises(PermissionError, match=r"^the policy of north needs privacy\.epsilon in the run file"):
-        policy.require(case, "north", "exact", [])
