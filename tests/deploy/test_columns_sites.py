@@ -161,7 +161,7 @@ BEYOND = {  # what the policy of the label holder says, or the run file, and how
     ),
     "true labels": (
         lambda policy, text: text.replace("epsilon = 2.0", "").replace("rate_y", 'labels = "open"\nrate_y'),
-        "does not agree to epsilon None",
+        "asks what a label costs: set privacy.epsilon",
     ),
 }
 
