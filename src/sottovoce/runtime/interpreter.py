@@ -51,6 +51,7 @@ class Segment:
 def pieces(jaxpr: Jaxpr, stops: frozenset[Primitive] = OURS) -> tuple[Segment | JaxprEqn, ...]:
     """Return a jaxpr cut at the equations that are stops, and at loops with such an equation inside.
 
+    >>> import jax
     >>> len(pieces(jax.make_jaxpr(lambda x: x * 2 + 1)(1.0).jaxpr))
     1
     """
@@ -80,6 +81,7 @@ def pieces(jaxpr: Jaxpr, stops: frozenset[Primitive] = OURS) -> tuple[Segment | 
 def contains(equations: Iterable[JaxprEqn], kinds: frozenset[Primitive]) -> bool:
     """Say whether some equation, or one inside its loops, is of these kinds.
 
+    >>> import jax
     >>> contains(jax.make_jaxpr(lambda x: x * 2 + 1)(1.0).jaxpr.eqns, OURS)
     False
     """
