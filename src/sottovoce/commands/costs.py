@@ -61,7 +61,7 @@ def account(
     for name, setup in made:
         table = Table(title=escape(name), title_justify="left", show_header=False, box=None)
         for key, value in (*_in_words(setup.account), *_in_terms(setup)):
-            table.add_row(escape(key), escape(value))
+            table.add_row(escape(key), value)  # values are escaped where they are made
         console.print(table, "")
 
 
@@ -86,7 +86,7 @@ def _in_terms(setup: "Setup") -> Iterator[tuple[str, str]]:
         yield "epsilon", f"[bold]{upward(report.epsilon, 5)}[/]"
     for level, epsilon in report.per_level.items() if len(report.per_level) > 1 else ():
         yield f"  {level} level", upward(epsilon, 5)
-    yield "delta", f"{report.delta:g}, per {report.unit}, {report.adjacency} adjacency"
+    yield "delta", f"{report.delta:g}, per {escape(report.unit)}, {report.adjacency} adjacency"
     yield "accountant", f"{report.accountant} ({report.library})"
     yield "design", report.design
     if report.published is not None:
