@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from nvflare.collab.api import decorators as collab
 from nvflare.collab.api.context import Context
 
@@ -18,7 +17,7 @@ from sottovoce.deploy.pipe import Pipe
 from sottovoce.deploy.policy import Policy
 from sottovoce.deploy.tunnel import Identity
 from sottovoce.runtime.frames import Message, MessageId
-from sottovoce.runtime.transport import Patience
+from sottovoce.runtime.transport import Expected, Patience
 
 
 class Exchanges:
@@ -57,18 +56,17 @@ class Exchanges:
         try:
             values = np.random.default_rng(self._me).normal(size=self._floats).astype(np.float32)
             near = [(self._me + step) % len(self._names) for step in (-1, 1)]
-            seconds, passed = [], []
+            turns = []
             for turn, way in enumerate(self._ways):
                 exchange = (self._bare if way == "bare" else self._ours)(near, f"{self._run}-{turn}")
                 exchange(0, values)
-                began, before = time.perf_counter(), _on_loopback()
+                began = time.time()
                 for round in range(1, self._rounds + 1):
                     exchange(round, values)
-                seconds.append(time.perf_counter() - began)
-                passed.append(_on_loopback() - before)
+                turns.append((began, time.time()))
                 if way == "ours" and self._transport is not None:
                     self._transport.close()  # it still answers who is a little behind
-            self._state = {"state": "done", "seconds": seconds, "bytes": passed}
+            self._state = {"state": "done", "turns": turns}
         except BaseException as failure:
             self._state = {"state": "failed", "why": repr(failure)}
 
@@ -110,6 +108,7 @@ class Exchanges:
         outbox = Outbox(self._home / "runs" / run / "outbox")
         transport = FlareTransport(self._me, self._names, run, outbox, identity, call, Patience(120.0))
         self._transport = transport
+        transport.expected = Expected(4 * self._floats + 1000, 1)
         transport.charged = True  # these messages hold no record
         for pipe in (flare, party):
             pipe.start()
@@ -127,15 +126,6 @@ class Exchanges:
                 transport.tidy(round)
 
         return exchange
-
-
-def _on_loopback() -> int:
-    """Bytes that went over the loopback device so far; 0 where that is not known."""
-    try:
-        counters = psutil.net_io_counters(pernic=True).get("lo")
-    except PermissionError:  # FLARE's process is confined
-        return 0
-    return 0 if counters is None else counters.bytes_sent
 
 
 class Watch:
