@@ -9,11 +9,12 @@ site (its own process), the server. Needs the extra [deploy].
 import json
 import random
 import shutil
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -127,8 +128,10 @@ class Killer(threading.Thread):
                 pass
         self.over.wait(wait)
         busy = self._rounds_go_on()
-        found = [] if self.over.is_set() or self.pause.is_set() else self._of(self.roles[0])
-        if found:
+        with suppress(psutil.NoSuchProcess):  # it ended while we looked: the next turn looks again
+            found = [] if self.over.is_set() or self.pause.is_set() else self._of(self.roles[0])
+            if not found:
+                return
             self.rng.choice(found).kill()
             self.killed[f"{self.roles.pop(0)}, {'while rounds go on' if busy else 'else'}"] += 1
 
@@ -273,7 +276,10 @@ def _run(federation: Federation, kind: str, noise: str, name: str, folder: Path)
 def _paid(kits: Path, site: str, kind: str, noise: str) -> None:
     """No charge is missing, none is there twice: of steps, or of labels and joins."""
     if kind == "rows":
-        entries = Ledger(kits / site / "ledger.jsonl").entries.values()
+        with tempfile.TemporaryDirectory() as folder:  # this process must not know a path that the next run uses anew
+            for file in (kits / site).glob("ledger.jsonl*"):
+                shutil.copy(file, folder)
+            entries = Ledger(Path(folder) / "ledger.jsonl").entries.values()
         assert Counter(t for entry in entries for t in range(entry.start, entry.stop)) == Counter(range(STEPS[kind]))
         return
     assert len(joins.taken(kits / site)) == 1
