@@ -115,6 +115,19 @@ def test_findings_speak_of_what_was_compared(compared):
     assert findings(Comparison("one", compared.rows[:1])) == []
 
 
+@pytest.mark.parametrize("behind", ["tuned", "untuned"])
+def test_findings_say_where_the_simpler_model_is_ahead(behind):
+    """The demo's tuned model is ahead at epsilon 2, and behind the untuned one at 0.5."""
+    figures = {("tuned", 0.5): 0.6, ("untuned", 0.5): 0.7, ("tuned", 2.0): 0.9, ("untuned", 2.0): 0.8}
+    if behind == "untuned":
+        figures["tuned", 0.5] = 0.75
+    rows = [row(f"{name}, epsilon {at}", epsilon=at, accuracy=value, seeds=1) for (name, at), value in figures.items()]
+    rows.append(row("tuned, epsilon 2, no noise", "together"))
+    told = [line for line in findings(Comparison("demo", tuple(rows))) if "the other way round" in line]
+    expected = "At epsilon 0.5 it is the other way round: untuned 0.700; tuned 0.600."
+    assert told == ([expected] if behind == "tuned" else [])
+
+
 def test_a_worst_agent_has_the_lowest_accuracy_and_the_largest_loss():
     assert row("a", accuracy=0.8, seeds=1).worst("accuracy") == pytest.approx(0.7)
     history = {"loss": np.array([1.0]), "loss/agents": np.array([[0.5, 2.0]]), "seconds": np.array([0.0])}
