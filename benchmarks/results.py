@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import measure
-from sottovoce.experiments.reproduce import find
 from sottovoce.experiments.runfile import RunFile
+from sottovoce.laboratory.reproduce import find
 from sottovoce.reports import pictures
 from sottovoce.reports.chart import SLOTS, Axis, Line, chart
 from sottovoce.reports.comparison import figure, upward

@@ -19,9 +19,9 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.methods import DpGradientTracking
+from sottovoce.papers.gradient_tracking.lemmas import Problem, error_curve, spreads
+from sottovoce.papers.gradient_tracking.theory import Rates
 from sottovoce.reports import chart, pictures
-from sottovoce.theory.gradient_tracking import Rates
-from sottovoce.theory.tracking_lemmas import Problem, error_curve, spreads
 
 DOCS = Path(__file__).parent.parent / "docs"
 COMMAND = "python -m benchmarks.tracking_bound --write"
