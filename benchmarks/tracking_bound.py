@@ -4,7 +4,7 @@
 
 Four agents on a cycle hold one record each, f_i = h_i |x - c_i|^2 / 2 in three coordinates. The printed design (7), (8)
 runs with step sizes 1e-3, 2e-3 and 1e-4, and Laplace noise 0.1 on both messages; 20 seeds draw the noise. Beside it
-are Lemma 2's bound with u_k as printed and with u_k as mended (`theory.tracking_lemmas.disturbance`). `--write` makes
+are Lemma 2's bound with u_k as printed and with u_k as mended (`lemmas.disturbance`). `--write` makes
 docs/results/gradient-tracking/bound-curves.csv and docs/pictures/gradient-tracking-bound.svg.
 """
 

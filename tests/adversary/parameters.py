@@ -108,7 +108,6 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "model_file.load": {"result": "path"},
     "model_file.save": {"result": "result path table task features holders"},
-    "naming.unknown": {"setting": "what name known"},
     "noisy_counts.NoisyCounts": {"setting": "epsilon delta seed path ledger budget draws"},
     "objectives.Bilevel": {
         "function": "upper lower public_upper public_lower project_x predict",

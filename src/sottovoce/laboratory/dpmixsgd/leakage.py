@@ -24,6 +24,7 @@ from scipy.optimize import brentq, minimize
 from sottovoce import data, networks
 from sottovoce.accounting.account import account_of
 from sottovoce.laboratory.dpmixsgd.similarity import matched, scores
+from sottovoce.naming import optional
 from sottovoce.papers.dpmixsgd.method import DpMixSgd
 from sottovoce.privacy import sound
 from sottovoce.privacy.release import Release
@@ -210,6 +211,7 @@ def main(
     The attack is made on batches of one record, which is the worst case, and on one batch of `batch` records with
     noise 1, which is the setting of the DPMixSGD paper (`batch=0` leaves it out).
     """
+    _pyplot()  # what is missing is said before the work
     train, test = data.load(dataset)
     side = math.isqrt(train["features"].shape[1])
     pictures, labels = test["features"].reshape(-1, side, side), test["label"]
@@ -259,11 +261,7 @@ def _pair(score: tuple[float, float]) -> str:
 
 def draw(cases: Sequence[Reconstruction], truth: np.ndarray, blind: np.ndarray, path: Path, columns: int = 8) -> None:
     """Draw rows of pictures: the truth, what each attack made of each message of one record, and the blind guess."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = _pyplot()
     rows = [("truth", truth[:columns])]
     for case in cases:
         rows += [(f"{case.name}\n{kind}", guess[:columns, 0]) for kind, guess in case.guesses.items() if len(guess) > 1]
@@ -278,6 +276,11 @@ def draw(cases: Sequence[Reconstruction], truth: np.ndarray, blind: np.ndarray, 
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=80, bbox_inches="tight")
     pyplot.close(figure)
+
+
+def _pyplot() -> Any:
+    optional("matplotlib", "pictures", "the attack").use("Agg")
+    return optional("matplotlib.pyplot", "pictures", "the attack")
 
 
 @lru_cache

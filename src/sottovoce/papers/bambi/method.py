@@ -48,7 +48,7 @@ class Bambi(Method):
             party applies to its own blocks.
         labels: the label gate: `Memoised(epsilon)`, `Fresh(scale)`, `Printed(scale)` or `Open()`.
         directions: Q. The estimate's variance falls as 1/Q and grows with the number of parameters.
-        smoothing: mu. `theory.bambi.smoothing` is what the convergence proof asks for; in float32 it must not vanish.
+        smoothing: mu. `theory.smoothing` is what the convergence proof asks for; in float32 it must not vanish.
         cross_terms: sum s_j over all parties, for which one number per direction crosses the boundary. False is
             equation (5) as printed: each party takes its own term only, which leaves out how its embedding moves the
             other parties' heads, a bias that no Q removes.

@@ -1,7 +1,7 @@
 """Run DP bilevel optimisation with one curator: any epsilon, gradients only.
 
 Kornowski, "Differentially private bilevel optimization", 2024: Algorithms 1 and 3 here, 2 and 4 in `descent.py`. A
-penalty takes the place of second derivatives (`penalty.py`). What the paper proves is in `theory/dp_bilevel.py`.
+penalty takes the place of second derivatives (`penalty.py`). What the paper proves is in `theory.py`.
 """
 
 import math
@@ -105,7 +105,7 @@ class DpBilevel(Method):
     ) -> Self:  # fmt: skip
         """Build Algorithms 1 and 2 as printed for a target (epsilon, delta) on n records; 3 and 4 with `batches`.
 
-        All numbers are those of Theorems 3.1 and B.1 and Lemma A.1, in `theory.dp_bilevel.paper_numbers`, which says
+        All numbers are those of Theorems 3.1 and B.1 and Lemma A.1, in `theory.paper_numbers`, which says
         how factors are read that the paper hides. `steps` and `inner_steps` take the place of T and n^2, which are
         beyond any budget; `batches` are the inner and the outer batch size. The account tells the true epsilon.
 

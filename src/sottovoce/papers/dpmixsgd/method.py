@@ -2,7 +2,7 @@
 
 Quan, Wang, Zhai, Fang and Liu, "Enhancing privacy in decentralized min-max optimization: a differentially private
 approach", Algorithm 1: the hybrid estimator of STORM (Cutkosky and Orabona, NeurIPS 2019) and the gradient tracking of
-DM-HSGD (Xian et al., NeurIPS 2021), with Gaussian noise on what neighbours see. Its theory: `theory/dpmixsgd.py`.
+DM-HSGD (Xian et al., NeurIPS 2021), with Gaussian noise on what neighbours see. Its theory: `theory.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -107,7 +107,7 @@ class DpMixSgd(Method):
 
         The constant that (18) hides is 1. The clip is L_g of Assumption 7, so that it never acts where the assumption
         holds. Batches of 20 and b_0 = 10 000 (cut to the data) are those of Table 2, whose rates and betas come from
-        sets; `theory.dpmixsgd.theorem_1` has those of the convergence theorem. The account tells the true epsilon,
+        sets; `theory.theorem_1` has those of the convergence theorem. The account tells the true epsilon,
         which covers each agent and both variables.
 
         >>> method = DpMixSgd.paper(theta=1.0, gamma=1e-5, steps=9, agents=5, clip=1.0)

@@ -8,7 +8,7 @@ and need no more than spanning trees with a common root.
 paper's Algorithm 1: un-noised states, Laplace noise on the messages, in two forms that the paper takes for one. Its
 privacy proof is about equations (4) and (6), `form="box"`; its convergence proof is about (7) and (8),
 `form="compact"`. The box weighs trackers by row sums, which does not keep their sum equal to the sum of the gradients:
-unless the push graph is balanced it converges to a biased point. The paper's theory: `theory/gradient_tracking.py`.
+unless the push graph is balanced it converges to a biased point. The paper's theory: `theory.py`.
 """
 
 from collections.abc import Mapping, Sequence
