@@ -29,7 +29,7 @@ def find(name: str) -> type[Method]:
     >>> find("DpSgb")
     Traceback (most recent call last):
     ...
-    AttributeError: there is no method 'DpSgb'; did you mean 'DpSgd'?
+    AttributeError: there is no method 'DpSgb'; did you mean 'DpSgd'? (...)
     """
     if name not in Method.registry:
         raise AttributeError(unknown("method", name, available))

@@ -2,8 +2,9 @@
 
 `sottovoce.registry` finds the methods here and in `sottovoce.papers`. They have their names here:
 
->>> available["DpSgd"].__name__
-'DpSgd'
+>>> from sottovoce import methods
+>>> methods.DpSgd is methods.available["DpSgd"]
+True
 """
 
 import importlib
