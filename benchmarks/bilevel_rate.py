@@ -18,12 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.methods.dp_bilevel import DpBilevel
-from sottovoce.methods.planning import planned
+from sottovoce.papers.dp_bilevel.lemmas import gradient_mapping
+from sottovoce.papers.dp_bilevel.method import DpBilevel
+from sottovoce.papers.dp_bilevel.plan import plan
+from sottovoce.papers.dp_bilevel.planning import planned
+from sottovoce.papers.dp_bilevel.theory import Facts
 from sottovoce.problems import sets
-from sottovoce.theory.bilevel_lemmas import gradient_mapping
-from sottovoce.theory.bilevel_plan import plan
-from sottovoce.theory.dp_bilevel import Facts
 
 DIM, EPSILON, DELTA, BUDGET = 10, 1.0, 1e-5, 300
 SIZES, SEEDS = (1000, 4000, 16000), 5

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.methods.dp_bilevel import Descent, DpBilevel
+from sottovoce.papers.dp_bilevel.method import Descent, DpBilevel
 from sottovoce.problems import tasks
 from sottovoce.schedules import Constant
 

@@ -14,8 +14,8 @@ import numpy as np
 from sottovoce.commands.terminal import scale_of
 from sottovoce.experiments import planned
 from sottovoce.experiments.redraw import redrawn
-from sottovoce.experiments.reproduce import find
 from sottovoce.experiments.runfile import RunFile
+from sottovoce.laboratory.reproduce import find
 from sottovoce.trees import norm
 
 RECORDS = 2000

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.methods.dp_gradient_tracking import DpGradientTracking
-from sottovoce.theory import gradient_tracking as theory
-from sottovoce.theory.gradient_tracking import S1, S2, Rates
+from sottovoce.papers.gradient_tracking import theory
+from sottovoce.papers.gradient_tracking.method import DpGradientTracking
+from sottovoce.papers.gradient_tracking.theory import S1, S2, Rates
 
 PULL = [(0, 1), (1, 0), (1, 2), (0, 3), (3, 4)]  # agents 2, 3, 4 only listen
 PUSH = [(1, 0), (0, 1), (2, 0), (3, 1), (4, 3)]  # and only speak

@@ -22,13 +22,13 @@ from benchmarks import measure
 from benchmarks.programs import program
 from sottovoce.accounting.account import account_of
 from sottovoce.methods import DpSgd, LdpDsbo
+from sottovoce.papers.ldp_dsbo.budget import nonconvex_exponents
+from sottovoce.papers.ldp_dsbo.theory import predict
 from sottovoce.problems import tasks
 from sottovoce.runtime import array
 from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import lay_out
-from sottovoce.theory.ldp_dsbo import predict
-from sottovoce.theory.ldp_dsbo_budget import nonconvex_exponents
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 RING = sv.networks.ring(10, weight=0.3)

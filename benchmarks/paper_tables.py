@@ -11,9 +11,9 @@ from pathlib import Path
 
 from sottovoce.commands.terminal import scale_of
 from sottovoce.experiments import side_by_side
-from sottovoce.experiments.reproduce import find
-from sottovoce.experiments.results import write
 from sottovoce.experiments.runfile import RunFile
+from sottovoce.laboratory.reproduce import find
+from sottovoce.laboratory.results import write
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ import numpy as np
 
 import sottovoce as sv
 from benchmarks import measure
+from sottovoce.papers.gradient_tracking.theory import Rates
 from sottovoce.problems import models
 from sottovoce.problems.tasks import Shape, get
-from sottovoce.theory.gradient_tracking import Rates
 
 PULL = [(0, 1), (1, 0), (1, 2), (0, 3), (3, 4)]
 PUSH = [(1, 0), (0, 1), (2, 0), (3, 1), (4, 3)]

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import measure
-from sottovoce.experiments.reproduce import find
 from sottovoce.experiments.runfile import RunFile
+from sottovoce.laboratory.reproduce import find
 from sottovoce.reports import pictures
 from sottovoce.reports.chart import SLOTS, Axis, Line, chart
 from sottovoce.reports.comparison import figure, upward
@@ -43,7 +43,7 @@ HEAD = """# Results
 <!-- Written by `make results` from docs/results/*/*.csv and the run files. Do not edit. -->
 
 Every table and figure of the five papers that shows trained models has a run file,
-`src/sottovoce/experiments/files/PAPER/NAME.toml`. Its own values are the paper's scale and settings; `--reduced` is a
+`src/sottovoce/laboratory/PAPER/NAME.toml`. Its own values are the paper's scale and settings; `--reduced` is a
 smaller version that this project's machine (two cores) runs in minutes, with the same seeds, trials and contenders.
 `sottovoce list` shows all of them, with their times. The page of each paper lists its tables and figures, with those
 that are computed from a formula or shown elsewhere.

@@ -12,9 +12,9 @@ import numpy as np
 import sottovoce as sv
 from benchmarks import measure
 from benchmarks.programs import program
+from sottovoce.papers.gradient_tracking.theory import Rates
 from sottovoce.privacy import threefry
 from sottovoce.runtime.keys import root_key
-from sottovoce.theory.gradient_tracking import Rates
 
 AGENTS, RECORDS, FEATURES, STEPS = 20, 100, 123, 200
 RATE, NOISE = 0.1, 0.1

@@ -4,7 +4,7 @@
 
 Four agents on a cycle hold one record each, f_i = h_i |x - c_i|^2 / 2 in three coordinates. The printed design (7), (8)
 runs with step sizes 1e-3, 2e-3 and 1e-4, and Laplace noise 0.1 on both messages; 20 seeds draw the noise. Beside it
-are Lemma 2's bound with u_k as printed and with u_k as mended (`theory.tracking_lemmas.disturbance`). `--write` makes
+are Lemma 2's bound with u_k as printed and with u_k as mended (`lemmas.disturbance`). `--write` makes
 docs/results/gradient-tracking/bound-curves.csv and docs/pictures/gradient-tracking-bound.svg.
 """
 
@@ -19,9 +19,9 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.methods import DpGradientTracking
+from sottovoce.papers.gradient_tracking.lemmas import Problem, error_curve, spreads
+from sottovoce.papers.gradient_tracking.theory import Rates
 from sottovoce.reports import chart, pictures
-from sottovoce.theory.gradient_tracking import Rates
-from sottovoce.theory.tracking_lemmas import Problem, error_curve, spreads
 
 DOCS = Path(__file__).parent.parent / "docs"
 COMMAND = "python -m benchmarks.tracking_bound --write"

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import sottovoce as sv
+from sottovoce.papers.gradient_tracking.theory import S1, S2, PaperScheme
 from sottovoce.privacy import published
 from sottovoce.reports import chart, pictures
-from sottovoce.theory.gradient_tracking import S1, S2, PaperScheme
 
 DOCS = Path(__file__).parent.parent / "docs"
 COMMAND = "python -m benchmarks.tracking_budget --write"

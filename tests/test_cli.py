@@ -150,7 +150,7 @@ def test_run_then_report(capsys, monkeypatch, tiny_file):
 def test_account_says_how_epsilon_was_found(capsys, monkeypatch, tiny_file):
     code, out, _ = command(capsys, monkeypatch, "account", tiny_file)
     assert code == 0
-    for words in ("highest", "dp-accounting", "gradient: gaussian noise", "replace-one adjacency", "sound", "note"):
+    for words in ("highest", "sottovoce 0.1.0", "gradient: gaussian noise", "replace-one adjacency", "sound", "note"):
         assert words in out
 
 

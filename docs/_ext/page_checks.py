@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 def missing_from_reference(documented: set[str]) -> Iterator[str]:
     """Yield the public names, and the names of methods, that no page of the reference describes."""
     public = {f"sottovoce.{name}" for name in sottovoce.__all__ if not isinstance(getattr(sottovoce, name), ModuleType)}
-    methods = {f"sottovoce.methods.{name}" for name in sottovoce.methods.Method.registry}
+    methods = {f"sottovoce.methods.{name}" for name in sottovoce.methods.available}
     yield from sorted((public | methods) - documented)
 
 

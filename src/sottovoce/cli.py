@@ -221,8 +221,8 @@ def reproduce(
     Settings of every contender are chosen first, by the same number of trials, on records and seeds that are not
     reported. `sottovoce list` says how long each experiment takes.
     """
-    from sottovoce.experiments.reproduce import find
     from sottovoce.experiments.runfile import RunFile
+    from sottovoce.laboratory.reproduce import find
 
     scale = scale_of(reduced, quick)
     runfile = RunFile.load(find(experiment), set_ or (), scale)
@@ -233,7 +233,7 @@ def reproduce(
         raise ValueError("--side-by-side runs everything at once, and has nothing to resume: leave one of them out")
     _execute(runfile, folder, resume, json, side_by_side)
     if results is not None:
-        from sottovoce.experiments.results import write
+        from sottovoce.laboratory.results import write
 
         sets = "".join(f" --set {shlex.quote(one)}" for one in set_ or ())
         beside = " --side-by-side" if side_by_side else ""
@@ -248,8 +248,9 @@ def list_(json: Json = False) -> None:
     import inspect
 
     from sottovoce import data, methods
-    from sottovoce.experiments import build, reproduce
+    from sottovoce.experiments import build
     from sottovoce.experiments.runfile import RunFile
+    from sottovoce.laboratory import reproduce
     from sottovoce.problems import tasks
 
     def here(name: str) -> str:

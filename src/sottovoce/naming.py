@@ -1,6 +1,7 @@
-"""Write counts in words, and error messages for the most common mistakes: unknown names, and wrong counts."""
+"""Write counts in words, and error messages for common mistakes: unknown names, wrong counts, missing packages."""
 
 import difflib
+import importlib
 from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
@@ -29,6 +30,23 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     if close:
         return f"there is no {what} {name!r}; did you mean {folded[close[0]]!r}? ({', '.join(names)})"
     return f"there is no {what} {name!r}; choose from {', '.join(names)}" if names else f"there is no {what} {name!r}"
+
+
+def optional(module: str, extra: str, what: str) -> Any:
+    """Import a package that few uses need; where it is missing, the error names the extra that brings it.
+
+    >>> optional("no_such_package", "events", "an event")
+    Traceback (most recent call last):
+    ...
+    ValueError: an event needs the package no_such_package: pip install 'sottovoce[events]'
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if error.name != package:  # it is here, and broken
+            raise
+        raise ValueError(f"{what} needs the package {package}: pip install 'sottovoce[{extra}]'") from None
 
 
 def check_count(name: str, value: Any) -> None:

@@ -38,7 +38,7 @@ TABLE: dict[str, dict[str, str]] = {
         "setting": "epsilon delta network adjacency norm steps by_hand",
     },
     "averaged.Averaged": {"setting": "of weight drawn"},
-    "bambi.Bambi": {"setting": "inner_steps batch rate_x rate_y labels directions smoothing cross_terms copies draw"},
+    "method.Bambi": {"setting": "inner_steps batch rate_x rate_y labels directions smoothing cross_terms copies draw"},
     "base.Setting": {"setting": "sizes steps network delta"},
     "base.summary": {"outside": "cls"},
     "binomial_sgd.BinomialSgd": {"setting": "rate gradient sampling coins dimension"},
@@ -59,14 +59,14 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "declared.table": {"records": "data", "declared": "label features columns party unit weight private share"},
     "dm_hsgd.DmHsgd": {"setting": "rate_x rate_y sampling release_x release_y beta_x beta_y first increment design"},
-    "dp_bilevel.DpBilevel": {
+    "method.DpBilevel": {
         "setting": "step_x inner release_y release_penalised sampling release_x penalty radius sampling_x "
         "inner_penalised solve output warm conditioning",
     },
-    "dp_gradient_tracking.DpGradientTracking": {
+    "method.DpGradientTracking": {
         "setting": "scheme gradient sampling design form state lipschitz rounds",
     },
-    "dp_mix_sgd.DpMixSgd": {
+    "method.DpMixSgd": {
         "setting": "rate_x rate_y sampling release_x release_y beta_x beta_y first increment design",
     },
     "dp_newton.DpNewton": {"setting": "moments gradient norm rate reach trust least mixing tail losses"},
@@ -94,7 +94,7 @@ TABLE: dict[str, dict[str, str]] = {
     "implicit.hypergradient": {"outside": "upper lower x y solve steps rate"},
     "implicit.minimise_lower": {"outside": "lower x y rate steps"},
     "label_store.Labels": {"records": "label ids", "setting": "classes path seed budget"},
-    "ldp_dsbo.LdpDsbo": {
+    "method.LdpDsbo": {
         "setting": "step_x step_y step_z release_y release_z sampling release_x z_radius design constants",
     },
     "ldp_online.LdpOnline": {"setting": "rate gradient sampling design"},
@@ -108,7 +108,6 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "model_file.load": {"result": "path"},
     "model_file.save": {"result": "result path table task features holders"},
-    "naming.unknown": {"setting": "what name known"},
     "noisy_counts.NoisyCounts": {"setting": "epsilon delta seed path ledger budget draws"},
     "objectives.Bilevel": {
         "function": "upper lower public_upper public_lower project_x predict",
@@ -139,7 +138,7 @@ TABLE: dict[str, dict[str, str]] = {
     "preprocess.Ranges": {"declared": "low high"},
     "preprocess.bounded_norm": {"declared": "features bound"},
     "preprocess.check_records": {"outside": "records classes"},
-    "private_grid.DpGrid": {"setting": "grid gradient sampling validation memory"},
+    "dp_grid.DpGrid": {"setting": "grid gradient sampling validation memory"},
     "quantized_sgd.QuantizedSgd": {"setting": "rate gradient sampling weight resolution design"},
     "release.Release": {"setting": "clip noise mechanism name"},
     "report.PrivacyReport": {
@@ -181,8 +180,8 @@ TABLE: dict[str, dict[str, str]] = {
         "trial": "candidates score",
         "setting": "epsilon delta trials stopping disjoint seed ledger budget party",
     },
-    "sgda.DpSgda": {"setting": "rate_x rate_y sampling release_x release_y"},
-    "sgda.Sgda": {"setting": "rate_x rate_y sampling release_x release_y"},
+    "dp_sgda.DpSgda": {"setting": "rate_x rate_y sampling release_x release_y"},
+    "dp_sgda.Sgda": {"setting": "rate_x rate_y sampling release_x release_y"},
     "sources.available": {"outside": "name root"},
     "sources.load": {"outside": "name root image pool"},
     "split.levels": {"records": "parts upper", "setting": "seed"},

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import sottovoce as sv
-from sottovoce.methods.base import Method
 from sottovoce.privacy.labels import Fresh, Memoised, Open, Printed
 from sottovoce.problems.vertical import Vertical, cross_entropy, logistic
 from tests.methods.contract import network_for, noisy
@@ -24,8 +23,7 @@ SAME = ("epsilon", "delta", "per_agent", "per_level", "published", "design", "ad
         "method", "steps", "events")  # fmt: skip
 METHODS = {
     f"{kind.__name__}-{label}": noisy(method)
-    for kind in list(Method.registry.values())
-    if kind.__module__.startswith("sottovoce.")
+    for kind in sv.methods.available.values()
     for label, method in kind.examples().items()
     if Vertical not in method.solves
 }

@@ -27,7 +27,7 @@ from sottovoce.accounting.account import account_of
 from sottovoce.data import Levels, settle
 from sottovoce.data.parts import Bought
 from sottovoce.deploy.outbox import Outbox
-from sottovoce.methods.dp_bilevel import Descent
+from sottovoce.papers.dp_bilevel.method import Descent
 from sottovoce.privacy import label_file, label_store
 from sottovoce.privacy import ledger as ledgers
 from sottovoce.privacy.ledger_line import Entry, Group

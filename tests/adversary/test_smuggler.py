@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.methods.base import Method
 from sottovoce.privacy.labels import Memoised
 from sottovoce.problems.linear_model import LinearModel, PartyWeights
 from sottovoce.problems.vertical import Vertical, logistic
@@ -35,7 +34,7 @@ def public_parameters():
     inside = [getattr(one, name) for one in held if isinstance(one, types.ModuleType) for name in dir(one)
               if not name.startswith("_")]  # fmt: skip
     found = {}
-    for one in (*held, *inside, *Method.registry.values()):
+    for one in (*held, *inside, *sv.methods.available.values()):
         own = callable(one) and getattr(one, "__module__", "").startswith("sottovoce.")
         if own and not (isinstance(one, type) and issubclass(one, Exception)):
             left = ("self", "args", "kwargs", "options")
@@ -219,7 +218,7 @@ def test_a_function_brings_nothing_along_in_any_way(owner, name, hide):
 
 
 def settings_of_methods():
-    for kind in Method.registry.values():
+    for kind in sv.methods.available.values():
         owner = f"{kind.__module__.rsplit('.', 1)[-1]}.{kind.__qualname__}"
         for name in TABLE[owner]["setting"].split() if owner in TABLE else ():
             yield next(iter(kind.examples().values())), name

@@ -16,7 +16,7 @@ import sottovoce as sv
 from sottovoce.accounting.account import account_of
 from sottovoce.accounting.charging import Charging
 from sottovoce.data import Levels, Part
-from sottovoce.methods.dp_bilevel import Descent
+from sottovoce.papers.dp_bilevel.method import Descent
 from sottovoce.privacy import accountant, ledger_line
 from sottovoce.privacy import ledger as ledgers
 from sottovoce.privacy.gdp import gdp_epsilon

@@ -14,7 +14,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.data import Levels, Part
 from sottovoce.data.parts import Bought, Facts
-from sottovoce.methods.dp_bilevel import Descent
+from sottovoce.papers.dp_bilevel.method import Descent
 from sottovoce.privacy.labels import Fresh
 from sottovoce.privacy.ledger_line import encoded
 from sottovoce.privacy.response import Response

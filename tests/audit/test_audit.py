@@ -15,9 +15,9 @@ import sottovoce as sv
 from sottovoce.accounting.trace import trace
 from sottovoce.audit import adversaries, audit, audit_labels, bounds
 from sottovoce.audit.adversaries import Target
-from sottovoce.audit.exhibits.sound_designs import designs
 from sottovoce.audit.observer import Observer, Watch
-from sottovoce.methods.dp_bilevel import Descent
+from sottovoce.laboratory.sound_designs import designs
+from sottovoce.papers.dp_bilevel.method import Descent
 from sottovoce.privacy import discrete, gate
 from sottovoce.privacy.labels import Fresh, Memoised, Open, Printed
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Stream, WithReplacement

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.audit import exhibits
-from sottovoce.audit.exhibits import floating_point
-from sottovoce.audit.exhibits.base import Measurement
+from sottovoce.laboratory import exhibits, floating_point
+from sottovoce.laboratory.exhibit import Measurement
 
 # (claimed, measured with all trials, exact) by exhibit, row by row: measured and computed once, by other code, whose
 # choice of events was coarser: these exhibits prove as much, or more.

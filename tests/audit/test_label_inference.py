@@ -7,8 +7,8 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.table import table_account
-from sottovoce.audit.label_inference import demonstrate, infer, measured
-from sottovoce.methods.bambi import Bambi
+from sottovoce.laboratory.bambi.label_inference import demonstrate, infer, measured
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Labels, Open
 from sottovoce.problems.tasks.vertical import hyper_parameters
 from sottovoce.runtime.columns import record_messages

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sottovoce import data
-from sottovoce.audit import leakage, similarity
+from sottovoce.laboratory.dpmixsgd import leakage, similarity
 from sottovoce.privacy import sound
 
 

@@ -7,7 +7,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.data.overlap import _MOST_PAIRS, sharing
 from sottovoce.data.parts import Levels, Part
-from sottovoce.methods.dp_bilevel import Descent
+from sottovoce.papers.dp_bilevel.method import Descent
 
 X, Y = np.arange(80.0, dtype=np.float32).reshape(40, 2), np.arange(40.0, dtype=np.float32)
 IDS = np.arange(40) // 2

@@ -7,7 +7,7 @@ from sklearn.base import clone
 import sottovoce as sv
 from sottovoce.experiments.planned import setup
 from sottovoce.experiments.schema import Case
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Memoised
 from sottovoce.tuning.columns import STEPS, usual
 

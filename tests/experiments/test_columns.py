@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from sottovoce.experiments import reproduce
 from sottovoce.experiments.columns import apart, records
 from sottovoce.experiments.execute import execute
 from sottovoce.experiments.planned import plan, setup
@@ -15,6 +14,7 @@ from sottovoce.experiments.redraw import redrawn
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.experiments.schema import Case
 from sottovoce.experiments.search import trial_setup
+from sottovoce.laboratory import reproduce
 from sottovoce.optimisers import Adam
 from sottovoce.privacy.label_values import Memo
 from sottovoce.privacy.labels import Fresh, Labels, Memoised, Open

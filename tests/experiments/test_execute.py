@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.experiments import execute, planned, reproduce, results, rows, search
+from sottovoce.experiments import execute, planned, rows, search
 from sottovoce.experiments.calibrated import written
 from sottovoce.experiments.demo import DEMO, demo
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.files import read_facts, write_facts
+from sottovoce.laboratory import reproduce, results
 from sottovoce.reports import load, render
 from sottovoce.reports.sections import in_words
 from sottovoce.runtime.result import RESULT

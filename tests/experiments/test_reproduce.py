@@ -6,10 +6,10 @@ import pytest
 from benchmarks import results as pages
 
 from sottovoce import data
-from sottovoce.experiments import results
 from sottovoce.experiments.execute import execute
-from sottovoce.experiments.reproduce import experiments, find
 from sottovoce.experiments.runfile import RunFile
+from sottovoce.laboratory import results
+from sottovoce.laboratory.reproduce import experiments, find
 
 
 # A group of its own per experiment, because one worker would need twice the time for all of them.

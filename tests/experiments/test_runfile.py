@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.experiments import build, columns, reproduce
+from sottovoce.experiments import build, columns
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.experiments.toml import dump, merge
+from sottovoce.laboratory import reproduce
 
 
 @pytest.mark.parametrize(

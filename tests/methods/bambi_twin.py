@@ -13,7 +13,7 @@ import numpy as np
 import sottovoce as sv
 from sottovoce import optimisers
 from sottovoce.accounting.table import schedule, table_account
-from sottovoce.methods.bambi import Bambi, BambiState
+from sottovoce.papers.bambi.method import Bambi, BambiState
 from sottovoce.runtime.columns import table_roots
 from sottovoce.runtime.keys import step_key
 from sottovoce.trees import add, inner

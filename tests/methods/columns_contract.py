@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 import sottovoce as sv
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Labels, Memoised, Open
 
 from .bambi_twin import Twin

@@ -14,7 +14,7 @@ import numpy as np
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
 from sottovoce.methods.base import Method
-from sottovoce.methods.baselines.private_grid import DpGrid
+from sottovoce.methods.dp_grid import DpGrid
 from sottovoce.optimisers import Adam
 from sottovoce.privacy.sampling import Full, Poisson
 from sottovoce.runtime.array import ArrayPlace

@@ -15,8 +15,9 @@ import pytest
 import sottovoce as sv
 from sottovoce.accounting.table import schedule, table_account
 from sottovoce.methods import equations
-from sottovoce.methods.bambi import Bambi
 from sottovoce.optimisers import Adam
+from sottovoce.papers.bambi import theory
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Fresh, LabelGate, Labels, Memoised, Open, Printed
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.problems.tasks.vertical import hyper_parameters, hyper_representation
@@ -25,7 +26,6 @@ from sottovoce.runtime.columns import ColumnsPlace, Message, record_messages, ta
 from sottovoce.runtime.interpreter import walk
 from sottovoce.runtime.keys import root_key, step_key
 from sottovoce.schedules import Decay, Linear
-from sottovoce.theory import bambi as theory
 
 from .bambi_twin import Twin
 

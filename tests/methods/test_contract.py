@@ -36,7 +36,7 @@ def _cases() -> list[Any]:
     cases = []
     for name, method in EXAMPLES.items():
         label = name.split("-", 1)[1]
-        baseline = ".baselines." in type(method).__module__
+        baseline = ".rivals." in type(method).__module__ or name.split("-", 1)[0] in ("DpSgda", "Sgda", "DpGrid")
         for check in contract.CHECKS:
             if check is contract.check_converges:
                 costly = (label in ALIKE and name not in SHOWN) or (baseline and name != "MaDsbo-sound")

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import sottovoce as sv
-from sottovoce.methods.baselines.private_grid import DpGrid
-from sottovoce.methods.dp_bilevel import Descent, DpBilevel
-from sottovoce.methods.planning import planned
+from sottovoce.methods.dp_grid import DpGrid
 from sottovoce.optimisers import Momentum
+from sottovoce.papers.dp_bilevel.method import Descent, DpBilevel
+from sottovoce.papers.dp_bilevel.plan import plan
+from sottovoce.papers.dp_bilevel.planning import planned
+from sottovoce.papers.dp_bilevel.theory import Conditioning, Facts, assignment, rate, shrinking_radii
 from sottovoce.privacy import sound
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Poisson, WithReplacement
 from sottovoce.problems import sets, tasks
 from sottovoce.problems.tasks.reweighting import rates
 from sottovoce.schedules import Constant, Decay
-from sottovoce.theory.bilevel_plan import plan
-from sottovoce.theory.dp_bilevel import Conditioning, Facts, assignment, rate, shrinking_radii
 from tests.marks import few
 
 OPEN = Release.open()

@@ -8,15 +8,15 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.experiments.planned import setup
-from sottovoce.experiments.reproduce import find
 from sottovoce.experiments.runfile import RunFile
-from sottovoce.methods.baselines.dm_hsgd import DmHsgd
-from sottovoce.methods.baselines.sgda import DpSgda, Sgda
-from sottovoce.methods.dp_mix_sgd import DpMixSgd
+from sottovoce.laboratory.reproduce import find
+from sottovoce.methods.dp_sgda import DpSgda, Sgda
+from sottovoce.papers.dpmixsgd.method import DpMixSgd
+from sottovoce.papers.dpmixsgd.rivals.dm_hsgd import DmHsgd
+from sottovoce.papers.dpmixsgd.theory import participations
 from sottovoce.privacy import published, sound
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, WithReplacement
 from sottovoce.problems import sets
-from sottovoce.theory.dpmixsgd import participations
 from tests.marks import few
 
 NETWORK = sv.networks.ring(4)

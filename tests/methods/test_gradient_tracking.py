@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sottovoce as sv
-from sottovoce.methods.baselines.ternary_sgd import ternary
-from sottovoce.methods.dp_gradient_tracking import DpGradientTracking, TrackingState
+from sottovoce.papers.gradient_tracking import convergence as theory
+from sottovoce.papers.gradient_tracking import lemmas
+from sottovoce.papers.gradient_tracking.method import DpGradientTracking, TrackingState
+from sottovoce.papers.gradient_tracking.rivals.ternary_sgd import ternary
+from sottovoce.papers.gradient_tracking.theory import S1, S2, Rates
 from sottovoce.privacy import published, sound
 from sottovoce.schedules import Linear
-from sottovoce.theory import tracking_convergence as theory
-from sottovoce.theory import tracking_lemmas as lemmas
-from sottovoce.theory.gradient_tracking import S1, S2, Rates
 from tests.marks import few
 
 # Agents 2, 3 and 4 only listen along pull and only speak along push: spanning trees, common roots 0 and 1.

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sottovoce as sv
-from sottovoce.methods.ldp_dsbo import LdpDsbo
+from sottovoce.papers.ldp_dsbo.method import LdpDsbo
+from sottovoce.papers.ldp_dsbo.theory import L1Constants, conditions, predict, rate
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full, Stream
 from sottovoce.problems import sets
 from sottovoce.schedules import Decay
-from sottovoce.theory.ldp_dsbo import L1Constants, conditions, predict, rate
 
 from . import contract
 

@@ -13,8 +13,8 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.table import schedule
-from sottovoce.methods.descent import Descent
 from sottovoce.methods.party import Party
+from sottovoce.papers.dp_bilevel.descent import Descent
 from sottovoce.privacy import gate
 from sottovoce.privacy.labels import LaplaceGate, Printed
 from sottovoce.privacy.sampling import WithReplacement

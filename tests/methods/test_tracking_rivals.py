@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom
 
 import sottovoce as sv
-from sottovoce.methods.baselines import binomial_sgd
+from sottovoce.papers.gradient_tracking.rivals import binomial_sgd
 from sottovoce.privacy import binomial_noise, gate
 from sottovoce.privacy.binomial_noise import binomial_epsilon
 from sottovoce.privacy.sound import gdp_epsilon

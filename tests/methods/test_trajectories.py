@@ -14,11 +14,11 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.methods import GbDsbo, LdpDsbo, MaDsbo, VrDsbo
-from sottovoce.methods.descent import Descent
-from sottovoce.methods.dp_gradient_tracking import DpGradientTracking
+from sottovoce.papers.dp_bilevel.descent import Descent
+from sottovoce.papers.gradient_tracking.method import DpGradientTracking
+from sottovoce.papers.gradient_tracking.theory import Rates
 from sottovoce.privacy import gate
 from sottovoce.schedules import Decay
-from sottovoce.theory.gradient_tracking import Rates
 
 AGENTS, WIDTH, STEPS, RECORDS, NOISE = 4, 3, 5, 12, 0.05
 TERMS, SMOOTHNESS = 3, 6.0

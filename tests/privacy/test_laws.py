@@ -17,7 +17,7 @@ from sottovoce.privacy.noise import LAWS, Noise
 
 SOURCE = Path(sv.__file__).parent
 # Formulas of a paper are about the paper's law.
-ELSEWHERE = ("theory", "audit/exhibits")
+ELSEWHERE = ("papers", "laboratory")
 WORDS = ("gaussian", "laplace")
 KINDS = {kind.__name__ for kind in (*sampling.KINDS, *(type(law) for law in LAWS.values()))}
 OWN = {"privacy/noise.py", "privacy/sampling.py", "privacy/sound.py"}

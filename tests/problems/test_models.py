@@ -8,11 +8,11 @@ from tests.marks import few
 
 import sottovoce as sv
 from sottovoce.clipping import clipped_sum
-from sottovoce.methods.dp_gradient_tracking import DpGradientTracking
+from sottovoce.papers.gradient_tracking.method import DpGradientTracking
+from sottovoce.papers.gradient_tracking.theory import Rates
 from sottovoce.problems import models
 from sottovoce.problems.tasks import Shape, get
 from sottovoce.problems.tasks.vision import classification
-from sottovoce.theory.gradient_tracking import Rates
 
 DIRECTED = sv.networks.directed([(0, 1), (1, 0), (1, 2), (0, 3), (3, 4)], [(1, 0), (0, 1), (2, 0), (3, 1), (4, 3)])
 PICTURE = (12, 12, 2)

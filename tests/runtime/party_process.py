@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Open
 from sottovoce.problems.vertical import cross_entropy
 from sottovoce.runtime.lone_party import LoneParty, run_party

@@ -11,7 +11,7 @@ from tests.runtime.party_process import BLOCKS, LABEL, METHOD, PROBLEM, RNG
 import sottovoce as sv
 from sottovoce.accounting.table import table_account
 from sottovoce.methods import equations
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Open
 from sottovoce.problems.tasks.vertical import hyper_parameters
 from sottovoce.runtime import columns

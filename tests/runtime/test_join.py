@@ -7,7 +7,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.data.join import tokens
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Memoised
 from sottovoce.problems.tasks.vertical import hyper_parameters
 from sottovoce.runtime.lone_party import LoneParty, run_party

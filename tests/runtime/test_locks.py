@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Fresh, Memoised
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
 from sottovoce.problems.vertical import Vertical, logistic

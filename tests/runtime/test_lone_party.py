@@ -16,7 +16,7 @@ from tests.runtime.processes import apart
 import sottovoce as sv
 from sottovoce.accounting.table import SECRET, SIMULATED, table_account
 from sottovoce.data.columns import dot
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Fresh, Memoised, Open, Printed
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.problems.vertical import cross_entropy

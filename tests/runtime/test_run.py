@@ -21,7 +21,7 @@ from sottovoce.accounting.account import account_of
 from sottovoce.accounting.content import KEPT, remembered_keys
 from sottovoce.accounting.trace import remembered
 from sottovoce.data.parts import Levels, Part
-from sottovoce.methods.dp_bilevel import Descent
+from sottovoce.papers.dp_bilevel.method import Descent
 from sottovoce.privacy.ledger import OWNER, BudgetExceeded
 from sottovoce.runtime import array, checkpoint, loop
 from sottovoce.runtime.layout import lay_out

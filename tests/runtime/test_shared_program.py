@@ -11,7 +11,7 @@ import sottovoce as sv
 from sottovoce.accounting.account import account_of
 from sottovoce.accounting.table import trace_table
 from sottovoce.data.columns import Columns
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Fresh, Memoised
 from sottovoce.problems.tasks.vertical import hyper_representation
 from sottovoce.problems.vertical import Vertical, logistic

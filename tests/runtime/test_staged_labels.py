@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Memoised, Open
 from sottovoce.problems.tasks.vertical import hyper_representation, probabilities
 from sottovoce.runtime.staged_labels import run_in_stages

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from sottovoce.theory import bambi
-from sottovoce.theory.bambi import Constants, Setting
+from sottovoce.papers.bambi import theory as bambi
+from sottovoce.papers.bambi.theory import Constants, Setting
 
 PLAIN = Constants(l_f0=1.0, l_f1=1.0, l_g1=1.0, l_g2=0.0, mu_g=1.0)
 

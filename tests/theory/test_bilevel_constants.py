@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.theory.bilevel_constants import estimate
-from sottovoce.theory.ldp_dsbo_budget import hyper_smoothness
+from sottovoce.papers.ldp_dsbo.budget import hyper_smoothness
+from sottovoce.papers.ldp_dsbo.constants import estimate
 
 
 @pytest.mark.slow

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from sottovoce.papers.dp_bilevel import lemmas
+from sottovoce.papers.dp_bilevel.lemmas import Smoothness
+from sottovoce.papers.dp_bilevel.theory import CONSTANT, Conditioning, printed_epsilon
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
 from sottovoce.schedules import Decay
-from sottovoce.theory import bilevel_lemmas as lemmas
-from sottovoce.theory.bilevel_lemmas import Smoothness
-from sottovoce.theory.dp_bilevel import CONSTANT, Conditioning, printed_epsilon
 
 
 def clip(u):

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from sottovoce.papers.dpmixsgd import theory as dpmixsgd
+from sottovoce.papers.dpmixsgd.theory import Start, theorem_1, theorem_1_bound
 from sottovoce.privacy.release import Release
-from sottovoce.theory import dpmixsgd
-from sottovoce.theory.dpmixsgd import Start, theorem_1, theorem_1_bound
 
 
 def inequality_92(chosen, start: Start, kappa, L, lam, m, noise, dims) -> float:

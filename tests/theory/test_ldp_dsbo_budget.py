@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.special import zeta
 
+from sottovoce.papers.ldp_dsbo import budget
+from sottovoce.papers.ldp_dsbo.theory import L1Constants, conditions
 from sottovoce.privacy import published
-from sottovoce.theory import ldp_dsbo_budget as budget
-from sottovoce.theory.ldp_dsbo import L1Constants, conditions
 
 
 @pytest.mark.parametrize("kappa", [0.015, 0.2, 0.39])

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from sottovoce.networks import directed
+from sottovoce.papers.gradient_tracking import convergence as tracking_convergence
+from sottovoce.papers.gradient_tracking import lemmas as tracking_lemmas
+from sottovoce.papers.gradient_tracking import theory as gradient_tracking
+from sottovoce.papers.gradient_tracking.lemmas import Problem, disturbance, error_curve, lemma_3, spectral_radius
+from sottovoce.papers.gradient_tracking.theory import S1, S2, PrintedTracking, Rates
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import FixedSize
-from sottovoce.theory import gradient_tracking, tracking_convergence, tracking_lemmas
-from sottovoce.theory.gradient_tracking import S1, S2, PrintedTracking, Rates
-from sottovoce.theory.tracking_lemmas import Problem, disturbance, error_curve, lemma_3, spectral_radius
 
 RING = [(i, (i + 1) % 4) for i in range(4)]
 NETWORK = directed(RING, RING)

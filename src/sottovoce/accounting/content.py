@@ -166,6 +166,7 @@ def _evaluated(jaxpr: Jaxpr, *values: Any) -> Any:
     return jax.core.eval_jaxpr(jaxpr, (), *values)[0]
 
 
+_METHODS = ("sottovoce.methods.", "sottovoce.papers.")
 _FROM_FIELDS = ("solves", "over")  # what our own methods tell of themselves, by their fields; a step does not read it
 # Numbers, texts, classes and functions: equal ones are the same, and stay so.
 _PLAIN = (Number, np.generic, str, bytes, type(None), type, Enum, FunctionType, BuiltinFunctionType)
@@ -196,7 +197,7 @@ def seen_by_equality(value: Any) -> bool:
     names = {field.name for field in fields(value)}
     by_fields = all(field.compare for field in fields(value)) and _compared_by_fields(kind)  # type: ignore[arg-type]
     own = kind.__dataclass_params__.frozen and (by_fields or kind.__eq__ is object.__eq__)
-    said = {TARGET, *(_FROM_FIELDS if kind.__module__.startswith("sottovoce.methods.") else ())}
+    said = {TARGET, *(_FROM_FIELDS if kind.__module__.startswith(_METHODS) else ())}
     held = set(getattr(value, "__dict__", ())) - said
     return own and held <= names | derived and all(seen_by_equality(getattr(value, name)) for name in names)
 

@@ -22,11 +22,11 @@ from sottovoce.accounting.trace import DECLARED, REMEDY, refuse_captures, settin
 from sottovoce.closed import exact
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
-from sottovoce.methods.bambi import Bambi
 from sottovoce.methods.base import Method
 from sottovoce.methods.handle import like, strong
 from sottovoce.methods.party import KnownTable, Party
 from sottovoce.naming import check_count, how_often
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.accountant import Mechanism, library
 from sottovoce.privacy.labels import GATES, Fresh, Labels, Memoised
 from sottovoce.privacy.report import PrivacyReport

@@ -53,7 +53,7 @@ def audit(
     elif exhibit is not None:
         _exhibit(exhibit, quick, json)
     elif attack == "dlg":
-        from sottovoce.audit import leakage
+        from sottovoce.laboratory.dpmixsgd import leakage
 
         small = {"count": 4, "steps": 60, "batch": 0} if quick else {}
         cases = leakage.main(out, data, say=say if json else print_line, **small)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def _audit_file(file: Path, sets: list[str] | None, scale: "Scale", how: dict[st
 def _exhibit(name: str, quick: bool, json: bool) -> None:
     from dataclasses import asdict
 
-    from sottovoce.audit import exhibits
+    from sottovoce.laboratory import exhibits
     from sottovoce.naming import unknown
 
     if name != "all" and name not in exhibits.available:

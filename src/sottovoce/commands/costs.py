@@ -4,6 +4,7 @@ Slow imports stay inside the commands, so that the help text appears at once.
 """
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,10 +43,14 @@ def setups(file: Path, sets: list[str] | None, scale: "Scale") -> list[tuple[str
 
 
 def facts_of(report: "PrivacyReport") -> dict[str, Any]:
-    """Return a statement as plain data: its fields, its sentences, and the terms of other libraries."""
+    """Return a statement as plain data: its fields, its sentences, and the terms of other libraries.
+
+    There is no event without the extra `events`.
+    """
     own = {name: value for name, value in report.to_dict().items() if name != "spent"}
     told = {"statement": report.statement(), "in plain words": report.words(), "technical": report.technical()}
-    return {**told, **own, "attack": report.power(), "dp_event": repr(report.dp_event)}
+    event = None if find_spec("dp_accounting") is None else repr(report.dp_event)
+    return {**told, **own, "attack": report.power(), "dp_event": event}
 
 
 def account(

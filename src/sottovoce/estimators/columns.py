@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from sottovoce.data.columns import Columns
 from sottovoce.estimators.base import check_kept, numbered, task_of
 from sottovoce.estimators.travel import blocks
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Labels, Memoised
 from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.table import Table

@@ -15,8 +15,8 @@ from sottovoce.data.split import levels
 from sottovoce.estimators.base import task_of
 from sottovoce.estimators.logistic import PrivateLogisticRegression
 from sottovoce.estimators.reading import validated
-from sottovoce.methods.dp_bilevel import Descent, DpBilevel
 from sottovoce.optimisers import Momentum
+from sottovoce.papers.dp_bilevel.method import Descent, DpBilevel
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full

@@ -18,8 +18,8 @@ from sottovoce.experiments import build
 from sottovoce.experiments.construct import construct
 from sottovoce.experiments.schema import AUTO, Case, ColumnsTable, Data, TaskTable
 from sottovoce.experiments.setup import Setup, both
-from sottovoce.methods.bambi import Bambi
 from sottovoce.naming import unknown
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Labels, Memoised, Open
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sottovoce.experiments.execute import execute, report
-from sottovoce.experiments.reproduce import FILES
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.reports import Comparison
 
-DEMO = FILES / "demo.toml"
+DEMO = Path(__file__).parent / "demo.toml"
 
 
 def demo(out: str | Path, sets: Sequence[str] = (), say: Callable[[str], None] = lambda line: None) -> Comparison:

@@ -1,33 +1,34 @@
-"""Define the methods: how one agent moves in one step. One file per method, with its paper cited on top.
+"""Define the contract of a method, what methods share, and those that are no paper's. One file per method.
 
-Every module in this folder is discovered, so a new method needs no entry anywhere. What the papers prove about the
-methods is in `sottovoce.theory`.
+`sottovoce.registry` finds the methods here and in `sottovoce.papers`. They have their names here:
 
->>> available["DpSgd"].__name__
-'DpSgd'
+>>> from sottovoce import methods
+>>> methods.DpSgd is methods.available["DpSgd"]
+True
 """
 
 import importlib
-import pkgutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sottovoce.methods.base import Method, Setting, State, summary
-from sottovoce.naming import unknown
+if TYPE_CHECKING:
+    from sottovoce.methods.base import Method, Setting, State, summary
 
-
-def _discover() -> dict[str, type[Method]]:
-    for module in pkgutil.walk_packages(__path__, prefix=f"{__name__}."):
-        importlib.import_module(module.name)
-    return {name: cls for name, cls in sorted(Method.registry.items()) if cls.__module__.startswith(__name__)}
-
-
-available: dict[str, type[Method]] = _discover()
+    available: dict[str, type[Method]]
 
 
 def __getattr__(name: str) -> Any:
-    if name in Method.registry:
-        return Method.registry[name]
-    raise AttributeError(unknown("method", name, available))
+    """Return a name of the contract, or a method: the registry, which imports this folder, is loaded at first use."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    registry = importlib.import_module("sottovoce.registry")
+    contract = importlib.import_module("sottovoce.methods.base")
+    if name == "available":
+        return registry.available
+    return getattr(contract, name) if name in __all__ else registry.find(name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *importlib.import_module("sottovoce.registry").available]
 
 
 __all__ = ["Method", "Setting", "State", "available", "summary"]

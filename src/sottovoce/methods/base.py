@@ -53,9 +53,10 @@ class Method(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not cls.__name__.startswith("_"):
-            known = Method.registry.get(cls.__name__, cls)
-            if known.__module__.startswith("sottovoce.") and known.__module__ != cls.__module__:
-                raise ValueError(f"{known.__module__} has a method {cls.__name__} already: choose another name")
+            both = {cls.__module__, Method.registry.get(cls.__name__, cls).__module__}
+            ours = [name for name in both if name.startswith("sottovoce.")]
+            if len(both) > 1 and ours:  # whichever of the two is loaded first
+                raise ValueError(f"{ours[0]} has a method {cls.__name__} already: choose another name")
             Method.registry[cls.__name__] = cls
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.naming import optional
 from sottovoce.networks.graphs import Network
 
 _SHOWN = 200  # more agents than this cannot be told apart: show the first ones, whose links are mostly among themselves
@@ -19,7 +20,7 @@ def draw(network: Network, ax: Any = None) -> Any:
     >>> draw(ring(5)).get_title()
     'ring of 5'
     """
-    import matplotlib.pyplot as plt  # slow to import, and only drawings need it
+    plt = optional("matplotlib.pyplot", "pictures", "a drawing of a network")  # slow to import
     from matplotlib.collections import LineCollection
 
     if ax is None:

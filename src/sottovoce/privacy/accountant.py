@@ -51,12 +51,12 @@ __all__ = [
 
 
 def library() -> str:
-    """Return the names and versions of what computes bounds, for reports: PLD and exact GDP here, RDP in dp-accounting.
+    """Return the name and version of what computes bounds, for reports.
 
     >>> library()
-    'sottovoce 0.1.0, dp-accounting 0.6.0'
+    'sottovoce 0.1.0'
     """
-    return f"sottovoce {version('sottovoce')}, dp-accounting {version('dp-accounting')}"
+    return f"sottovoce {version('sottovoce')}"
 
 
 def epsilon(
@@ -139,9 +139,7 @@ def epsilon(
 _FixedSize = SubsetAmplification | RedrawAmplification
 _MOST_DIFFERENT = 256  # mechanisms that are composed one by one; a longer list is rounded up to a grid
 _RESERVES = (1e-6, 1e-2, 0.5)  # shares of delta that are kept for batches that did not fit
-_COARSE = (
-    20.0  # below it the PLD is the smaller bound, and RDP would only take its time: a second at the start of a run
-)
+_COARSE = 20.0  # below it the PLD is the smaller bound, and RDP would only take its time
 _FEW = 16  # of a longer list RDP is not worth its time
 
 

@@ -11,7 +11,7 @@ count=10)
 import math
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.naming import how_often
+from sottovoce.naming import how_often, optional
 from sottovoce.privacy.mechanisms import (
     Mechanism,
     PoissonAmplification,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 
-def dp_event(spent: Spent) -> "DpEvent":
-    """Return all mechanisms, composed, as one event of dp-accounting.
+def dp_event(spent: Spent | None) -> "DpEvent":
+    """Return all mechanisms, composed, as one event of dp-accounting; None stands for no guarantee at all.
 
     Noise multipliers are relative to the zero-out sensitivity, which is what `noise_multiplier` means elsewhere. Give
     `PLDAccountant` the relation REPLACE_SPECIAL for zero-out adjacency and REPLACE_ONE for replace-one: it then doubles
@@ -42,13 +42,20 @@ def dp_event(spent: Spent) -> "DpEvent":
     >>> dp_event(((Mechanism(pure=0.3), 10),))
     SelfComposedDpEvent(event=UnsupportedDpEvent(), count=10)
     """
-    import dp_accounting  # slow to load
-
+    dp_accounting = _library()
+    if spent is None:
+        return dp_accounting.NonPrivateDpEvent()
+    if not spent:
+        return dp_accounting.UnsupportedDpEvent()
     events = [
         one if count == 1 else dp_accounting.SelfComposedDpEvent(one, count)
         for one, count in ((_event(mechanism), count) for mechanism, count in spent)
     ]
     return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
+
+
+def _library() -> Any:
+    return optional("dp_accounting", "events", "an event in the words of other tools")  # slow to load
 
 
 def technical(spent: Spent) -> tuple[str, ...]:
@@ -87,8 +94,7 @@ def _drawn(mechanism: Mechanism) -> str:
 
 
 def _event(mechanism: Mechanism) -> Any:
-    import dp_accounting
-
+    dp_accounting = _library()
     terms = [mechanism.gaussian, *mechanism.laplace, mechanism.pure]
     if any(math.isinf(term) for term in terms):
         return dp_accounting.NonPrivateDpEvent()

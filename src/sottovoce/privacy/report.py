@@ -182,7 +182,8 @@ class PrivacyReport:
 
         An accountant of that library finds about the same epsilon (see `sottovoce.privacy.events.dp_event` for the
         relation to give it). `UnsupportedDpEvent` stands where no mechanism describes the run: a choice among variants,
-        labels, a design with a bound of its own. `NonPrivateDpEvent` stands where nothing is guaranteed.
+        labels, a design with a bound of its own. `NonPrivateDpEvent` stands where nothing is guaranteed. It needs the
+        extra `events`.
 
         >>> import sottovoce as sv
         >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
@@ -190,11 +191,7 @@ class PrivacyReport:
         SelfComposedDpEvent(event=PoissonSampledDpEvent(sampling_probability=0.09999...,
         event=GaussianDpEvent(noise_multiplier=2.0)), count=200)
         """
-        from dp_accounting import NonPrivateDpEvent, UnsupportedDpEvent  # slow to load
-
-        if not self.private:
-            return NonPrivateDpEvent()
-        return dp_event(self.spent) if self.spent else UnsupportedDpEvent()
+        return dp_event(self.spent if self.private else None)
 
     def technical(self) -> tuple[str, ...]:
         """Say what the party with the largest epsilon releases by the names of other libraries.

@@ -18,9 +18,9 @@ import numpy as np
 from scipy.optimize import brentq
 
 from sottovoce.privacy.gdp import gdp_delta
+from sottovoce.privacy.rdp import ORDERS, converted
 
 Curve = Callable[[float], float]
-ORDERS = (1 + np.geomspace(0.05, 2000, 120)).tolist()  # of Renyi divergences, which are tried
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,7 @@ Trials = PoissonTrials | GeometricTrials
 
 
 def epsilon_of(mu: float, trials: Trials, delta: float) -> float:
-    """Return epsilon of the best of a random number of trials, each mu-GDP with its score.
-
-    Renyi divergences of order a give (epsilon, delta) by
-    ``epsilon = renyi + log((a - 1)/a) - (log(delta) + log(a))/(a - 1)`` (Canonne, Kamath and Steinke, NeurIPS 2020).
-    """
+    """Return epsilon of the best of a random number of trials, each mu-GDP with its score."""
     if not (mu >= 0 and 0 < delta < 1):
         raise ValueError(f"mu is {mu} and delta {delta}: give mu >= 0 and a delta between 0 and 1")
 
@@ -101,8 +97,7 @@ def epsilon_of(mu: float, trials: Trials, delta: float) -> float:
         return gdp_delta(mu, epsilon)
 
     def bound(order: float) -> float:
-        slack = math.log((order - 1) / order) - (math.log(delta) + math.log(order)) / (order - 1)
-        return trials.renyi(order, rdp, approximate) + slack
+        return converted(trials.renyi(order, rdp, approximate), order, delta)
 
     return max(0.0, min(bound(order) for order in ORDERS))
 

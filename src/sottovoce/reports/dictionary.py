@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from sottovoce.methods.base import Method
+from sottovoce import methods as known_methods
 
 _MEANINGS = {  # what stands on the page, and what it means
     "epsilon": "how much the data of one person can change what others see. Smaller is more private.",
@@ -36,7 +36,7 @@ def explained(page: str, methods: Iterable[str]) -> list[str]:
     """
     lines = []
     for name in dict.fromkeys(methods):
-        known = Method.registry.get(name)
+        known = getattr(known_methods, name, None)
         told = ((known.__doc__ or "") if known else "").strip().split("\n\n")[0]
         if told:
             plain = re.sub(r"\s+", " ", told.replace("`", ""))

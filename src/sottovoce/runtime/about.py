@@ -78,9 +78,9 @@ def versions() -> dict[str, str]:
     """Return the versions of what computed a run.
 
     >>> sorted(versions())
-    ['Python', 'dp-accounting', 'jax', 'machine', 'numpy', 'sottovoce']
+    ['Python', 'jax', 'machine', 'numpy', 'sottovoce']
     """
-    found = {name: version(name) for name in ("sottovoce", "jax", "numpy", "dp-accounting")}
+    found = {name: version(name) for name in ("sottovoce", "jax", "numpy")}
     return {**found, "Python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
 
 

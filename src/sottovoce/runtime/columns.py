@@ -19,7 +19,7 @@ from sottovoce.accounting.content import KEPT, first_alike, program, seen_by_equ
 from sottovoce.accounting.table import TableAccount, TableTrace, schedule, slope
 from sottovoce.data.columns import device_block
 from sottovoce.methods import equations
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import LabelGate
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table

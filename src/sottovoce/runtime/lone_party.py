@@ -29,7 +29,7 @@ from sottovoce.accounting.table import (
 )
 from sottovoce.data.columns import Columns, device_block
 from sottovoce.methods import equations
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Labels
 from sottovoce.privacy.report import Drawn, PrivacyReport
 from sottovoce.problems.vertical import Vertical

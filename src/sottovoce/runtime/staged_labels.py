@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data.columns import Columns
-from sottovoce.methods.bambi import Bambi
+from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table

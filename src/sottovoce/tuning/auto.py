@@ -18,13 +18,13 @@ from sottovoce.accounting.advice import before as advice_before
 from sottovoce.accounting.calibrate import calibrate
 from sottovoce.data.population import Population
 from sottovoce.methods.base import Method
-from sottovoce.methods.baselines.sgda import DpSgda
 from sottovoce.methods.dp_newton import DpNewton
 from sottovoce.methods.dp_sgd import DpSgd
-from sottovoce.methods.ldp_dsbo import LdpDsbo
+from sottovoce.methods.dp_sgda import DpSgda
 from sottovoce.naming import check_count, unknown
 from sottovoce.networks import Network, checks
 from sottovoce.optimisers import Adam, Momentum
+from sottovoce.papers.ldp_dsbo.method import LdpDsbo
 from sottovoce.privacy.gdp import gdp_mu
 from sottovoce.privacy.mechanisms import Adjacency, check_adjacency, check_delta, check_epsilon, clips_moved
 from sottovoce.privacy.release import Release

@@ -8,8 +8,8 @@
 from typing import Any
 
 from sottovoce.data.columns import Columns
-from sottovoce.methods.bambi import Bambi
 from sottovoce.optimisers import Adam
+from sottovoce.papers.bambi.method import Bambi
 
 STEPS = 30
 TASK = "vertical-coefficients"  # a linear model of all parties' columns, with one tuned penalty per party

@@ -1,0 +1,1 @@
+"""Provide the run files of plain DP-SGD."""

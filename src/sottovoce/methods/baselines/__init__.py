@@ -1,1 +1,0 @@
-"""Provide methods from other papers, to compare with."""

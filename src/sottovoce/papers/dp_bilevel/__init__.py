@@ -1,0 +1,1 @@
+"""Provide DP bilevel optimisation with one curator (Kornowski, 2024)."""

@@ -1,0 +1,1 @@
+"""Provide the methods from other papers that DP bilevel is compared with."""

@@ -1,0 +1,1 @@
+"""Provide the methods from other papers that DPMixSGD is compared with."""
