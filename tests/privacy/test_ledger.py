@@ -174,6 +174,26 @@ def test_a_kill_between_line_and_head_loses_nothing(path, monkeypatch):
     assert len(Ledger(path).entries) == 6
 
 
+def test_a_kill_after_a_line_and_one_inside_the_next_lose_nothing(path, monkeypatch):
+    def killed(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    def half(path, data, at):
+        with path.open("ab") as file:
+            file.write(data[: len(data) // 2])
+        raise KeyboardInterrupt
+
+    for number, name, does in ((4, "write_atomically", killed), (5, "append", half)):
+        monkeypatch.setattr(f"sottovoce.privacy.ledger.{name}", does)
+        with pytest.raises(KeyboardInterrupt):
+            Ledger(path).charge(entry(number))
+        monkeypatch.undo()
+    after = Ledger(path)
+    assert len(after.entries) == 5
+    after.charge(entry(5))
+    assert len(Ledger(path).entries) == 6
+
+
 def test_a_kill_inside_a_line_is_mended(path):
     with path.open("a") as file:
         file.write('{"run": "a", "sta')

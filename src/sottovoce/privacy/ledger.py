@@ -120,6 +120,7 @@ class Ledger:
         self.entries: dict[tuple[str, int, int, int], Entry] = {}
         self._last = digest(b"")
         self._size = 0  # of the complete lines in the file, as this ledger knows it
+        self._told: int | None = None  # how many lines the head says there are; None: there is no head
         self._traces: Any = None  # of the file and its head, when they were read or written last
         self._here = Here()
         self._promised: dict[str, _Promise] = {}  # by run: checks the budget again
@@ -234,14 +235,15 @@ class Ledger:
 
     def _append(self, path: Path, entry: Entry) -> None:
         line = json.dumps({"version": VERSION, **encoded(entry), "before": self._last}).encode()
-        if not _head(path).exists():  # before the first line: a kill in between leaves a ledger of 0 lines
-            self._write_head(path, 0)
+        if self._told != len(self.entries):  # no head yet, or a kill came before it was written: now, or a second kill,
+            self._write_head(path, len(self.entries))  # inside the next line, would leave two lines more than it says
         append(path, line + b"\n", at=self._size)  # overwrites the part of a line that a kill may have left
         self._size += len(line) + 1
         self._last = digest(line)
         self._write_head(path, len(self.entries) + 1)
 
     def _write_head(self, path: Path, lines: int) -> None:
+        self._told = lines
         facts = {"version": VERSION, "lines": lines, "last": self._last}
         write_atomically(_head(path), json.dumps(facts).encode() + b"\n", private=True)
 
@@ -259,6 +261,7 @@ class Ledger:
             digests.append(digest(line))
         if head is None and (lines or torn):
             raise ValueError(refusal(f"{_head(path)} is missing"))
+        self._told = None if head is None else head[0]
         count, last = head or (0, digests[0])
         # A kill may come between a line and its head, or inside a line: that release did not happen.
         if len(lines) not in (count, count + 1) or (torn and len(lines) != count):
