@@ -7,12 +7,13 @@ public, and it is all that an account needs to know about the data: no record is
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import jax
 import numpy as np
 
-from sottovoce.closed import Closed
+from sottovoce.closed import Closed, require
 from sottovoce.data import overlap
 from sottovoce.data.parts import NO_FACTS, Bought, Facts, Levels, Part, ids_of
 
@@ -56,6 +57,10 @@ class Population(Closed):
     purchases: Any = None
 
     def __post_init__(self) -> None:
+        require("unit", self.unit, (str,))
+        require("facts", self.facts, (Facts,))
+        if isinstance(self.names, str) or not all(isinstance(name, str | Integral) for name in self.names):
+            raise TypeError(f"names are {self.names!r}: give a text per party, such as ('north', 'south')")
         sizes, apart = _by_level(self.sizes), self.apart or _said(self.sizes)
         parties = {len(n) for n in sizes.values()}
         if len(parties) != 1:

@@ -49,6 +49,8 @@ def split(
     (True, 9)
     """
     total = _leading(records)
+    if not isinstance(by, str):
+        raise TypeError(f"by is of type {type(by).__name__}: give {', '.join(map(repr, _WAYS))}, or a column's name")
     if by not in _WAYS and isinstance(records, dict) and by in records:
         return _by_column(records, by, unit, agents)
     if agents is None:

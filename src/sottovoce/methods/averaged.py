@@ -56,6 +56,8 @@ class Averaged(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.of, Method):
+            raise TypeError(f"of is of type {type(self.of).__name__}: give the method whose output is averaged")
         if self.weight is not None and not 0 < self.weight < 1:
             raise ValueError(f"weight is {self.weight}: it must lie in (0, 1), or be None for a plain average")
         if self.weight is not None and self.drawn is not None:

@@ -14,6 +14,7 @@ import random
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,15 @@ class NoisyCounts:
         object.__setattr__(self, "delta", check_delta(self.delta))
         if self.path is not None:  # the same file, wherever the process goes
             object.__setattr__(self, "path", Path(self.path).resolve())
+        if self.seed is not None and not isinstance(self.seed, Integral):
+            raise TypeError(f"seed is of type {type(self.seed).__name__}: give a whole number, or None")
+        each = [self.ledger] if isinstance(self.ledger, Ledger | None) else self.ledger
+        if not isinstance(each, list | tuple) or not all(isinstance(one, Ledger | None) for one in each):
+            raise TypeError(
+                "ledger is neither a ledger nor a list of them: give sv.Ledger(path), or one for each party"
+            )
+        if not isinstance(self.draws, bool):
+            raise TypeError(f"draws is of type {type(self.draws).__name__}: give True or False")
         if self.budget is not None and self.ledger is None:
             raise ValueError("a budget counts what a ledger holds: give ledger=sv.Ledger(path) too")
 

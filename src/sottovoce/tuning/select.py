@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.closed import require
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.ledger_line import Entry, Group
 from sottovoce.privacy.mechanisms import Mechanism, check_delta, check_epsilon
@@ -132,6 +133,7 @@ def _charge(
     group = Group("records", (party,), ((Mechanism(pure=pure), 1),), apart)
     run = f"select-{secrets.token_hex(8)}"
     if budget is not None:
+        require("budget", budget, (Budget,))
         ledger.require(budget, run, (group,), stated="zero-out")
     ledger.charge(Entry(run, 0, 1, (group,), adjacency="zero-out"))
 
