@@ -12,6 +12,7 @@ from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from sottovoce.closed import Closed
@@ -308,3 +309,15 @@ def _fill_defaults(problem: Problem) -> None:
     for field in fields(problem):
         if getattr(problem, field.name) is None and callable(field.default):
             object.__setattr__(problem, field.name, field.default)
+    for name in _STARTS:
+        if hasattr(problem, name):
+            object.__setattr__(problem, name, jax.tree.map(_traceable, getattr(problem, name)))
+
+
+def _traceable(leaf: Any) -> Any:
+    """Return a NumPy array as a JAX array: NumPy would compute with it beside the trace, which then holds the result.
+
+    >>> _traceable(np.zeros(2)).dtype, _traceable(1.5)
+    (dtype('float32'), 1.5)
+    """
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
