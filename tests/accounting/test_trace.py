@@ -1,6 +1,6 @@
 """Equal methods share a trace; methods that only look equal must not, because each would state another's epsilon."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -59,3 +59,19 @@ def _holding(kind):
 def test_methods_that_only_look_equal_state_their_own_epsilons(make):
     epsilons = [sv.account(make(noise), PARTS, steps=3, problem=PROBLEM).epsilon for noise in (1.0, 50.0)]
     assert epsilons[0] > 10 * epsilons[1]
+
+
+class FromHalf(sv.methods.DpSgd):
+    """Start at half of the problem's x0: with NumPy's own product this would be a captured array."""
+
+    def init(self, problem, agent):
+        return super().init(replace(problem, x0=problem.x0 * 0.5), agent)
+
+
+def test_starts_given_as_numpy_arrays_are_traced():
+    method = FromHalf(rate=0.1, gradient=sv.Release(1.0, 1.0), sampling=sv.Full())
+    runs = [
+        sv.run(sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2), x0=x0), [jnp.ones((9, 2))], method, steps=2, seed=1).x
+        for x0 in (np.ones(2), jnp.ones(2))
+    ]
+    np.testing.assert_array_equal(*runs)

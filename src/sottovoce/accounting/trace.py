@@ -31,7 +31,7 @@ from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import KINDS as SAMPLINGS
 from sottovoce.privacy.sampling import Sampling, check_words
 from sottovoce.problems import captures, objectives, programs
-from sottovoce.problems.objectives import scattered
+from sottovoce.problems.objectives import of_jax, scattered
 from sottovoce.tracing import one_at_a_time
 
 Phase = Literal["init", "step"]
@@ -150,6 +150,7 @@ def trace(method: Method, problem: Any, known: Known) -> Trace:
 def _traced(method: Method, problem: Any, known: Known) -> Trace:
     found: dict[str, Any] = {}
     refuse_captures(method, problem)
+    problem = of_jax(problem)
 
     def begin(index: jax.Array) -> list[jax.Array]:
         agent = Agent(known, index, jnp.int32(0))

@@ -148,6 +148,20 @@ def start(problem: Problem) -> tuple[Tree, ...]:
     return tuple(getattr(problem, f"{name}0") for name in problem.variables)
 
 
+def of_jax(problem: Any) -> Any:
+    """Return the problem with NumPy's starting values as JAX arrays: NumPy would compute with them beside a trace.
+
+    >>> type(of_jax(Minimize(lambda x, r: x @ r, x0=np.zeros(2))).x0).__name__
+    'ArrayImpl'
+    """
+
+    def leaf(value: Any) -> Any:
+        return jnp.asarray(value) if isinstance(value, np.ndarray) else value
+
+    starts = {name: getattr(problem, name) for name in _STARTS if hasattr(problem, name)}
+    return replace(problem, **jax.tree.map(leaf, starts))
+
+
 def scattered(problem: Any, key: jax.Array) -> Any:
     """Return the problem with starting values of one agent's own: normal numbers of deviation `spread` are added.
 
@@ -309,15 +323,3 @@ def _fill_defaults(problem: Problem) -> None:
     for field in fields(problem):
         if getattr(problem, field.name) is None and callable(field.default):
             object.__setattr__(problem, field.name, field.default)
-    for name in _STARTS:
-        if hasattr(problem, name):
-            object.__setattr__(problem, name, jax.tree.map(_traceable, getattr(problem, name)))
-
-
-def _traceable(leaf: Any) -> Any:
-    """Return a NumPy array as a JAX array: NumPy would compute with it beside the trace, which then holds the result.
-
-    >>> _traceable(np.zeros(2)).dtype, _traceable(1.5)
-    (dtype('float32'), 1.5)
-    """
-    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
