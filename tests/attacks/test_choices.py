@@ -51,7 +51,7 @@ def test_a_choice_with_a_seed_says_that_its_number_of_trials_is_no_secret():
 
 
 def test_a_model_that_was_chosen_has_the_epsilon_of_the_choice():
-    """It kept that of its own training: saved, its card said that it may be handed out at epsilon 0.66, and not at 1."""
+    """It kept that of its own training: saved, its card said that it may be handed out, at 0.66 in place of 1."""
     seeds = {"nobody": None, "the scores": 3}
     for who, seed in seeds.items():
         candidates, score = trials({"a": sv.PrivateRidge(label_range=(-1, 1))}, X, Y, delta=1e-5, seed=seed)
