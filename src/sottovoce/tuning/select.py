@@ -131,7 +131,8 @@ def select(
     if best is None:  # the Poisson law drew 0: an outcome that depends on nothing
         best = (names[0], None, -math.inf)
     seeded = seed is not None or bool(getattr(score, "seeded", False))
-    made = Selected(*best, mu, epsilon_of(mu, law, delta), delta, len(names), seeded)
+    name, output, found = best
+    made = Selected(name, output, found, mu, epsilon_of(mu, law, delta), delta, len(names), seeded)
     if hasattr(made.output, "become_chosen"):
         made.output.become_chosen(made)
     return made
