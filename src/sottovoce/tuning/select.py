@@ -103,6 +103,8 @@ def select(
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
     if not any(stopping is kind for kind in (PoissonTrials, GeometricTrials)):
         raise TypeError(f"stopping is {stopping!r}: choose PoissonTrials or GeometricTrials, whose bounds are proved")
+    if not isinstance(party, str):
+        raise TypeError(f"party is {party!r}: give the name under which the ledger keeps these rows, as 'all'")
     law = stopping(max(2.0, 2.0 * len(candidates)) if trials is None else float(trials))
     mu = mu_for(epsilon, law, delta)
     if ledger is not None or budget is not None:
