@@ -233,6 +233,9 @@ def side_by_side(members: Sequence[Network]) -> Network:
     >>> side_by_side([ring(3), complete(2)]).mix.toarray()[3].tolist()
     [0.0, 0.0, 0.0, 0.5, 0.5]
     """
+    for member in members:
+        if not isinstance(member, Network):
+            raise TypeError(f"a member is {member!r}: give a list of networks, such as [ring(3), complete(2)]")
     mix = sp.csr_array(sp.block_diag([member.mix for member in members], format="csr"))
     return Network(f"{len(members)} networks side by side", mix.shape[0], {"mix": mix}, members=tuple(members))
 

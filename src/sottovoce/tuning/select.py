@@ -43,8 +43,8 @@ class Selected:
         """Write one sentence to attach to the result."""
         said = (
             f"best of a random, secret number of trials among {self.candidates} candidates: training, scores and the "
-            f"choice together have epsilon {self.epsilon:.4g} at delta {self.delta:g}, zero-out adjacency "
-            "(Papernot and Steinke 2022)"
+            f"choice together have epsilon {self.epsilon:.4g} at delta {self.delta:g}, zero-out adjacency, if each "
+            "candidate and score is mu-GDP at the mu that it is given (Papernot and Steinke 2022)"
         )
         return f"{said}; simulated: who knows the seed knows the number of trials" if self.seeded else said
 
