@@ -52,6 +52,8 @@ class Network(Closed):
     members: tuple["Network", ...] = ()  # networks that do not hear each other: set by `side_by_side` only
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"a network's name is {self.name!r}: give a text, which reports show")
         object.__setattr__(self, "matrices", dict(self.matrices))
         if set(self.matrices) not in ({"mix"}, {"pull", "push"}):
             raise ValueError(f"a network has a matrix `mix`, or `pull` and `push`; got {sorted(self.matrices)}")
