@@ -22,12 +22,13 @@ from sottovoce.accounting import marks
 from sottovoce.accounting.content import KEPT, first_alike, program, seen_by_equality
 from sottovoce.accounting.identity import identity
 from sottovoce.closed import require
-from sottovoce.data.population import SINGLE, Population, named
+from sottovoce.data.parties import SINGLE
+from sottovoce.data.population import Population, named
 from sottovoce.methods import equations
 from sottovoce.methods.agent import Agent, Known
 from sottovoce.methods.base import Method
 from sottovoce.methods.handle import like, strong
-from sottovoce.privacy.release import Release
+from sottovoce.privacy.release import Release, noise_reads
 from sottovoce.privacy.sampling import KINDS as SAMPLINGS
 from sottovoce.privacy.sampling import Sampling, check_words
 from sottovoce.problems import captures, objectives, programs
@@ -75,6 +76,7 @@ class Trace:
     charges: tuple[Charge, ...]
     known: Known
     declares: bool  # that arrays inside the problem's functions, or the method, are public
+    reads_noise: bool = False  # in code of the method: with other noise it may be another program
 
     def state(self, leaves: list[Any]) -> Any:
         """Return the leaves as the method's own state."""
@@ -164,9 +166,10 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
         return like(after, structure, list(shapes), found["structure"], f"{type(method).__name__}.step")
 
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    init = jax.make_jaxpr(begin)(number)
-    shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in init.out_avals)
-    stepped = jax.make_jaxpr(step)(number, number, *shapes)
+    with noise_reads() as reads:
+        init = jax.make_jaxpr(begin)(number)
+        shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in init.out_avals)
+        stepped = jax.make_jaxpr(step)(number, number, *shapes)
     known_to_all = [*objectives.declared(problem, known.records), *known.tables, *settings(method)]
     for name, closed in (("init", init), ("step", stepped)):
         said = f"{type(method).__name__}.{name}"
@@ -174,10 +177,15 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
         programs.refuse(said, inside, REMEDY, known_to_all, method.public_constants)
         _refuse_hidden(closed.jaxpr)
     private = _settled(init.jaxpr, stepped.jaxpr)
-    charges = (*_charges(init.jaxpr, "init", known), *_charges(stepped.jaxpr, "step", known))
+    charges = charges_of(init, stepped, known)
     declares = method.public_constants or problem.public_constants
-    made = Trace(init, stepped, found["structure"], shapes, private, charges, known, declares)
-    return first_alike((program(init), program(stepped), found["structure"], known, declares), made)
+    return kept(Trace(init, stepped, found["structure"], shapes, private, charges, known, declares, bool(reads)))
+
+
+def kept(made: Trace) -> Trace:
+    """Return the trace, or the one that is held already of the same programs."""
+    programs = program(made.init), program(made.step)
+    return first_alike((*programs, made.structure, made.known, made.declares, made.reads_noise), made)
 
 
 @lru_cache(maxsize=KEPT)
@@ -234,6 +242,11 @@ class _Drawn:
     number: int
     loops: tuple[int, ...]
     sampling: Sampling
+
+
+def charges_of(init: ClosedJaxpr, step: ClosedJaxpr, known: Known) -> tuple[Charge, ...]:
+    """Return what a run releases, in the order of the code."""
+    return (*_charges(init.jaxpr, "init", known), *_charges(step.jaxpr, "step", known))
 
 
 def _charges(jaxpr: Jaxpr, phase: Phase, known: Known) -> list[Charge]:
