@@ -127,6 +127,25 @@ def test_arrays_that_are_declared_public_and_plain_numbers_are_fine_and_the_stat
         sv.account(METHOD, table(), steps=1, problem=vertical(losses=called, public_constants=True))
 
 
+def test_labels_meet_the_loss_that_was_looked_at():
+    """A loss that is plain when it is looked at, and another one later, is the plain one in a run."""
+    seen = []
+
+    def changing(scores):
+        seen.append(1)
+        return logistic(scores) * (1.0 if len(seen) < later else 100.0)
+
+    def ends(losses):
+        result = sv.run(vertical(losses=losses), table(), METHOD, steps=2, seed=0)
+        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves((result.x, result.y))])
+
+    later = 10**9
+    sv.account(METHOD, table(), steps=2, problem=vertical(losses=changing))
+    later, plain = len(seen) + 1, ends(logistic)
+    seen.clear()
+    np.testing.assert_array_equal(ends(changing), plain)
+
+
 def test_gates_are_a_closed_list():
     """A gate that draws little and charges nothing."""
     with pytest.raises(TypeError, match="closed list"):
