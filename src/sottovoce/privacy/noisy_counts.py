@@ -95,9 +95,7 @@ class NoisyCounts:
         object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         object.__setattr__(self, "delta", check_delta(self.delta))
         if self.delta == 0:
-            raise ValueError(
-                "delta is 0, where noisy counts have no finite epsilon: give a number above 0, such as 1e-5"
-            )
+            raise ValueError("delta is 0, where noisy counts have no finite epsilon: give more, such as 1e-5")
         if self.path is not None:  # the same file, wherever the process goes
             object.__setattr__(self, "path", Path(self.path).resolve())
         if self.seed is not None and not isinstance(self.seed, Integral):
