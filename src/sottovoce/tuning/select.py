@@ -130,10 +130,10 @@ def select(
         found = -math.inf if math.isnan(found) else found  # the bound needs scores that can be put in one order
         if best is None or found > best[2]:
             best = (name, output, found)
-    if best is None:  # the Poisson law drew 0: an outcome that depends on nothing
-        best = (names[0], None, -math.inf)
+    # The Poisson law may draw 0: an outcome that depends on nothing.
+    chosen, output, top = (names[0], None, -math.inf) if best is None else best
     seeded = seed is not None or bool(getattr(score, "seeded", False))
-    made = Selected(*best, mu, epsilon_of(mu, law, delta), delta, len(names), seeded)
+    made = Selected(chosen, output, top, mu, epsilon_of(mu, law, delta), delta, len(names), seeded)
     if hasattr(made.output, "become_chosen"):
         made.output.become_chosen(made)
     return made
