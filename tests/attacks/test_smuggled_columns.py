@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.table import table_account
 from sottovoce.privacy.labels import Fresh, Memoised, Open
 from sottovoce.problems.vertical import Vertical, logistic
+from sottovoce.runtime.columns import ColumnsPlace, table_roots
 
 RNG = np.random.default_rng(0)
 BLOCKS = [RNG.normal(size=(60, 2)).astype(np.float32) for _ in range(2)]
@@ -125,6 +127,25 @@ def test_arrays_that_are_declared_public_and_plain_numbers_are_fine_and_the_stat
         assert problem.public_constants == any("were declared public" in line for line in report.caveats)
     with pytest.raises(ValueError, match=REFUSED):  # what calls back can read anything, whatever is declared
         sv.account(METHOD, table(), steps=1, problem=vertical(losses=called, public_constants=True))
+
+
+def test_labels_meet_the_loss_that_was_looked_at():
+    """A loss that is plain when it is looked at, and another one later, is the plain one in a run."""
+    factor = 1.0
+
+    def changing(scores):
+        return logistic(scores) * factor
+
+    def ends(losses):
+        nonlocal factor
+        held = sv.Table(sv.Columns(BLOCKS), sv.Labels(TRUE, classes=2, seed=0))
+        account = table_account(METHOD, held, vertical(losses=losses), steps=2, delta=0.0)
+        place = ColumnsPlace(account, held, table_roots(account, held))
+        factor = 100.0
+        return place.advance(place.begin(), 0, 2)[0]
+
+    for got, plain in zip(ends(changing), ends(lambda s: logistic(s) * 1.0), strict=True):
+        np.testing.assert_array_equal(got, plain)
 
 
 def test_gates_are_a_closed_list():

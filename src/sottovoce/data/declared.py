@@ -196,6 +196,8 @@ def table(
             f"{frame.source}, column {label!r}: a label has no flag: name a class for missing, or leave it out"
         )
     _check_weight(frame, declared, weight)
+    if share is not None and not (isinstance(share, str) and share in ("public", "private")):
+        raise ValueError(f"share is {share!r}: choose 'public' or 'private', or leave it out")
     _check_private(frame, declared, private, share)
     if unit in declared:
         raise ValueError(

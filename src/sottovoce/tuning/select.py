@@ -45,8 +45,8 @@ class Selected:
         """Write one sentence to attach to the result."""
         said = (
             f"best of a random, secret number of trials among {self.candidates} candidates: training, scores and the "
-            f"choice together have epsilon {rounded_up(self.epsilon, 4)} at delta {self.delta:g}, zero-out adjacency "
-            "(Papernot and Steinke 2022)"
+            f"choice together have epsilon {rounded_up(self.epsilon, 4)} at delta {self.delta:g}, zero-out adjacency, "
+            "if each candidate and score is mu-GDP at the mu that it is given (Papernot and Steinke 2022)"
         )
         if hasattr(self.output, "privacy_"):
             said += "; what is taken as public stands in the notes of the model's own statement"
@@ -113,6 +113,8 @@ def select(
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
     if not any(stopping is kind for kind in (PoissonTrials, GeometricTrials)):
         raise TypeError(f"stopping is {stopping!r}: choose PoissonTrials or GeometricTrials, whose bounds are proved")
+    if not isinstance(party, str):
+        raise TypeError(f"party is {party!r}: give the name under which the ledger keeps these rows, as 'all'")
     law = stopping(max(2.0, 2.0 * len(candidates)) if trials is None else float(trials))
     mu = mu_for(epsilon, law, delta)
     if ledger is not None or budget is not None:
@@ -128,11 +130,10 @@ def select(
         found = -math.inf if math.isnan(found) else found  # the bound needs scores that can be put in one order
         if best is None or found > best[2]:
             best = (name, output, found)
-    if best is None:  # the Poisson law drew 0: an outcome that depends on nothing
-        best = (names[0], None, -math.inf)
+    # The Poisson law may draw 0: an outcome that depends on nothing.
+    chosen, output, top = (names[0], None, -math.inf) if best is None else best
     seeded = seed is not None or bool(getattr(score, "seeded", False))
-    name, output, found = best
-    made = Selected(name, output, found, mu, epsilon_of(mu, law, delta), delta, len(names), seeded)
+    made = Selected(chosen, output, top, mu, epsilon_of(mu, law, delta), delta, len(names), seeded)
     if hasattr(made.output, "become_chosen"):
         made.output.become_chosen(made)
     return made
