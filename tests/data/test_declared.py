@@ -221,6 +221,9 @@ def test_what_is_bought_is_charged_before_it_is_drawn_and_once(tmp_path, monkeyp
     monkeypatch.setattr(sv.NoisyCounts, "noised", lambda *_: pytest.fail("drawn again"))
     again = bought(rows={name: held[:300] for name, held in named.items()})  # no row is looked at
     assert (again.columns, again.share, again.facts.bought) == (first.columns, first.share, first.facts.bought)
+    (entry,), (priced,) = ledger.entries.values(), again.facts.bought
+    assert entry.groups[0].spent == ((Mechanism(gaussian=priced.gaussian), 1),)
+    assert entry.groups[0].overflow == priced.delta > 0
     paid = {name: float(ledger.epsilon(name, 1e-5, "zero-out")) for name in ("north", "west")}
     assert all(0.59 < epsilon <= 0.6 for epsilon in paid.values())
     # Two runs with this ledger: what was bought is in it once. With another ledger, each run charges it.
