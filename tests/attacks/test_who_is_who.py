@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.data import Column, Levels, split
+from sottovoce.data import Column, Levels, Part, split
 
 COLUMNS = {"a": Column(range=(0, 1)), "y": Column(categories=["no", "yes"])}
 
@@ -45,6 +45,14 @@ def test_rows_without_an_id_are_units_of_their_own():
     assert held.parts()[0].units == 3
     both = sv.Population.of([Levels(held.parts()[0], patients(["q", "", "q", ""]).parts()[0])])
     assert both.apart == ("",)  # nobody knows whose these rows are
+
+
+def test_ids_of_two_kinds_are_refused():
+    """The patient 1.0 of a level that pandas read and "1" of the other were two units, each charged for one level."""
+    for one, other in [(np.ones(4), np.array(["1"] * 4)), (np.array([1] * 4, object), np.array(["1"] * 4, object))]:
+        levels = Levels(*(Part(np.zeros((4, 2)), np.arange(4), ids) for ids in (one, other)))
+        with pytest.raises(ValueError, match="numbers in one place and texts in another"):
+            sv.Population.of([levels])
 
 
 ROWS = {"features": np.zeros((40, 2), np.float32), "label": np.arange(40) % 2}

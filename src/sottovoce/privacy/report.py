@@ -304,10 +304,12 @@ def merge_caveats(*groups: Sequence[str]) -> tuple[str, ...]:
 def rounded_up(epsilon: float, digits: int) -> str:
     """Write a number >= 0 with this many digits, rounded up, so that what is written is guaranteed too.
 
-    >>> rounded_up(1.9991, 3), rounded_up(2.0001, 3), rounded_up(0.34561, 4)
-    ('2', '2.01', '0.3457')
+    >>> rounded_up(1.9991, 3), rounded_up(2.0001, 3), rounded_up(0.34561, 4), rounded_up(math.inf, 4)
+    ('2', '2.01', '0.3457', 'infinite')
     """
     if epsilon == 0:
         return "0"
+    if math.isinf(epsilon):
+        return "infinite"
     unit = 10.0 ** (math.floor(math.log10(epsilon)) + 1 - digits)
     return f"{math.ceil(epsilon / unit * (1 - 1e-12)) * unit:.{digits}g}"
