@@ -88,7 +88,6 @@ TABLE: dict[str, dict[str, str]] = {
     "graphs.isolated": {"setting": "n"},
     "graphs.regular": {"setting": "n degree seed weight"},
     "graphs.ring": {"setting": "n weight"},
-    "graphs.side_by_side": {"setting": "members"},
     "graphs.star": {"setting": "n"},
     "implicit.bilevel_objectives": {"outside": "problem upper lower"},
     "implicit.hypergradient": {"outside": "upper lower x y solve steps rate"},

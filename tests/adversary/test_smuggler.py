@@ -313,7 +313,7 @@ ARRAYS_ARE_RIGHT = {
 # Owners without a call: parts of the call of another owner, or what only says something.
 OTHERS = {
     "base.Setting": "made by the package", "graphs.Network": "checked as a network is",
-    "graphs.directed": "matrices", "graphs.from_matrix": "matrices", "graphs.side_by_side": "networks",
+    "graphs.directed": "matrices", "graphs.from_matrix": "matrices",
     "objectives.MinMax": "as Minimize", "objectives.Bilevel": "as Minimize", "parts.Levels": "a yes or no",
     "schedules.Constant": "as schedules.schedule", "schedules.Listed": "rows of numbers, listed as public",
     "split.levels": "a seed",

@@ -154,7 +154,7 @@ def test_a_search_on_private_rows_is_refused():
 def test_a_test_set_of_garbage_changes_no_choice(tiny, tmp_path, monkeypatch):
     """Whoever reads test records in a search scores differently when they are replaced."""
     (honest,) = planned.plan(RunFile.parse(tiny + SEARCH))
-    first = [search.score(honest, honest.case.search, trial) for trial in search.settings_of(honest.case, honest.name)]
+    first = list(search.scores(honest, honest.case.search, search.settings_of(honest.case, honest.name)))
     load = build._load
 
     def broken(table):
@@ -166,7 +166,7 @@ def test_a_test_set_of_garbage_changes_no_choice(tiny, tmp_path, monkeypatch):
         cached.cache_clear()
     (blind,) = planned.plan(RunFile.parse(tiny + SEARCH))
     assert np.all(blind.setup.test["label"] == 1)
-    again = [search.score(blind, blind.case.search, trial) for trial in search.settings_of(blind.case, blind.name)]
+    again = list(search.scores(blind, blind.case.search, search.settings_of(blind.case, blind.name)))
     for cached in (build._loaded, search._apart):
         cached.cache_clear()
     assert first == again
@@ -257,7 +257,7 @@ def test_the_best_trial_is_chosen_and_one_that_diverged_is_the_worst(tiny, tmp_p
 @pytest.mark.slow
 def test_a_run_that_diverges_has_no_score(tiny):
     (wild,) = planned.plan(RunFile.parse(tiny + SEARCH, ["task.penalty=1e38", "privacy.enabled=false"]))
-    assert search.score(wild, wild.case.search, {"method.rate": 1e38}) is None
+    assert list(search.scores(wild, wild.case.search, [{"method.rate": 1e38}])) == [None]
 
 
 def test_a_stopped_search_goes_on_where_it_was(tiny, tmp_path, scores):
