@@ -102,31 +102,20 @@ def test_members_are_the_runs_alone(programs):
     assert float(found[0].x[0]) != float(found[1].x[0])
 
 
-METHODS = {
-    "DpMixSgd": saddle,
-    "LdpDsbo": bilevel,
-    "GradientTracking": quadratic,
-    "DpBilevel": bilevel,
-    "DpNewton": quadratic,
-}
+PROBLEMS = {sv.Minimize: quadratic, sv.MinMax: saddle, sv.Bilevel: bilevel}
+WHOLE = ("DpMixSgd", "LdpDsbo", "DpGradientTracking", "DpBilevel", "DpNewton")  # all examples of these
+ROWS = [(name, kind) for name, kind in available.items() if set(kind.solves) <= set(PROBLEMS)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_the_run_alone(name, programs):
-    for method in available[name].examples().values():
-        problem = METHODS[name]()
-        if not isinstance(problem, method.solves):
-            continue
-        parties = 1 if name in ("DpNewton", "DpBilevel") else 3
-        network = None if parties == 1 else RING
-        if network is not None and "mix" not in method.over:
-            network = sv.networks.exponential(3)
-        runs = [
-            {"problem": problem, "data": records(seed, parties), "method": method, "network": network, "steps": 4}
-            | {"seed": seed}
-            for seed in (0, 1)
-        ]
+@pytest.mark.parametrize(("name", "kind"), ROWS, ids=[name for name, _ in ROWS])
+def test_every_method_is_the_run_alone(name, kind, programs):
+    examples = list(kind.examples().values())
+    for method in examples if name in WHOLE else examples[:1]:
+        problem = PROBLEMS[method.solves[0]]()
+        parties, network = (1, None) if name in ("DpNewton", "DpBilevel") else (3, RING)
+        common = {"problem": problem, "method": method, "network": network, "steps": 4}
+        runs = [{**common, "data": records(seed, parties), "seed": seed} for seed in (0, 1)]
         del programs[:]
         found = sv.run_many(runs)
         assert programs == [2]
