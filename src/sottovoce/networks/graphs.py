@@ -50,6 +50,8 @@ class Network(Closed):
     alone: bool = False  # nobody hears anybody, on purpose: set by `isolated` only
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"a network's name is {self.name!r}: give a text, which reports show")
         object.__setattr__(self, "matrices", dict(self.matrices))
         if set(self.matrices) not in ({"mix"}, {"pull", "push"}):
             raise ValueError(f"a network has a matrix `mix`, or `pull` and `push`; got {sorted(self.matrices)}")
