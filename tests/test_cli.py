@@ -200,12 +200,12 @@ def test_debug_shows_where_an_error_came_from(monkeypatch, tiny_file):
 
 
 def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tiny_file):
-    from sottovoce.experiments import rows
+    from sottovoce.experiments import execute
 
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rows.RowsSetup, "run", stop)
+    monkeypatch.setattr(execute.together, "as_they_end", stop)
     code, _, err = command(capsys, monkeypatch, "run", tiny_file, "--out", "somewhere")
     assert code == 130
     assert "--out somewhere --resume" in err

@@ -203,9 +203,6 @@ def reproduce(
     results: Annotated[
         Path | None, typer.Option("--results", metavar="DIR", help="write DIR/PAPER/EXPERIMENT.csv, and curves")
     ] = None,
-    side_by_side: Annotated[
-        bool, typer.Option("--side-by-side", help="runs that differ in numbers alone as one program (min-max tasks)")
-    ] = False,
     json: Json = False,
 ) -> None:
     """Run a paper's experiment, and compare its printed figures with ours; the epsilon of each is shown.
@@ -229,15 +226,12 @@ def reproduce(
     folder = out or Path("runs") / (experiment.replace("/", "-") + ("" if scale == "full" else f"-{scale}"))
     for line in (runfile.about, *(f"This takes {words}." for words in [getattr(runfile.takes, scale)] if words)):
         say(line)
-    if side_by_side and resume:
-        raise ValueError("--side-by-side runs everything at once, and has nothing to resume: leave one of them out")
-    _execute(runfile, folder, resume, json, side_by_side)
+    _execute(runfile, folder, resume, json)
     if results is not None:
         from sottovoce.laboratory.results import write
 
         sets = "".join(f" --set {shlex.quote(one)}" for one in set_ or ())
-        beside = " --side-by-side" if side_by_side else ""
-        command = f"sottovoce reproduce {experiment}{'' if scale == 'full' else f' --{scale}'}{sets}{beside}"
+        command = f"sottovoce reproduce {experiment}{'' if scale == 'full' else f' --{scale}'}{sets}"
         for path in write(results, experiment, command, runfile, folder):
             say(f"wrote {path}")
 
@@ -304,14 +298,12 @@ def report(
 app.command()(audit)
 
 
-def _execute(runfile: "RunFile", out: Path, resume: bool, json: bool, beside: bool = False) -> None:
-    from sottovoce.experiments import side_by_side
+def _execute(runfile: "RunFile", out: Path, resume: bool, json: bool) -> None:
     from sottovoce.experiments.execute import execute, report
 
     say_replaced(runfile.replaced)
     with stoppable(f"What is done is in {out}; the same command with --out {out} --resume continues it."):
-        made = side_by_side.execute([(runfile, out)], say)[0] if beside else execute(runfile, out, resume, say=say)
-        _show(made, report(out), json)
+        _show(execute(runfile, out, resume, say=say), report(out), json)
 
 
 def _show(made: "Comparison", report: Path, json: bool) -> None:

@@ -13,7 +13,6 @@ from sottovoce import cli
 from sottovoce.cli import app
 from sottovoce.experiments import planned
 from sottovoce.experiments.execute import execute
-from sottovoce.experiments.rows import RowsSetup
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.runtime.result import Result
 
@@ -149,7 +148,8 @@ def test_a_regression_says_its_error_in_the_labels_unit_and_classes_their_base_r
 
 
 def test_a_run_that_diverges_says_that_to_resume_is_no_remedy(folder, monkeypatch):
-    monkeypatch.setattr(RowsSetup, "run", lambda *_, **__: (_ for _ in ()).throw(FloatingPointError("x is broken.")))
+    ends = sys.modules["sottovoce.runtime.run"]
+    monkeypatch.setattr(ends, "drive_all", lambda runs: [FloatingPointError("x is broken.")] * len(runs))
     with pytest.raises(FloatingPointError, match=r"x is broken\. To resume would end in the same way"):
         execute(RunFile.load("mine.toml"), "out")
 
