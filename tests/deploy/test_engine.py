@@ -14,12 +14,14 @@ from types import SimpleNamespace
 import pytest
 from nvflare.apis.job_launcher_spec import JobReturnCode
 from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
+from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
+from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo, Mode
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.drivers.tcp_driver import TcpStreamServer
 from nvflare.private.admin_defs import Message as Order
 from nvflare.private.defs import TrainingTopic
 
-from sottovoce.deploy import confine, incoming, loopback, own_process
+from sottovoce.deploy import confine, connections, incoming, own_process
 from sottovoce.deploy.engine import NETWORK, address
 from sottovoce.deploy.launchers import MOST, SiteLauncher
 
@@ -29,7 +31,7 @@ JOB = "12345678-1234-1234-1234-123456789abc"
 @pytest.fixture
 def listener(kits):
     """The listener that FLARE opens at north for its jobs; it says one word to whoever has shaken hands."""
-    loopback.shake_hands_apart()
+    connections.mend()
     startup = kits / "north" / NETWORK / "startup"
     files = {
         DriverParams.CA_CERT.value: startup / "rootCA.pem",
@@ -71,8 +73,21 @@ def test_callers_who_say_nothing_hold_nobody_up(listener):
         except TimeoutError:
             pass
         one.close()
-    assert gone >= 200 - loopback._AT_ONCE - 1
+    assert gone >= 200 - connections._AT_ONCE - 1
     assert greeted(listener) == b"hello"
+
+
+def test_a_connection_that_is_opened_while_flare_stops_is_closed():
+    """Else an administrator whose server was started again waits for its own end, for ever."""
+    connections.mend()
+    for stopped in (True, False):
+        made, ended = AioHttpDriver(), threading.Event()
+        connector = ConnectorInfo("x", made, {}, Mode.ACTIVE, 0, 0, False, threading.Event())
+        if stopped:
+            connector.stopped.set()
+        made.register_conn_monitor(SimpleNamespace(state_change=lambda one: None))
+        made.add_connection(SimpleNamespace(name="late", connector=connector, close=ended.set))
+        assert ended.is_set() == stopped
 
 
 def test_a_module_in_flares_folder_is_not_loaded_before_the_next_process_is_confined(tmp_path, monkeypatch):

@@ -54,11 +54,11 @@ def main() -> None:
     if role.startswith("site"):
         limit_memory(_MEMORY)
     require_tested()
-    from sottovoce.deploy import incoming, loopback  # FLARE starts threads
+    from sottovoce.deploy import connections, incoming  # FLARE starts threads
 
     incoming.watch()
     incoming.cut_commands()
-    loopback.shake_hands_apart()
+    connections.mend()
     runpy.run_module(_PROGRAMS[role], run_name="__main__", alter_sys=True)
 
 

@@ -22,7 +22,7 @@ import psutil
 from nvflare.fuel.flare_api.api_spec import InvalidJobDefinition
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
-from sottovoce.deploy import incoming
+from sottovoce.deploy import connections, incoming
 from sottovoce.deploy.engine import PARENT, address, options, require_tested
 from sottovoce.deploy.kits import ADMIN, SERVER
 from sottovoce.deploy.progress import understood
@@ -272,6 +272,7 @@ class Administrator:
             if why := unreached(*address(self.kit, ["admin"])):
                 raise ConnectionError(why)
             incoming.watch()
+            connections.mend()
             with redirect_stdout(io.StringIO()):  # FLARE prints that it connects
                 self._session = new_secure_session(
                     ADMIN, str(self.kit), timeout=_OPENING, command_timeout=incoming.PATIENCE

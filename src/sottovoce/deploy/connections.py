@@ -1,7 +1,9 @@
-"""Let nobody who connects to the port that FLARE opens on loopback, for processes of jobs, hold the others up.
+"""Let no connection of FLARE's hold a process up: neither a caller who says nothing, nor one that is opened too late.
 
-FLARE shakes hands with one caller after the other: a user of the machine, who has no certificate, connects, says
-nothing, and no job starts at this site any more. Here each caller has a thread and some seconds.
+FLARE shakes hands with one caller after the other on the port that it opens on loopback, for processes of jobs: a user
+of the machine, who has no certificate, connects, says nothing, and no job starts at this site any more. Here each caller
+has a thread and some seconds. And FLARE, when it stops, closes what is open, and waits for ever for a connection that is
+opened at that moment, as when a server was started again.
 """
 
 import socket
@@ -9,6 +11,8 @@ import threading
 from functools import cache
 from typing import Any
 
+from nvflare.fuel.f3.connection import Connection
+from nvflare.fuel.f3.drivers.base_driver import BaseDriver
 from nvflare.fuel.f3.drivers.tcp_driver import TcpStreamServer
 
 _SECONDS = 10.0  # for a handshake, which takes milliseconds
@@ -16,7 +20,25 @@ _AT_ONCE = 64  # handshakes; a further caller ends the oldest
 
 
 @cache
-def shake_hands_apart() -> None:
+def mend() -> None:
+    """Mend the connections of this process."""
+    _shake_hands_apart()
+    _close_what_is_late()
+
+
+def _close_what_is_late() -> None:
+    """Close connections that are opened after their connector was stopped."""
+    added = BaseDriver.add_connection
+
+    def add_connection(self: BaseDriver, connection: Connection) -> None:
+        added(self, connection)
+        if connection.connector.stopped.is_set():
+            connection.close()
+
+    BaseDriver.add_connection = add_connection
+
+
+def _shake_hands_apart() -> None:
     """Let FLARE's listeners of this process shake hands on the caller's thread, in bounded time and number."""
     made, process, finish = TcpStreamServer.__init__, TcpStreamServer.process_request, TcpStreamServer.finish_request
     shaking, lock = dict[Any, None](), threading.Lock()  # callers, the oldest first
