@@ -1,9 +1,9 @@
 """Let no connection of FLARE's hold a process up: neither a caller who says nothing, nor one that is opened too late.
 
 FLARE shakes hands with one caller after the other on the port that it opens on loopback, for processes of jobs: a user
-of the machine, who has no certificate, connects, says nothing, and no job starts at this site any more. Here each caller
-has a thread and some seconds. And FLARE, when it stops, closes what is open, and waits for ever for a connection that is
-opened at that moment, as when a server was started again.
+of the machine, who has no certificate, connects, says nothing, and no job starts at this site any more. Here each
+caller has a thread and some seconds. And FLARE, when it stops, closes what is open, and waits for ever for a connection
+that is opened at that moment, as when a server was started again.
 """
 
 import socket
