@@ -18,12 +18,12 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from sottovoce.accounting.content import KEPT, seen_by_equality
 from sottovoce.accounting.identity import identity
-from sottovoce.accounting.trace import DECLARED, REMEDY, refuse_captures, settings
+from sottovoce.accounting.trace import DECLARED
+from sottovoce.accounting.traced import OF_COLUMNS, Locks, Program, locks, participant, slope, traced
 from sottovoce.closed import exact
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
 from sottovoce.methods.base import Method
-from sottovoce.methods.handle import like, strong
 from sottovoce.methods.party import KnownTable, Party
 from sottovoce.naming import check_count, how_often
 from sottovoce.papers.bambi.method import Bambi
@@ -31,7 +31,7 @@ from sottovoce.privacy.accountant import Mechanism, library
 from sottovoce.privacy.labels import GATES, Fresh, Labels, Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
-from sottovoce.problems import programs
+from sottovoce.problems.programs import Refused
 from sottovoce.problems.vertical import Vertical
 from sottovoce.tracing import one_at_a_time
 
@@ -58,24 +58,19 @@ class Crossing(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class PartyTrace:
-    """Hold `init` and `step` of one party as jaxprs; `step` takes t, the rows by level (sorted), and the leaves."""
-
-    init: ClosedJaxpr
-    step: ClosedJaxpr
-    structure: Any
-    shapes: tuple[jax.ShapeDtypeStruct, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class TableTrace:
-    """Hold the traces of all parties (or of one party by itself), what a step sends, and the server's programs."""
+    """Hold the programs of all parties (or of one party by itself), what a step sends, and the server's programs.
+
+    A party's `step` takes t, the rows by level (sorted), and the leaves of its state.
+    """
 
     numbers: tuple[int, ...]  # the numbers of the parties
-    parties: tuple[PartyTrace, ...]
+    parties: tuple[Program, ...]
     crossings: tuple[Crossing, ...]
     losses: tuple[ClosedJaxpr, ...]  # the server's losses, one per question
-    alterations: tuple[ClosedJaxpr, ...]  # how features are altered, one program per party
+    slopes: tuple[ClosedJaxpr, ...]  # their gradients: two losses with the same values may have rules of their own
+    alterations: tuple[ClosedJaxpr, ...]  # how features are altered, one program per party; empty if they are not
+    locks: Locks  # what else is computed for the run must pass them too
 
     @property
     def programs(self) -> list[ClosedJaxpr]:
@@ -117,8 +112,8 @@ def trace_table(
     """
     blocks = [jax.eval_shape(lambda b=block: device_block(b, method.batch)) for block in columns.blocks]
     leaves, structure = jax.tree.flatten(blocks)
-    traced = remembered_tables if seen_by_equality(method) else _traced
-    return traced(method, problem, tuple(numbers), tuple(leaves), structure, steps, classes)
+    made = remembered_tables if seen_by_equality(method) else _traced
+    return made(method, problem, tuple(numbers), tuple(leaves), structure, steps, classes)
 
 
 @one_at_a_time
@@ -135,13 +130,16 @@ def _traced(
 
         return jax.eval_shape(one, blocks[m], jax.ShapeDtypeStruct((count,), jnp.int32))
 
-    refuse_captures(method, problem)
+    starts = jax.tree.leaves((problem.x0, problem.y0))
+    held = locks(method, problem, starts, method.public_constants or problem.public_constants, OF_COLUMNS)
     known = KnownTable(steps, classes, features)
     rows = {
         level: jax.ShapeDtypeStruct((count, method.batch), jnp.int32) for level, count in sorted(method.batches.items())
     }
     try:
-        parties = tuple(_trace_party(method, problem, known, m, rows) for m in numbers)
+        parties = tuple(_trace_party(method, problem, known, m, rows, held) for m in numbers)
+    except Refused:
+        raise
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"the problem does not fit the columns ({error}): embed is called with x0[m] and (rows, features) of "
@@ -150,40 +148,31 @@ def _traced(
     crossings = [_crossings(party.step.jaxpr, 1) for party in parties]
     if any(found != crossings[0] for found in crossings):
         raise ValueError("parties send different messages: every head must have the same number of outputs")
-    losses = tuple(_losses(problem, parties[0].step.jaxpr, classes))
-    alterations = tuple(_altered(problem, list(blocks.values()), method.batch))
+    losses = tuple(_losses(problem, parties[0].step.jaxpr, classes, held))
+    slopes = tuple(slope("losses", loss, held) for loss in losses)
+    alterations = tuple(_altered(problem, list(blocks.values()), method.batch, held))
     asked: dict[str, int] = {}
     for crossing in crossings[0]:
         if crossing.level:
             asked[crossing.level] = asked.get(crossing.level, 0) + crossing.times
     if asked != method.batches:
         raise RuntimeError(f"a step asks for {asked} batches, the method says {method.batches}")
-    made = TableTrace(numbers, parties, tuple(crossings[0]), losses, alterations)
-    declared = [*jax.tree.leaves((problem.x0, problem.y0)), *settings(method)]
-    public = method.public_constants or problem.public_constants
-    programs.refuse("a step over columns", [*made.programs, *map(slope, losses)], REMEDY, declared, public)
-    return made
+    return TableTrace(numbers, parties, tuple(crossings[0]), losses, slopes, alterations, held)
 
 
 remembered_tables = lru_cache(maxsize=KEPT)(_traced)
 
 
-def _trace_party(method: Bambi, problem: Vertical, known: KnownTable, m: int, rows: Mapping[str, Any]) -> PartyTrace:
-    found: dict[str, Any] = {}
+def _trace_party(
+    method: Bambi, problem: Vertical, known: KnownTable, m: int, rows: Mapping[str, Any], held: Locks
+) -> Program:
+    def begin() -> Any:
+        return method.init(problem, Party(known, m, jnp.int32(0), {}))
 
-    def begin() -> list[jax.Array]:
-        leaves, found["structure"] = jax.tree.flatten(method.init(problem, Party(known, m, jnp.int32(0), {})))
-        return [strong(leaf) for leaf in leaves]
+    def step(state: Any, t: jax.Array, rows: Mapping[str, jax.Array]) -> Any:
+        return method.step(problem, state, Party(known, m, t, rows))
 
-    def step(t: jax.Array, rows: Mapping[str, jax.Array], *leaves: jax.Array) -> list[jax.Array]:
-        state = jax.tree.unflatten(found["structure"], leaves)
-        after, structure = jax.tree.flatten(method.step(problem, state, Party(known, m, t, rows)))
-        return like(after, structure, list(shapes), found["structure"], f"{type(method).__name__}.step")
-
-    init = jax.make_jaxpr(begin)()
-    shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in init.out_avals)
-    stepped = jax.make_jaxpr(step)(jax.ShapeDtypeStruct((), jnp.int32), dict(rows), *shapes)
-    return PartyTrace(init, stepped, found["structure"], shapes)
+    return participant(method, begin, step, (), (jax.ShapeDtypeStruct((), jnp.int32), dict(rows)), held)
 
 
 def _crossings(jaxpr: Jaxpr, times: int) -> list[Crossing]:
@@ -199,45 +188,35 @@ def _crossings(jaxpr: Jaxpr, times: int) -> list[Crossing]:
     return found
 
 
-def _losses(problem: Vertical, jaxpr: Jaxpr, classes: int) -> list[ClosedJaxpr]:
+def _losses(problem: Vertical, jaxpr: Jaxpr, classes: int, held: Locks) -> list[ClosedJaxpr]:
     """Trace the server's loss on the shapes of the summed outputs; refuse one that does not fit."""
-    traced = []
+    found = []
     for equation in jaxpr.eqns:
         if equation.primitive is equations.loop_p:
-            traced += _losses(problem, equation.params["body"], classes)
+            found += _losses(problem, equation.params["body"], classes, held)
         elif equation.primitive is equations.ask_p:
             sent = equations.shape_of(equation.outvars[0])
-            closed = jax.make_jaxpr(problem.losses)(sent)
+            closed = traced("losses", problem.losses, sent, locks=held)
             shape = closed.out_avals[0].shape
             if shape != (*sent.shape[:-1], classes):
                 raise ValueError(
                     f"the problem does not fit the columns: losses gave shape {shape} for outputs of shape "
                     f"{sent.shape}; its last axis must have one entry for each of the {classes} classes"
                 )
-            traced.append(closed)
-    return traced
+            found.append(closed)
+    return found
 
 
-def slope(loss: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a loss's gradient: two losses with the same values may have rules of their own for it."""
-
-    def total(scores: Any) -> Any:
-        return jnp.sum(jax.core.eval_jaxpr(loss.jaxpr, loss.consts, scores)[0])
-
-    return jax.make_jaxpr(jax.grad(total))(equations.shape_of(loss.jaxpr.invars[0]))
-
-
-def _altered(problem: Vertical, blocks: Sequence[Any], batch: int) -> list[ClosedJaxpr]:
+def _altered(problem: Vertical, blocks: Sequence[Any], batch: int, held: Locks) -> list[ClosedJaxpr]:
     if problem.alter is None:
         return []
-    rows = jax.ShapeDtypeStruct((batch,), jnp.int32)
-    alter = problem.alter
-    return [
-        jax.make_jaxpr(lambda key, found: jax.tree.leaves(alter(key, found)))(
-            jax.random.key(0), jax.eval_shape(gather, block, rows)
-        )
-        for block in blocks
-    ]
+    rows, alter = jax.ShapeDtypeStruct((batch,), jnp.int32), problem.alter
+
+    def altered(key: jax.Array, found: Any) -> list[Any]:
+        return jax.tree.leaves(alter(key, found))
+
+    given = [(jax.random.key(0), jax.eval_shape(gather, block, rows)) for block in blocks]
+    return [traced("alter", altered, *each, locks=held) for each in given]
 
 
 def schedule(columns: Columns, method: Bambi, seed: int, first: int, count: int) -> dict[str, np.ndarray]:
@@ -371,6 +350,12 @@ def account_of_parties(
     if type(problem) is not Vertical:
         raise TypeError(f"problem is of type {type(problem).__name__}: a Table takes a Vertical problem (problem=...)")
     exact("labels", method.labels, GATES)
+    if type(method) is not Bambi and method.labels.per_use(classes, 1) is not None:
+        # Its steps may ask about any row, as often as they like: uses are counted by the batches of `Bambi.step`.
+        raise TypeError(
+            f"{type(method).__name__} is a method of one's own, and nobody counts how often it asks about a label: "
+            "give it labels=Memoised(epsilon), whose one draw covers all questions"
+        )
     check_count("steps", steps)
     for level in method.batches:
         held = len(getattr(columns, level))

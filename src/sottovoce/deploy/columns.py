@@ -4,6 +4,7 @@ The order is fixed: the run file is compared before ids are joined; the join is 
 facts are compared before labels are drawn; labels are charged before anything that follows from them is sent.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.accounting.traced import traced
 from sottovoce.data import Declarations
 from sottovoce.data.columns import Columns, device_block
 from sottovoce.data.declared import FEWEST, held_out
@@ -243,8 +245,18 @@ class LoneTable(Place):
 
     def __init__(self, party: LoneParty, transport: FlareTransport, folder: Path, judge: _Judge) -> None:
         self.party, self.transport, self.folder, self.judge = party, transport, folder, judge
-        problem = party.account.problem
-        self._outputs = jax.jit(lambda x, y, a: problem.outputs(party.me, y, problem.embedded(party.me, x, a)))
+
+    @cached_property
+    def _outputs(self) -> Callable[..., Any]:
+        """Return what computes head outputs on held-out rows: it passes the locks, because they leave this site."""
+        party, start = self.party, self.party.state(self.shapes)
+        problem, given = party.account.problem, (start.x, start.y, self.judge.block)
+
+        def outputs(x: Any, y: Any, features: Any) -> Any:
+            return problem.outputs(party.me, y, problem.embedded(party.me, x, features))
+
+        made = traced("head outputs", outputs, *given, locks=party.account.trace.locks)
+        return jax.jit(lambda *now: jax.core.eval_jaxpr(made.jaxpr, made.consts, *jax.tree.leaves(now))[0])
 
     @property
     def expected(self) -> Expected:

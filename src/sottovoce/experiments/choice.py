@@ -176,16 +176,7 @@ def stated(trial: PrivacyReport, case: Case, judges: Judges) -> PrivacyReport:
         f"{trial.epsilon:.3g}) by {case.select.metric} of {len(judges)} private rows, kept for this; epsilon covers "
         "training, scores and the choice"
     )
-    return replace(
-        trial,
-        epsilon=epsilon,
-        per_agent=(epsilon,),
-        per_level=dict.fromkeys(trial.per_level, epsilon),
-        accountant="random stopping (Papernot and Steinke 2022)",
-        events=(*trial.events, words),
-        attack=(),
-        spent=(),
-    )
+    return trial.of_the_best(epsilon, trial.delta, words)
 
 
 def choose(variants: Mapping[str, Trial], epsilon: float, say: Callable[[str], None]) -> Selected:

@@ -52,6 +52,8 @@ class Network(Closed):
     members: tuple["Network", ...] = ()  # networks that do not hear each other: set by `side_by_side` only
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"a network's name is {self.name!r}: give a text, which reports show")
         object.__setattr__(self, "matrices", dict(self.matrices))
         if set(self.matrices) not in ({"mix"}, {"pull", "push"}):
             raise ValueError(f"a network has a matrix `mix`, or `pull` and `push`; got {sorted(self.matrices)}")
@@ -233,6 +235,9 @@ def side_by_side(members: Sequence[Network]) -> Network:
     >>> side_by_side([ring(3), complete(2)]).mix.toarray()[3].tolist()
     [0.0, 0.0, 0.0, 0.5, 0.5]
     """
+    for member in members:
+        if not isinstance(member, Network):
+            raise TypeError(f"a member is {member!r}: give a list of networks, such as [ring(3), complete(2)]")
     mix = sp.csr_array(sp.block_diag([member.mix for member in members], format="csr"))
     return Network(f"{len(members)} networks side by side", mix.shape[0], {"mix": mix}, members=tuple(members))
 

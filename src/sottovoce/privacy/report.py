@@ -5,7 +5,7 @@ For example: "each agent's epsilon is at most 2 at delta 1e-05, per record, zero
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -204,6 +204,23 @@ class PrivacyReport:
         ('noise_multiplier 2, sampling_probability 0.1, 200 times',)
         """
         return technical(self.spent)
+
+    def of_the_best(self, epsilon: float, delta: float, words: str) -> "PrivacyReport":
+        """Return the statement of a model that was chosen among trials, of which this report is one: `words` say how.
+
+        What one trial releases is not what an attacker sees of the choice, so nothing of it is left but its settings.
+        """
+        return replace(
+            self,
+            epsilon=epsilon,
+            delta=delta,
+            per_agent=(epsilon,),
+            per_level=dict.fromkeys(self.per_level, epsilon),
+            accountant="random stopping (Papernot and Steinke 2022)",
+            events=(*self.events, words),
+            attack=(),
+            spent=(),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for JSON."""

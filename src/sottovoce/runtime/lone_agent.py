@@ -21,7 +21,8 @@ from jax.extend.core import Literal as Constant
 
 from sottovoce.accounting.account import check_network
 from sottovoce.accounting.trace import Known, Trace, trace
-from sottovoce.data.population import Population, parts_by_level, record_shapes
+from sottovoce.data.parties import Parties
+from sottovoce.data.population import Population
 from sottovoce.data.sealed import Sealed
 from sottovoce.methods import equations
 from sottovoce.methods.base import Method
@@ -278,16 +279,15 @@ class LoneAgent:
         ValueError: agent 1 has {'records': 4}, and the population says {'records': 3}: all must state the same sizes
         """
         require_right_sums()
-        layout = lay_out([own])
+        parties = Parties.of([own])
+        layout = lay_out(parties)
         stated, held = (
             {level: int(n[agent]) for level, n in known.counts.items()}
             for known, agent in ((population, me), (layout.population, 0))
         )
         if stated != held:
             raise ValueError(f"agent {me} has {held}, and the population says {stated}: all must state the same sizes")
-        known = Known(
-            population, check_network(network, population.parties), steps, record_shapes(parts_by_level([own]))
-        )
+        known = Known(population, check_network(network, population.parties), steps, parties.records)
         return cls(me, programs_of(trace(method, problem, known), chunk), own_records(layout, 0), root, **how)
 
     def begin(self, transport: Transport) -> tuple[list[Any], Any]:

@@ -138,7 +138,7 @@ class LoneParty:
     @cached_property
     def programs(self) -> Programs:
         """Return the compiled programs."""
-        return programs_of(TableSpec(self.account.trace, self.account.problem, self.account.method.labels))
+        return programs_of(TableSpec(self.account.trace, self.account.method.labels))
 
     @cached_property
     def block(self) -> Any:

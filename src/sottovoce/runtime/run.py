@@ -16,14 +16,16 @@ import jax
 import numpy as np
 
 from sottovoce.accounting import advice
-from sottovoce.accounting.account import Account, account_of, check_network
-from sottovoce.accounting.calibrate import calibrate, check_target
-from sottovoce.data.population import Population, parts_by_level, record_shapes
+from sottovoce.accounting.account import Account, account_for, known_of
+from sottovoce.accounting.calibrate import calibrated, check_target
+from sottovoce.data.parties import Parties
+from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method
 from sottovoce.naming import check_count
 from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.privacy.ledger import Budget, Ledger
+from sottovoce.privacy.mechanisms import check_delta, check_epsilon
 from sottovoce.privacy.table import Table
 from sottovoce.problems import Minimize
 from sottovoce.problems.vertical import Vertical
@@ -120,11 +122,14 @@ def run(
             problem, data, method, steps, epsilon, delta or 0.0, _seed_of_table(seed), every, performance.share
         )
     else:
-        account = _account(problem, data, method, steps, network, epsilon, 1e-5 if delta is None else delta, adjacency)
+        if isinstance(problem, Vertical):
+            raise TypeError("a Vertical problem is for a table split by columns: give sv.Table(columns, labels)")
+        parties = Parties.of(data)
+        account = _account(problem, method, known_of(parties, steps, network), epsilon, delta, adjacency)
         if noise == "discrete":
-            job_for = jobs.deployed(problem, data, account, budget, ledger, every, performance)
+            job_for = jobs.deployed(parties, account, budget, ledger, every, performance)
         else:
-            job_for = jobs.simulated(problem, data, account, budget, ledger, seed, every, performance)
+            job_for = jobs.simulated(parties, account, budget, ledger, seed, every, performance)
     company = peers.current()
     with keep_for_one_run(out if company.leads else None):
         folder = RunFolder.shared(out, resume, company)
@@ -156,20 +161,17 @@ def _advise(problem: Any, result: Result) -> None:
 
 
 def _account(
-    problem: Any, data: Any, method: Method, steps: int, network: Network | None, epsilon: float | None, delta: float,
-    adjacency: Adjacency | None,
-) -> Account:  # fmt: skip
+    problem: Any, method: Method, known: Known, epsilon: float | None, delta: float | None, adjacency: Adjacency | None
+) -> Account:
     """Return the run's account, with everything that belongs to it checked, and calibrated if an epsilon is wanted."""
-    if isinstance(problem, Vertical):
-        raise TypeError("a Vertical problem is for a table split by columns: give sv.Table(columns, labels) as data")
-    population, by_level = Population.of(data), parts_by_level(data)
-    checks.fitting(problem, method, check_network(network, population.parties), population, record_shapes(by_level))
-    given = {"steps": steps, "network": network, "delta": delta, "adjacency": adjacency, "problem": problem}
-    if epsilon is not None:
-        method = calibrate(method, data, epsilon=epsilon, **given)
-    account = account_of(method, data, **given)
-    check_target(account)
-    for line in advice.before(population, delta, shared_noise=_is_shared(account)):
+    checks.fitting(problem, method, known)
+    epsilon = None if epsilon is None else check_epsilon(epsilon)
+    account = account_for(method, known, 1e-5 if delta is None else check_delta(delta), adjacency, problem)
+    if epsilon is None:
+        check_target(account)
+    else:
+        account = calibrated(account, epsilon)
+    for line in advice.before(known.population, account.delta, shared_noise=_is_shared(account)):
         warnings.warn(line, stacklevel=3)
     return account
 
