@@ -58,8 +58,9 @@ Examples:
     sottovoce run mine.toml
     sottovoce run mine.toml --set run.steps=100 --out runs/short
     sottovoce run mine.toml --resume
-    sottovoce run mine.toml --processes 4                                             on this machine
-    sottovoce run mine.toml --processes 2 --coordinator 10.0.0.5:7000 --rank 1        one of two machines
+    # on four processes of this machine; as the second of two machines
+    sottovoce run mine.toml --processes 4
+    sottovoce run mine.toml --processes 2 --coordinator 10.0.0.5:7000 --rank 1
 
 A whole file (only data, task, method and run are required):
 
@@ -207,15 +208,16 @@ def reproduce(
 ) -> None:
     """Run a paper's experiment, and compare its printed figures with ours; the epsilon of each is shown.
 
-    sottovoce reproduce ldp-dsbo/mnist --quick               a try, under two minutes
+    Examples:
 
-    sottovoce reproduce ldp-dsbo/mnist --reduced             smaller, in minutes on a laptop
+        # a try, under two minutes; smaller, in minutes; as large as in the paper
+        sottovoce reproduce ldp-dsbo/mnist --quick
+        sottovoce reproduce ldp-dsbo/mnist --reduced
+        sottovoce reproduce ldp-dsbo/mnist
+        # go on after a stop
+        sottovoce reproduce ldp-dsbo/mnist --reduced --resume
 
-    sottovoce reproduce ldp-dsbo/mnist                       the paper's own scale
-
-    sottovoce reproduce ldp-dsbo/mnist --reduced --resume    goes on after a stop
-
-    Settings of every contender are chosen first, by the same number of trials, on records and seeds that are not
+    Settings of every method are chosen first, by the same number of trials, on records and seeds that are not
     reported. `sottovoce list` says how long each experiment takes.
     """
     from sottovoce.experiments.runfile import RunFile
@@ -302,7 +304,8 @@ def _execute(runfile: "RunFile", out: Path, resume: bool, json: bool) -> None:
     from sottovoce.experiments.execute import execute, report
 
     say_replaced(runfile.replaced)
-    with stoppable(f"What is done is in {out}; the same command with --out {out} --resume continues it."):
+    folder = shlex.quote(str(out))
+    with stoppable(f"The same command with --out {folder} --resume goes on from what is stored there, if anything is."):
         _show(execute(runfile, out, resume, say=say), report(out), json)
 
 

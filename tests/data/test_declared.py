@@ -95,6 +95,7 @@ class Terminal(io.StringIO):
 
 WRONG = {  # what a column holds, how it is declared, and words of the remedy
     "text in numbers": (["63 years", "7 years"] * 50, {"range": [0, 120]}, "can be read: numbers are written as"),
+    "commas in numbers": (["63,000", "7,500"] * 50, {"range": [0, 99_000]}, "without a unit or a comma"),
     "another unit": ([1.83, 1.6] * 50, {"range": [100, 220]}, "is its range right"),
     "most out of range": ([40] * 80 + [20] * 20, {"range": [18, 30]}, "most of its values are outside of the range"),
     "names for codes": ([0, 1] * 50, {"categories": ["no", "yes"]}, '{0 = "no", 1 = "yes"}'),
@@ -118,6 +119,15 @@ def test_a_wrong_declaration_is_heard_where_there_is_no_terminal_and_without_cou
     assert "column 'a'" in said
     assert not re.search(r"\b(100|80|20|50) of|row", said.partition("(for the holder")[0])  # logs and notebooks travel
     assert heard[0].filename == __file__
+
+
+@pytest.mark.parametrize(("labels", "absent"), [([0] * 100, "1"), ([0, 1] * 50, None)])
+def test_a_class_that_no_row_has_is_heard(labels, absent):
+    columns = {"a": {"range": [0, 9]}, "y": {"categories": {0: "no", 1: "yes"}}}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table({"a": list(range(10)) * 10, "y": labels}, "y", columns=columns)
+    assert [f"no row has the class {absent}: " in str(one.message) for one in caught] == [True] * (absent is not None)
 
 
 def test_the_scaler_and_predictions_warn_too(monkeypatch):
