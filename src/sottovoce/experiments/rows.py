@@ -28,6 +28,7 @@ from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.problems import objectives, tasks
 from sottovoce.problems.tasks.base import Evaluate, Task
+from sottovoce.registry import over_columns
 from sottovoce.reports import comparison
 from sottovoce.runtime import model_file, peers
 from sottovoce.runtime.mesh import Grid
@@ -236,8 +237,8 @@ class RowsSetup(Setup, Shown):
 
 def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsSetup:
     """Build a case of parties with rows; arguments as for `planned.setup`."""
-    if case.method.name == "Bambi":
-        raise ValueError("Bambi is for a table split by columns: add [columns], for example parties = 4")
+    if case.method.name in over_columns:
+        raise ValueError(f"{case.method.name} is for a table split by columns: add [columns], for example parties = 4")
     wanted = case.privacy
     build.check_data(case.data)
     if case.data.id is not None:

@@ -52,8 +52,8 @@
     budget = 2.0            # refuse to run when an agent would spend more
     enabled = true          # false: the non-private twin
 
-    [columns]               # a table split by columns: no [network], method
-    parties = 4             # Bambi, a vertical task; epsilon is for labels
+    [columns]               # a table split by columns: no [network]; a method
+    parties = 4             # over columns, a vertical task; epsilon is for labels
     stages = 2              # labels are drawn in 2 parts
     models = 3              # 3 models are averaged
     question = "groups"     # what is asked about a label that is drawn once:
