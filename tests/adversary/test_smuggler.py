@@ -282,7 +282,6 @@ CALLS = {
     "graphs.isolated": partial(sv.networks.isolated, n=4),
     "graphs.regular": partial(sv.networks.regular, n=4, degree=2),
     "graphs.ring": partial(sv.networks.ring, n=4),
-    "graphs.side_by_side": partial(sv.networks.side_by_side, members=[sv.networks.ring(2)]),
     "graphs.star": partial(sv.networks.star, n=4),
     "label_store.Labels": partial(sv.Labels, YES, classes=2),
     "ledger.Budget": partial(sv.Budget, epsilon=1.0, delta=1e-5),

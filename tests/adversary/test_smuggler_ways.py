@@ -226,7 +226,6 @@ def in_levels(upper, lower):
 
 RECORDS = {
     "account.account data": by_row(lambda rows: sv.account(SGD, rows, steps=1, problem=PROBLEM)),
-    "auditing.audit data": by_row(lambda rows: sv.audit(SGD, rows, steps=1, trials=100).claimed),
     "auto.auto data": by_row(lambda rows: repr(sv.auto(PROBLEM, rows, epsilon=1.0).settings)),
     "calibrate.calibrate data": by_row(lambda rows: sv.calibrate(SGD, rows, epsilon=1.0, steps=1)),
     "run.run data": by_row(lambda rows: sv.run(PROBLEM, rows, SGD, steps=1).privacy),
@@ -350,7 +349,7 @@ SAID = {
         "split.levels": "upper", "declared.DeclaredTable": "source owners",
     },
     "measures, and makes no model and no statement": {
-        "auditing.audit": TABLE["auditing.audit"]["outside"], "preprocess.check_records": "records classes",
+        "auditing.audit": f"data {TABLE['auditing.audit']['outside']}", "preprocess.check_records": "records classes",
         "checks.Condition": "name holds detail", "base.summary": "cls", "picture.draw": "network ax",
     },
     "gives records or numbers to its caller, who brings them in by a way of this table": {

@@ -95,6 +95,7 @@ class Terminal(io.StringIO):
 
 WRONG = {  # what a column holds, how it is declared, and words of the remedy
     "text in numbers": (["63 years", "7 years"] * 50, {"range": [0, 120]}, "can be read: numbers are written as"),
+    "commas in numbers": (["63,000", "7,500"] * 50, {"range": [0, 99_000]}, "without a unit or a comma"),
     "another unit": ([1.83, 1.6] * 50, {"range": [100, 220]}, "is its range right"),
     "most out of range": ([40] * 80 + [20] * 20, {"range": [18, 30]}, "most of its values are outside of the range"),
     "names for codes": ([0, 1] * 50, {"categories": ["no", "yes"]}, '{0 = "no", 1 = "yes"}'),
@@ -118,6 +119,15 @@ def test_a_wrong_declaration_is_heard_where_there_is_no_terminal_and_without_cou
     assert "column 'a'" in said
     assert not re.search(r"\b(100|80|20|50) of|row", said.partition("(for the holder")[0])  # logs and notebooks travel
     assert heard[0].filename == __file__
+
+
+@pytest.mark.parametrize(("labels", "absent"), [([0] * 100, "1"), ([0, 1] * 50, None)])
+def test_a_class_that_no_row_has_is_heard(labels, absent):
+    columns = {"a": {"range": [0, 9]}, "y": {"categories": {0: "no", 1: "yes"}}}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table({"a": list(range(10)) * 10, "y": labels}, "y", columns=columns)
+    assert [f"no row has the class {absent}: " in str(one.message) for one in caught] == [True] * (absent is not None)
 
 
 def test_the_scaler_and_predictions_warn_too(monkeypatch):
@@ -221,6 +231,9 @@ def test_what_is_bought_is_charged_before_it_is_drawn_and_once(tmp_path, monkeyp
     monkeypatch.setattr(sv.NoisyCounts, "noised", lambda *_: pytest.fail("drawn again"))
     again = bought(rows={name: held[:300] for name, held in named.items()})  # no row is looked at
     assert (again.columns, again.share, again.facts.bought) == (first.columns, first.share, first.facts.bought)
+    (entry,), (priced,) = ledger.entries.values(), again.facts.bought
+    assert entry.groups[0].spent == ((Mechanism(gaussian=priced.gaussian), 1),)
+    assert entry.groups[0].overflow == priced.delta > 0
     paid = {name: float(ledger.epsilon(name, 1e-5, "zero-out")) for name in ("north", "west")}
     assert all(0.59 < epsilon <= 0.6 for epsilon in paid.values())
     # Two runs with this ledger: what was bought is in it once. With another ledger, each run charges it.
@@ -235,7 +248,7 @@ def test_what_is_bought_is_charged_before_it_is_drawn_and_once(tmp_path, monkeyp
         with pytest.raises(ValueError, match=words):
             bought(**change)
     with pytest.raises(sv.privacy.BudgetExceeded):
-        bought(path=None, budget=sv.Budget(1.0, 1e-5, "zero-out"))
+        bought(path=None, budget=sv.Budget(0.8, 1e-5, "zero-out"))
     own = [sv.Ledger() for _ in range(3)]
     monkeypatch.setattr(sv.NoisyCounts, "noised", drawn)
     assert bought(path=None, ledger=own).facts.bought[0].name in {entry.run for entry in own[2].entries.values()}

@@ -125,6 +125,7 @@ def account_for(
         raise TypeError(f"{type(method).__name__} has a field that cannot be hashed ({error}): use tuples") from error
     traced = trace_stand_in(method, known) if problem is None else trace(method, problem, known)
     _check_per_agent(traced.charges, known.population.parties)
+    _check_laws(traced.charges)
     relation = accountant.check_adjacency(adjacency or default_adjacency(traced.charges))
     return Account(method, problem, traced, traced.charges, delta, relation)
 
@@ -390,6 +391,16 @@ def _check_per_agent(charges: Sequence[Charge], agents: int) -> None:
                 f"release {charge.release.name!r} lists noise for {listed} agents, but there are {agents}: give one "
                 "number, or one per agent"
             )
+
+
+def _check_laws(charges: Sequence[Charge]) -> None:
+    """Let each law refuse what its terms are not about."""
+    for charge in charges:
+        alone = charge.phase == "step" and charge.batches * charge.times == 1
+        try:
+            charge.release.law.check(charge.once, alone)
+        except ValueError as error:
+            raise ValueError(f"release {charge.release.name!r} {error}") from None
 
 
 def _describe(charge: Charge, steps: int) -> str:

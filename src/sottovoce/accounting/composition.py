@@ -62,6 +62,8 @@ def _group(
     own = [charge for charge in group if level in charge.levels]
     if not own or times.size == 0:
         return []
+    if times[0] and any(charge.release.law.reaches for charge in own):
+        raise ValueError("noise that reaches earlier steps is charged from step 0 on")
     sampling, n = own[0].sampling, int(population.counts[level][agent])
     assert sampling is not None
     gaussian = np.zeros(times.size)

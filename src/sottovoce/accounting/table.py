@@ -24,15 +24,16 @@ from sottovoce.closed import exact
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
 from sottovoce.methods.base import Method
+from sottovoce.methods.column_method import ColumnMethod
 from sottovoce.methods.party import KnownTable, Party
 from sottovoce.naming import check_count, how_often
-from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.accountant import Mechanism, library
 from sottovoce.privacy.labels import GATES, Fresh, Labels, Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems.programs import Refused
 from sottovoce.problems.vertical import Vertical
+from sottovoce.registry import over_columns
 from sottovoce.tracing import one_at_a_time
 
 TAKEN = (
@@ -103,7 +104,7 @@ class TableTrace:
 
 
 def trace_table(
-    method: Bambi, problem: Vertical, columns: Columns, numbers: Sequence[int], steps: int, classes: int
+    method: ColumnMethod, problem: Vertical, columns: Columns, numbers: Sequence[int], steps: int, classes: int
 ) -> TableTrace:
     """Trace `init` and `step` of the parties with these numbers, whose blocks are the columns.
 
@@ -118,7 +119,7 @@ def trace_table(
 
 @one_at_a_time
 def _traced(
-    method: Bambi, problem: Vertical, numbers: tuple[int, ...], leaves: tuple[jax.ShapeDtypeStruct, ...],
+    method: ColumnMethod, problem: Vertical, numbers: tuple[int, ...], leaves: tuple[jax.ShapeDtypeStruct, ...],
     structure: Any, steps: int, classes: int,
 ) -> TableTrace:  # fmt: skip
     blocks = dict(zip(numbers, jax.tree.unflatten(structure, leaves), strict=True))
@@ -164,7 +165,7 @@ remembered_tables = lru_cache(maxsize=KEPT)(_traced)
 
 
 def _trace_party(
-    method: Bambi, problem: Vertical, known: KnownTable, m: int, rows: Mapping[str, Any], held: Locks
+    method: ColumnMethod, problem: Vertical, known: KnownTable, m: int, rows: Mapping[str, Any], held: Locks
 ) -> Program:
     def begin() -> Any:
         return method.init(problem, Party(known, m, jnp.int32(0), {}))
@@ -219,11 +220,11 @@ def _altered(problem: Vertical, blocks: Sequence[Any], batch: int, held: Locks) 
     return [traced("alter", altered, *each, locks=held) for each in given]
 
 
-def schedule(columns: Columns, method: Bambi, seed: int, first: int, count: int) -> dict[str, np.ndarray]:
+def schedule(columns: Columns, method: ColumnMethod, seed: int, first: int, count: int) -> dict[str, np.ndarray]:
     """Return the rows of every batch of `count` steps: (count, batches, rows) by level. Public: made from the seed."""
     return {
         level: _batches[method.draw](
-            getattr(columns, level),
+            columns.rows_of(level),
             method.batch,
             range(first * each, (first + count) * each),
             [seed, crc32(level.encode())],
@@ -258,7 +259,7 @@ _batches = {"passes": _in_passes, "uniform": _uniform}
 class TableAccount:
     """Compute how often a run over columns uses each label, and charge it."""
 
-    method: Bambi
+    method: ColumnMethod
     problem: Vertical
     columns: Columns
     trace: TableTrace
@@ -293,7 +294,7 @@ class TableAccount:
     @property
     def rows(self) -> np.ndarray:
         """Return all rows that some level reads."""
-        return np.union1d(self.columns.upper, self.columns.lower)
+        return np.unique(np.concatenate([self.columns.rows_of(level) for level in self.method.batches]))
 
     def simulated(self, labels: Labels) -> bool:
         """Say whether some noise comes from a seed."""
@@ -309,7 +310,7 @@ class TableAccount:
         if self.simulated(labels) and math.isfinite(epsilon):
             caveats.append(SIMULATED)
         events = tuple(
-            f"{gate}: at the {c.level} level, {how_often(c.times)} per step, {c.copies} "
+            f"{gate}: at {_level(c.level)}, {how_often(c.times)} per step, {c.copies} "
             f"{'copy' if c.copies == 1 else 'copies'} of the head outputs"
             for c in self.trace.crossings
             if c.level
@@ -332,6 +333,10 @@ class TableAccount:
         )
 
 
+def _level(name: str) -> str:
+    return "all rows" if name == "all" else f"the {name} level"
+
+
 def table_account(method: Method, table: Table, problem: Any, steps: int, delta: float, seed: int = 0) -> TableAccount:
     """Return the account of a run over columns, all arguments checked; no label is read."""
     if isinstance(problem, Vertical) and table.parties != problem.parties:
@@ -345,22 +350,23 @@ def account_of_parties(
     seed: int,
 ) -> TableAccount:  # fmt: skip
     """Return the account of a run over columns by those who hold some of its blocks, such as one party by itself."""
-    if not isinstance(method, Bambi):
-        raise TypeError(f"{type(method).__name__} is for parties with records: a Table takes Bambi")
+    if not isinstance(method, ColumnMethod):
+        known = ", ".join(over_columns)
+        raise TypeError(f"{type(method).__name__} is for parties with records: a Table takes one of {known}")
     if type(problem) is not Vertical:
         raise TypeError(f"problem is of type {type(problem).__name__}: a Table takes a Vertical problem (problem=...)")
     exact("labels", method.labels, GATES)
-    if type(method) is not Bambi and method.labels.per_use(classes, 1) is not None:
-        # Its steps may ask about any row, as often as they like: uses are counted by the batches of `Bambi.step`.
+    if type(method) is not over_columns.get(type(method).__name__) and method.labels.per_use(classes, 1) is not None:
+        # Its steps may ask about any row, as often as they like: uses are counted by the batches of our own methods.
         raise TypeError(
             f"{type(method).__name__} is a method of one's own, and nobody counts how often it asks about a label: "
             "give it labels=Memoised(epsilon), whose one draw covers all questions"
         )
     check_count("steps", steps)
     for level in method.batches:
-        held = len(getattr(columns, level))
+        held = len(columns.rows_of(level))
         if held < method.batch:
-            raise ValueError(f"batch is {method.batch}, but the {level} level has {held} rows: lower it")
+            raise ValueError(f"batch is {method.batch}, but {_level(level)} has {held} rows: lower it")
     trace = trace_table(method, problem, columns, numbers, steps, classes)
     return TableAccount(method, problem, columns, trace, steps, delta, seed)
 
@@ -375,8 +381,8 @@ def blank(labels: Labels) -> Labels:
 
 
 def calibrate_labels(
-    method: Bambi, table: Table, problem: Any, epsilon: float, steps: int, delta: float, seed: int = 0
-) -> Bambi:
+    method: ColumnMethod, table: Table, problem: Any, epsilon: float, steps: int, delta: float, seed: int = 0
+) -> ColumnMethod:
     """Return the method with the label noise for a wanted epsilon.
 
     Memoised labels are simply drawn at that epsilon; the scale of fresh noise is found by its account. How often the
@@ -388,13 +394,14 @@ def calibrate_labels(
     >>> from sottovoce.problems.vertical import logistic
     >>> problem = Vertical(lambda x, a: a, lambda y, a: a @ y, logistic, [jnp.zeros(())], [jnp.zeros((2, 1))])
     >>> table = Table(Columns([np.ones((40, 2))]), Labels(np.arange(40) % 2, classes=2))
-    >>> method = Bambi(inner_steps=2, batch=20, rate_x=0.1, rate_y=0.1, labels=Memoised(9.0))
+    >>> from sottovoce.methods import VerticalSgd
+    >>> method = VerticalSgd(batch=20, rate_x=0.1, rate_y=0.1, labels=Memoised(9.0))
     >>> calibrate_labels(method, table, problem, epsilon=2.0, steps=1, delta=0.0).labels
     Memoised(epsilon=2.0, correction='forward')
     """
     gate = method.labels
     if isinstance(gate, Memoised):
-        return replace(method, labels=replace(gate, epsilon=float(epsilon)))
+        return method.behind(replace(gate, epsilon=float(epsilon)))
     if not isinstance(gate, Fresh) or gate.design != "sound":
         raise ValueError(
             f"{type(gate).__name__} labels have no noise that gives a wanted epsilon: use labels=Memoised(epsilon), "
@@ -404,7 +411,7 @@ def calibrate_labels(
 
     def reached(scale: float) -> float:
         labels = blank(table.labels)
-        replace(account, method=replace(method, labels=replace(gate, scale=scale))).charge(labels)
+        replace(account, method=method.behind(replace(gate, scale=scale))).charge(labels)
         return float(labels.epsilon(delta))
 
     low, high = 1e-6, 1.0
@@ -413,4 +420,4 @@ def calibrate_labels(
     for _ in range(40):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if reached(middle) <= epsilon else (middle, high)
-    return replace(method, labels=replace(gate, scale=high))
+    return method.behind(replace(gate, scale=high))

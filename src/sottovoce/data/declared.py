@@ -18,7 +18,7 @@ import numpy as np
 from sottovoce.data.columns import refuse_bought
 from sottovoce.data.declarations import FLAG, Column, Declarations
 from sottovoce.data.frames import Frame, as_frame
-from sottovoce.data.notes import Note, holder_notes, tell_holder
+from sottovoce.data.notes import Note, absent_classes, holder_notes, tell_holder
 from sottovoce.data.parts import Facts, Part, Records
 from sottovoce.data.settle import Counter, Whose, settle, share_of
 from sottovoce.data.split import By, split
@@ -243,7 +243,8 @@ def table(
             asked.purchase.keep()
     planned = private is not None and not private.draws  # what is to be bought has stand-ins, which need not fit
     told = {name: one for name, one in read.items() if not (planned and declared[name].source == "private")}
-    notes = tuple(holder_notes(frame.source, told, frame.notes))
+    absent = absent_classes(frame.source, label, answer) if label in told else []
+    notes = (*holder_notes(frame.source, told, frame.notes), *absent)
     tell_holder(notes)
     words = (_declared_words(declared, chosen, label, weight), *_party_words(party, parties), *facts.words)
     facts = replace(facts, norm=inputs.norm, unit=unit, words=words)
@@ -284,7 +285,8 @@ def _features(
     if features is None:
         features = [name for name in declared if name not in taken]
         if not features:
-            example = next((name for name in frame.names if name not in taken), "age")
+            free = [name for name in frame.names if name not in taken]
+            example = next((name for name in free if not looks_like_id(name)), "age")
             raise ValueError(f"{frame.source}: no feature is declared: {_remedy(example, 'feature')}")
         return list(features)
     if isinstance(features, str) or not features:

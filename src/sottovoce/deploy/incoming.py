@@ -13,7 +13,9 @@ import logging
 import re
 from collections.abc import Mapping
 from functools import cache
+from io import BytesIO
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 from nvflare.apis.fl_constant import AdminCommandNames, ReservedTopic, ServerCommandNames
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
@@ -26,17 +28,25 @@ from nvflare.fuel.f3.streaming.stream_const import (
     STREAM_ERROR_TOPIC,
     StreamHeaderKey,
 )
+from nvflare.fuel.hci.server.constants import ConnProps
 from nvflare.fuel.hci.server.reg import ServerCommandRegister
 from nvflare.private.admin_defs import Message as Order
 from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import RequestHeader, TrainingTopic
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
+from nvflare.private.fed.server.cmd_utils import CommandUtil
 
 _JOB = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _APP = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NAMED = RequestHeader.JOB_ID
 _ADMINISTRATOR = re.compile(r"_admin_[0-9a-f-]{36}")
 _WAY = (MessageHeaderKey.MSG_TYPE, MessageHeaderKey.CHANNEL, MessageHeaderKey.TOPIC)
+PATIENCE = 30.0  # seconds for the server to answer an administrator
+_SITE_ANSWERS = 5.0  # seconds for a site to answer the server meanwhile; by FLARE's numbers it is the other way round
+_LARGEST_APP, _MOST_FILES = (
+    1 << 22,
+    100,
+)  # bytes and files of a job, unpacked: it is a run file and two lists of classes
 _LONGEST_WAY = 8  # cells that hand a message on
 _MOST_NOTED = 1000  # kinds of dropped messages that get a line in the log: a stranger cannot fill the disk
 _log = logging.getLogger(__name__)
@@ -218,6 +228,7 @@ def _acknowledge_by_target() -> None:
 def cut_commands() -> None:
     """Leave a site the commands of `COMMANDS`, and the server those of `ASKED`."""
     register, add = FedAdminAgent.register_processor, ServerCommandRegister.add_command
+    ask = CommandUtil.send_request_to_clients
 
     def register_processor(self: FedAdminAgent, processor: RequestProcessor) -> None:
         if set(processor.get_topics()) <= COMMANDS:
@@ -227,8 +238,13 @@ def cut_commands() -> None:
         if cmd_name in ASKED:
             add(self, scope_name, cmd_name, *args, **kwargs)
 
+    def send_request_to_clients(self: CommandUtil, conn: Any, message: Order) -> Any:
+        conn.set_prop(ConnProps.CMD_TIMEOUT, _SITE_ANSWERS)
+        return ask(self, conn, message)
+
     FedAdminAgent.register_processor = register_processor
     ServerCommandRegister.add_command = add_command
+    CommandUtil.send_request_to_clients = send_request_to_clients
 
 
 class _WithJob(RequestProcessor):
@@ -248,7 +264,20 @@ class _WithJob(RequestProcessor):
         if _is_other(_JOB, job) or _is_other(_APP, app) or other not in (None, job):
             _log.warning("refused %.60r with a job of another form: %.60r", req.topic, (job, app, other))
             return error_reply("the number of the job has another form")
+        if req.topic == TrainingTopic.DEPLOY and not _is_small(req.body):
+            _log.warning("refused a job that is too large, or no archive")
+            return error_reply("the job is too large, or no archive")
         return self._processor.process(req, app_ctx)
+
+
+def _is_small(archive: object) -> bool:
+    """Say whether an archive is one, and can be unpacked: a small one may hold very much."""
+    try:
+        with ZipFile(BytesIO(archive)) as found:  # type: ignore[arg-type]
+            sizes = [one.file_size for one in found.infolist()]
+        return len(sizes) <= _MOST_FILES and sum(sizes) <= _LARGEST_APP
+    except (BadZipFile, TypeError, ValueError, NotImplementedError):
+        return False
 
 
 def _is_other(form: re.Pattern[str], name: object) -> bool:

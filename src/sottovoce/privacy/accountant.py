@@ -123,7 +123,7 @@ def epsilon(
             counts[mechanism] = counts.get(mechanism, 0) + int(count)
     if delta == 0 and any(0 < mechanism.gaussian < math.inf for mechanism in counts):
         raise ValueError(
-            "delta is 0, where Gaussian releases and noisy counts have no finite epsilon: give more, or use "
+            "delta is 0, where Gaussian releases and noisy counts have no finite epsilon: give delta > 0, or use "
             "Laplace noise and declared ranges"
         )
     items = frozenset(counts.items())

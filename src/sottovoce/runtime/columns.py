@@ -19,7 +19,7 @@ from sottovoce.accounting.content import KEPT, first_alike, program, seen_by_equ
 from sottovoce.accounting.table import TableAccount, TableTrace, schedule
 from sottovoce.data.columns import device_block
 from sottovoce.methods import equations
-from sottovoce.papers.bambi.method import Bambi
+from sottovoce.methods.column_method import ColumnMethod
 from sottovoce.privacy.labels import LabelGate
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
@@ -283,7 +283,7 @@ def _shared(spec: TableSpec) -> tuple[TableSpec, list[list[Any]]]:
     return first_alike((spec.gate, forms, public), own), numbers
 
 
-def steps_at_once(method: Bambi) -> int:
+def steps_at_once(method: ColumnMethod) -> int:
     """Return of how many steps the batches are listed at a time."""
     return max(1, _ROWS_AT_ONCE // (method.batch * sum(method.batches.values())))
 

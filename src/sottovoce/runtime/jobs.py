@@ -218,6 +218,7 @@ def check_exact(account: Account) -> None:
             raise ValueError(exact_gate.PRINTED.format(charge.release.name))
         if not charge.release.private:
             raise ValueError(f"release {charge.release.name!r} has no clip or no noise: discrete noise needs both")
+        discrete.on_grid(charge.release, 1)  # a law that is not drawn exactly says so, before anything is charged
     if account.population.facts.simulated:
         raise ValueError(
             "ranges or lists of the table were bought with a seed, which simulates: leave seed out of sv.NoisyCounts"

@@ -35,7 +35,6 @@ from sottovoce.runtime.compiler import require_right_sums
 from sottovoce.runtime.exchange import Edges, Heard, edges_of, settled
 from sottovoce.runtime.interpreter import Answer, Segment, contains, play, walk
 from sottovoce.runtime.journal import NO_JOURNAL, Journal
-from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.layout import Layout, alone, lay_out
 from sottovoce.runtime.place import NEVER, public
 from sottovoce.runtime.transport import Absent, Message, MessageId, Standing, Transport
@@ -99,7 +98,7 @@ def programs_of(trace: Trace, chunk: int) -> Programs:
 
 def moment(spec: Spec, root: Any, index: Any, phase: str, t: Any, turns: Turns, records: Any) -> Moment:
     """Return one agent's moment inside some loops' turns."""
-    now = Moment(spec.trace.known, index, t, step_key(root, index, phase, t), records, spec.chunk)
+    now = Moment.of(spec.trace.known, root, index, phase, t, records, spec.chunk)
     for loop, turn in turns:
         now = now.inside(loop, turn)
     return now
