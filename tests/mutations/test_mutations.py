@@ -17,7 +17,7 @@ import jax
 import pytest
 from tests.marks import few
 
-from sottovoce.accounting import content, marks, trace
+from sottovoce.accounting import content, marks, trace, traced
 from sottovoce.accounting.composition import _group
 from sottovoce.clipping import bookkeeping
 from sottovoce.data import overlap
@@ -232,7 +232,7 @@ MUTATIONS = [
     ),
     Mutation(
         "marks followed through one step",
-        trace._settled,
+        traced._settled,
         "private = grown",
         "return tuple(grown)",
         "accounting/test_marks.py",

@@ -129,6 +129,13 @@ def _check_group(level: str, group: list[Part]) -> None:
 def _check_units_named(by_level: Mapping[str, list[Part]]) -> None:
     if len({group[0].unit is None for group in by_level.values()}) > 1:  # a unit's records would be clipped one by one
         raise ValueError("one level names a privacy unit, the other does not: name it in both levels, or in neither")
+    columns = {id(part.unit): part.unit for group in by_level.values() for part in group if part.unit is not None}
+    if len({_are_texts(np.asarray(ids)) for ids in columns.values()}) > 1:  # 1.0 and "1" would be two units
+        raise ValueError("unit ids are numbers in one place and texts in another: give all of them one kind")
+
+
+def _are_texts(ids: np.ndarray) -> bool:
+    return ids.dtype.kind in "SU" or (ids.dtype.kind == "O" and any(isinstance(one, str) for one in ids))
 
 
 def _check_ids(ids: np.ndarray, count: int, who: str) -> None:

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar
 
 import jax
@@ -210,14 +210,17 @@ class ArrayPlace(WholePlace):
         self, trace: Trace, problem: Any, layout: Layout, root: Array, chunk: int, share: bool = False
     ) -> None:
         super().__init__(trace, problem)
-        self.first_numbers: list[Any] | None = None
-        self.numbers: list[Any] | None = None
-        if share:
-            trace, (self.first_numbers, self.numbers) = shared(trace)
-        self.spec = Spec(trace, chunk)
+        self.chunk = chunk
+        self.spec, self.first_numbers, self.numbers = self.form if share else (Spec(trace, chunk), None, None)
         self.indices = jax.device_put(np.arange(layout.population.parties, dtype=np.int32))
         self.records, self.roots = dict(layout.sealed), jnp.broadcast_to(root, self.indices.shape)
         self.starts = {level: sealed.starts for level, sealed in self.records.items()}
+
+    @cached_property
+    def form(self) -> tuple[Spec, list[Any] | None, list[Any] | None]:
+        """Return the program that all runs of this form share, and the numbers of this one for `init` and `step`."""
+        trace, (first_numbers, numbers) = shared(self.trace)
+        return Spec(trace, self.chunk), first_numbers, numbers
 
     def begin(self) -> list[Array]:
         """Return the first state."""

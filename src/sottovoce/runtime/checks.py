@@ -66,7 +66,7 @@ def finite(layout: Layout) -> None:
     record is malformed; the warning is for the holder's own process only. The holder of a declared table was told when
     the table was read.
     """
-    if layout.population.facts.words:
+    if layout.population.facts.norm is not None:
         return
     for level, sealed in layout.sealed.items():
         leaves = jax.tree.leaves(sealed.unseal())
