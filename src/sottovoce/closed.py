@@ -43,7 +43,7 @@ def exact(what: str, value: Value, kinds: Sequence[type]) -> Value:
     >>> exact("sampling", 50, KINDS)
     Traceback (most recent call last):
     ...
-    TypeError: sampling is of type int: the closed list is Full, Poisson, FixedSize, WithReplacement, OnePass, Stream
+    TypeError: sampling is of type int: the closed list is Full, Poisson, ...
     """
     require(what, value, kinds)
     beside = sorted(vars(value).keys() - {field.name for field in fields(value)})  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.data import population
+from sottovoce.data import parties, population
 from sottovoce.privacy import accountant
 from sottovoce.privacy.sampling import FixedSize, Full, OnePass, Poisson, Sampling, Stream, WithReplacement
 
@@ -175,7 +175,7 @@ def test_it_finds_a_stream_that_is_charged_for_more_arrivals_than_are_drawn(monk
 def test_it_finds_a_unit_named_in_one_level_only(pattern: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(Full(), "gaussian", 1.0, 2, 1, "zero-out", "unit named above", pattern)
     assert excess(world) == "refused"
-    monkeypatch.setattr(population, "_check_units_named", lambda by_level: None)
+    monkeypatch.setattr(parties, "_check_units_named", lambda by_level: None)
     assert excess(world) > 1.5
 
 
