@@ -1,5 +1,7 @@
 """Find the methods: each module of `sottovoce.methods` and `sottovoce.papers` is imported, so none needs an entry.
 
+One entry there is: of the methods over columns, the one that is taken where nobody names one.
+
 >>> available["DpSgd"].__name__, available["LdpDsbo"].__name__
 ('DpSgd', 'LdpDsbo')
 """
@@ -9,6 +11,7 @@ import pkgutil
 
 from sottovoce import methods, papers
 from sottovoce.methods.base import Method
+from sottovoce.methods.column_method import ColumnMethod
 from sottovoce.naming import unknown
 
 
@@ -21,6 +24,10 @@ def _discover() -> dict[str, type[Method]]:
 
 
 available: dict[str, type[Method]] = _discover()
+over_columns: dict[str, type[ColumnMethod]] = {
+    name: kind for name, kind in available.items() if issubclass(kind, ColumnMethod)
+}
+usual_over_columns = over_columns["Bambi"]  # what method = "auto" and the estimator take: it tunes
 
 
 def find(name: str) -> type[Method]:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.privacy.labels import Fresh, Memoised
+from sottovoce.accounting.table import table_account
+from sottovoce.privacy.labels import Fresh, Memoised, Open
 from sottovoce.problems.vertical import Vertical, logistic
+from sottovoce.runtime.columns import ColumnsPlace, table_roots
 
 RNG = np.random.default_rng(0)
 BLOCKS = [RNG.normal(size=(60, 2)).astype(np.float32) for _ in range(2)]
@@ -127,6 +129,25 @@ def test_arrays_that_are_declared_public_and_plain_numbers_are_fine_and_the_stat
         sv.account(METHOD, table(), steps=1, problem=vertical(losses=called, public_constants=True))
 
 
+def test_labels_meet_the_loss_that_was_looked_at():
+    """A loss that is plain when it is looked at, and another one later, is the plain one in a run."""
+    factor = 1.0
+
+    def changing(scores):
+        return logistic(scores) * factor
+
+    def ends(losses):
+        nonlocal factor
+        held = sv.Table(sv.Columns(BLOCKS), sv.Labels(TRUE, classes=2, seed=0))
+        account = table_account(METHOD, held, vertical(losses=losses), steps=2, delta=0.0)
+        place = ColumnsPlace(account, held, table_roots(account, held))
+        factor = 100.0
+        return place.advance(place.begin(), 0, 2)[0]
+
+    for got, plain in zip(ends(changing), ends(lambda s: logistic(s) * 1.0), strict=True):
+        np.testing.assert_array_equal(got, plain)
+
+
 def test_gates_are_a_closed_list():
     """A gate that draws little and charges nothing."""
     with pytest.raises(TypeError, match="closed list"):
@@ -139,3 +160,29 @@ def test_gates_are_a_closed_list():
     object.__setattr__(gate, "per_use", lambda classes, copies: None)
     with pytest.raises(TypeError, match="per_use beside its fields"):
         sv.account(replace(METHOD, labels=gate), table(), steps=1, problem=vertical())
+
+
+@dataclass(frozen=True)
+class _Curious(sv.methods.Bambi):
+    """Asks once more about one row, in every place of a batch: each answer has fresh noise."""
+
+    @property
+    def batches(self):
+        return {"lower": self.inner_steps, "upper": 2}
+
+    def step(self, problem, state, party):
+        moved, rows = super().step(problem, state, party), 0 * party.rows["upper"][0]
+        outputs = problem.outputs(party.index, moved.y, problem.embedded(party.index, moved.x, party.features(rows)))
+        return moved._replace(y=moved.y + 0 * jnp.sum(party.ask("upper", rows, outputs)))
+
+
+sv.methods.Method.registry.pop("_Curious", None)
+
+
+def test_a_method_of_one_s_own_over_columns_has_labels_whose_one_draw_covers_everything():
+    """More questions, all about one label, were stated at two thirds of what the plain method costs."""
+    curious = _Curious(1, 20, 0.1, 0.1, Memoised(0.1))
+    assert sv.account(curious, table(), steps=1, problem=vertical()).epsilon == 0.1
+    for gate in (Fresh(10.0), Open()):
+        with pytest.raises(TypeError, match=r"nobody counts .* give it labels=Memoised"):
+            sv.account(replace(curious, labels=gate), table(), steps=1, problem=vertical())

@@ -97,7 +97,7 @@ RUN_FILES = {  # what is written instead: the words that the error must have
     "a budget below epsilon": ("epsilon = 1.0", "epsilon = 1.0\nprivacy.budget = 0.5", ["budget is 0.5", "raise"]),
     "a negative epsilon": ("epsilon = 1.0", "epsilon = -1", ["privacy.epsilon is -1", "greater than 0"]),
     "columns that nobody holds": ("[data.columns]", "[columns.holders]\na = ['age']\n[data.columns]",
-                                  ["Bambi"]),
+                                  ["Bambi", "VerticalSgd", "auto"]),
     "epsilon as text": ("epsilon = 1.0", 'epsilon = "1"', ["privacy.epsilon is '1'", "a number"]),
     "epsilon without end": ("epsilon = 1.0", "epsilon = inf", ["privacy.epsilon is inf", "finite"]),
     "epsilon of zero": ("epsilon = 1.0", "epsilon = 0", ["privacy.epsilon is 0", "greater than 0"]),

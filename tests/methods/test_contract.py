@@ -57,7 +57,13 @@ def test_contract(example: str, check: Any) -> None:
 
 
 @pytest.mark.parametrize("check", columns_contract.CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-@pytest.mark.parametrize("example", ["Bambi-open", pytest.param("Bambi-optimisers", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "example",
+    [
+        name if name.endswith("-open") else pytest.param(name, marks=pytest.mark.slow)
+        for name in columns_contract.examples()
+    ],
+)
 def test_contract_of_columns(example: str, check: Any) -> None:
     check(columns_contract.examples()[example], columns_contract.case())
 

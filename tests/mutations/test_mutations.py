@@ -17,7 +17,7 @@ import jax
 import pytest
 from tests.marks import few
 
-from sottovoce.accounting import content, marks, trace
+from sottovoce.accounting import content, marks, trace, traced
 from sottovoce.accounting.composition import _group
 from sottovoce.clipping import bookkeeping
 from sottovoce.data import overlap
@@ -83,8 +83,8 @@ MUTATIONS = [
     Mutation(
         "two thirds of the noise",
         gate.noised,
-        "leaf + (scale * release.law.draw(",
-        "leaf + (scale * 2 / 3 * release.law.draw(",
+        "leaf + (scale * drawn(",
+        "leaf + (scale * 2 / 3 * drawn(",
         "privacy/test_gate.py",
         "test_noise_has_the_scale_it_is_charged_for_and_no_other",
         ("gaussian",),
@@ -92,16 +92,16 @@ MUTATIONS = [
     Mutation(
         "one key for all steps",
         keys.step_key,
-        "PHASES[phase]), t)",
-        "PHASES[phase]), 0)",
+        "phase), t)",
+        "phase), 0)",
         "privacy/test_gate.py",
         "test_leaves_and_agents_and_steps_get_independent_noise",
     ),
     Mutation(
         "one key for all leaves",
         gate.noised,
-        "draw(key, jnp.shape(leaf), stream)",
-        "draw(key, jnp.shape(leaf), 0)",
+        "law.draw(key, shape, stream)",
+        "law.draw(key, shape, 0)",
         "privacy/test_gate.py",
         "test_leaves_and_agents_and_steps_get_independent_noise",
     ),
@@ -232,7 +232,7 @@ MUTATIONS = [
     ),
     Mutation(
         "marks followed through one step",
-        trace._settled,
+        traced._settled,
         "private = grown",
         "return tuple(grown)",
         "accounting/test_marks.py",

@@ -31,8 +31,10 @@ ACCOUNT = table_account(METHOD, table(), PROBLEM, steps=2, delta=0.0)
 def exchange(**options):
     """Two parties with keys of their own, and a server with open labels."""
     *own, shared, server = [jax.random.key(number) for number in range(4)]
-    parties = [PartyMoment(PROBLEM, jnp.asarray(block), key, shared) for block, key in zip(BLOCKS, own)]
-    return Exchange(jnp.int32(0), parties, ServerMoment(PROBLEM, METHOD.labels, jnp.eye(3)[LABEL], server), **options)
+    parties = [PartyMoment(None, jnp.asarray(block), key, shared) for block, key in zip(BLOCKS, own)]
+    shapes = (3, 3), (4, 2, 3), (2, 3)
+    losses = [jax.make_jaxpr(PROBLEM.losses)(jnp.zeros(shape)) for shape in shapes]
+    return Exchange(jnp.int32(0), parties, ServerMoment(losses, METHOD.labels, jnp.eye(3)[LABEL], server), **options)
 
 
 def walks(*programs):

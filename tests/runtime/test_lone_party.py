@@ -162,7 +162,7 @@ def test_what_crosses_is_head_outputs_gradients_and_scalars_and_nothing_else():
 )
 def test_gradients_come_through_the_gate_and_are_releases_only_if_it_is_sound(gate, standing):
     """The oracle is the server of one place, with the key that it has there."""
-    transport, method, rows = Recording(), replace(METHOD, labels=gate), np.array([4, 0, 5])
+    transport, method, rows = Recording(), replace(METHOD, labels=gate), np.arange(METHOD.batch)
     party = two(method)[ACTIVE]
     loop = next(e for e in party.account.trace.parties[0].step.eqns if "body" in e.params)
     asked = next(e for e in loop.params["body"].eqns if "level" in e.params)
@@ -176,7 +176,7 @@ def test_gradients_come_through_the_gate_and_are_releases_only_if_it_is_sound(ga
     assert told.standing == standing
     table = sv.Table(sv.Columns(BLOCKS), store())
     key = step_key(table_roots(table_account(method, table, PROBLEM, STEPS, 0.0), table)[-1], 3, "step", 1)
-    server = ServerMoment(PROBLEM, gate, jnp.asarray(gate.vectors(store())), key).inside(where, 5)
+    server = ServerMoment(party.account.trace.losses, gate, jnp.asarray(gate.vectors(store())), key).inside(where, 5)
     np.testing.assert_allclose(told.values[0], server.slopes(rows, said, number), rtol=1e-5, atol=1e-6)
 
 

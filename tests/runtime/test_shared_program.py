@@ -206,7 +206,7 @@ def test_tables_with_other_derivatives_or_gates_that_only_look_equal_do_not_shar
         problem = Vertical(lambda x, a: a * jnp.exp(x), lambda y, a: a @ y, turned(factor), *starts)
         method = Bambi(inner_steps=2, batch=10, rate_x=0.1, rate_y=0.1, labels=labels)
         traced = trace_table(method, problem, Columns([np.ones((60, 2))]), [0], steps=1, classes=2)
-        return columns._shared(columns.TableSpec(traced, problem, method.labels))[0]
+        return columns._shared(columns.TableSpec(traced, method.labels))[0]
 
     assert spec(1.0) is spec(1.0)
     assert spec(1.0) is not spec(-5.0)

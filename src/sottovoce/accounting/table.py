@@ -18,21 +18,22 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from sottovoce.accounting.content import KEPT, seen_by_equality
 from sottovoce.accounting.identity import identity
-from sottovoce.accounting.trace import DECLARED, REMEDY, refuse_captures, settings
+from sottovoce.accounting.trace import DECLARED
+from sottovoce.accounting.traced import OF_COLUMNS, Locks, Program, locks, participant, slope, traced
 from sottovoce.closed import exact
 from sottovoce.data.columns import Columns, device_block, gather
 from sottovoce.methods import equations
 from sottovoce.methods.base import Method
-from sottovoce.methods.handle import like, strong
+from sottovoce.methods.column_method import ColumnMethod
 from sottovoce.methods.party import KnownTable, Party
 from sottovoce.naming import check_count, how_often
-from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.accountant import Mechanism, library
 from sottovoce.privacy.labels import GATES, Fresh, Labels, Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
-from sottovoce.problems import programs
+from sottovoce.problems.programs import Refused
 from sottovoce.problems.vertical import Vertical
+from sottovoce.registry import over_columns
 from sottovoce.tracing import one_at_a_time
 
 TAKEN = (
@@ -58,24 +59,19 @@ class Crossing(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class PartyTrace:
-    """Hold `init` and `step` of one party as jaxprs; `step` takes t, the rows by level (sorted), and the leaves."""
-
-    init: ClosedJaxpr
-    step: ClosedJaxpr
-    structure: Any
-    shapes: tuple[jax.ShapeDtypeStruct, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class TableTrace:
-    """Hold the traces of all parties (or of one party by itself), what a step sends, and the server's programs."""
+    """Hold the programs of all parties (or of one party by itself), what a step sends, and the server's programs.
+
+    A party's `step` takes t, the rows by level (sorted), and the leaves of its state.
+    """
 
     numbers: tuple[int, ...]  # the numbers of the parties
-    parties: tuple[PartyTrace, ...]
+    parties: tuple[Program, ...]
     crossings: tuple[Crossing, ...]
     losses: tuple[ClosedJaxpr, ...]  # the server's losses, one per question
-    alterations: tuple[ClosedJaxpr, ...]  # how features are altered, one program per party
+    slopes: tuple[ClosedJaxpr, ...]  # their gradients: two losses with the same values may have rules of their own
+    alterations: tuple[ClosedJaxpr, ...]  # how features are altered, one program per party; empty if they are not
+    locks: Locks  # what else is computed for the run must pass them too
 
     @property
     def programs(self) -> list[ClosedJaxpr]:
@@ -108,7 +104,7 @@ class TableTrace:
 
 
 def trace_table(
-    method: Bambi, problem: Vertical, columns: Columns, numbers: Sequence[int], steps: int, classes: int
+    method: ColumnMethod, problem: Vertical, columns: Columns, numbers: Sequence[int], steps: int, classes: int
 ) -> TableTrace:
     """Trace `init` and `step` of the parties with these numbers, whose blocks are the columns.
 
@@ -117,13 +113,13 @@ def trace_table(
     """
     blocks = [jax.eval_shape(lambda b=block: device_block(b, method.batch)) for block in columns.blocks]
     leaves, structure = jax.tree.flatten(blocks)
-    traced = remembered_tables if seen_by_equality(method) else _traced
-    return traced(method, problem, tuple(numbers), tuple(leaves), structure, steps, classes)
+    made = remembered_tables if seen_by_equality(method) else _traced
+    return made(method, problem, tuple(numbers), tuple(leaves), structure, steps, classes)
 
 
 @one_at_a_time
 def _traced(
-    method: Bambi, problem: Vertical, numbers: tuple[int, ...], leaves: tuple[jax.ShapeDtypeStruct, ...],
+    method: ColumnMethod, problem: Vertical, numbers: tuple[int, ...], leaves: tuple[jax.ShapeDtypeStruct, ...],
     structure: Any, steps: int, classes: int,
 ) -> TableTrace:  # fmt: skip
     blocks = dict(zip(numbers, jax.tree.unflatten(structure, leaves), strict=True))
@@ -135,13 +131,16 @@ def _traced(
 
         return jax.eval_shape(one, blocks[m], jax.ShapeDtypeStruct((count,), jnp.int32))
 
-    refuse_captures(method, problem)
+    starts = jax.tree.leaves((problem.x0, problem.y0))
+    held = locks(method, problem, starts, method.public_constants or problem.public_constants, OF_COLUMNS)
     known = KnownTable(steps, classes, features)
     rows = {
         level: jax.ShapeDtypeStruct((count, method.batch), jnp.int32) for level, count in sorted(method.batches.items())
     }
     try:
-        parties = tuple(_trace_party(method, problem, known, m, rows) for m in numbers)
+        parties = tuple(_trace_party(method, problem, known, m, rows, held) for m in numbers)
+    except Refused:
+        raise
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"the problem does not fit the columns ({error}): embed is called with x0[m] and (rows, features) of "
@@ -150,40 +149,31 @@ def _traced(
     crossings = [_crossings(party.step.jaxpr, 1) for party in parties]
     if any(found != crossings[0] for found in crossings):
         raise ValueError("parties send different messages: every head must have the same number of outputs")
-    losses = tuple(_losses(problem, parties[0].step.jaxpr, classes))
-    alterations = tuple(_altered(problem, list(blocks.values()), method.batch))
+    losses = tuple(_losses(problem, parties[0].step.jaxpr, classes, held))
+    slopes = tuple(slope("losses", loss, held) for loss in losses)
+    alterations = tuple(_altered(problem, list(blocks.values()), method.batch, held))
     asked: dict[str, int] = {}
     for crossing in crossings[0]:
         if crossing.level:
             asked[crossing.level] = asked.get(crossing.level, 0) + crossing.times
     if asked != method.batches:
         raise RuntimeError(f"a step asks for {asked} batches, the method says {method.batches}")
-    made = TableTrace(numbers, parties, tuple(crossings[0]), losses, alterations)
-    declared = [*jax.tree.leaves((problem.x0, problem.y0)), *settings(method)]
-    public = method.public_constants or problem.public_constants
-    programs.refuse("a step over columns", [*made.programs, *map(slope, losses)], REMEDY, declared, public)
-    return made
+    return TableTrace(numbers, parties, tuple(crossings[0]), losses, slopes, alterations, held)
 
 
 remembered_tables = lru_cache(maxsize=KEPT)(_traced)
 
 
-def _trace_party(method: Bambi, problem: Vertical, known: KnownTable, m: int, rows: Mapping[str, Any]) -> PartyTrace:
-    found: dict[str, Any] = {}
+def _trace_party(
+    method: ColumnMethod, problem: Vertical, known: KnownTable, m: int, rows: Mapping[str, Any], held: Locks
+) -> Program:
+    def begin() -> Any:
+        return method.init(problem, Party(known, m, jnp.int32(0), {}))
 
-    def begin() -> list[jax.Array]:
-        leaves, found["structure"] = jax.tree.flatten(method.init(problem, Party(known, m, jnp.int32(0), {})))
-        return [strong(leaf) for leaf in leaves]
+    def step(state: Any, t: jax.Array, rows: Mapping[str, jax.Array]) -> Any:
+        return method.step(problem, state, Party(known, m, t, rows))
 
-    def step(t: jax.Array, rows: Mapping[str, jax.Array], *leaves: jax.Array) -> list[jax.Array]:
-        state = jax.tree.unflatten(found["structure"], leaves)
-        after, structure = jax.tree.flatten(method.step(problem, state, Party(known, m, t, rows)))
-        return like(after, structure, list(shapes), found["structure"], f"{type(method).__name__}.step")
-
-    init = jax.make_jaxpr(begin)()
-    shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in init.out_avals)
-    stepped = jax.make_jaxpr(step)(jax.ShapeDtypeStruct((), jnp.int32), dict(rows), *shapes)
-    return PartyTrace(init, stepped, found["structure"], shapes)
+    return participant(method, begin, step, (), (jax.ShapeDtypeStruct((), jnp.int32), dict(rows)), held)
 
 
 def _crossings(jaxpr: Jaxpr, times: int) -> list[Crossing]:
@@ -199,52 +189,42 @@ def _crossings(jaxpr: Jaxpr, times: int) -> list[Crossing]:
     return found
 
 
-def _losses(problem: Vertical, jaxpr: Jaxpr, classes: int) -> list[ClosedJaxpr]:
+def _losses(problem: Vertical, jaxpr: Jaxpr, classes: int, held: Locks) -> list[ClosedJaxpr]:
     """Trace the server's loss on the shapes of the summed outputs; refuse one that does not fit."""
-    traced = []
+    found = []
     for equation in jaxpr.eqns:
         if equation.primitive is equations.loop_p:
-            traced += _losses(problem, equation.params["body"], classes)
+            found += _losses(problem, equation.params["body"], classes, held)
         elif equation.primitive is equations.ask_p:
             sent = equations.shape_of(equation.outvars[0])
-            closed = jax.make_jaxpr(problem.losses)(sent)
+            closed = traced("losses", problem.losses, sent, locks=held)
             shape = closed.out_avals[0].shape
             if shape != (*sent.shape[:-1], classes):
                 raise ValueError(
                     f"the problem does not fit the columns: losses gave shape {shape} for outputs of shape "
                     f"{sent.shape}; its last axis must have one entry for each of the {classes} classes"
                 )
-            traced.append(closed)
-    return traced
+            found.append(closed)
+    return found
 
 
-def slope(loss: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a loss's gradient: two losses with the same values may have rules of their own for it."""
-
-    def total(scores: Any) -> Any:
-        return jnp.sum(jax.core.eval_jaxpr(loss.jaxpr, loss.consts, scores)[0])
-
-    return jax.make_jaxpr(jax.grad(total))(equations.shape_of(loss.jaxpr.invars[0]))
-
-
-def _altered(problem: Vertical, blocks: Sequence[Any], batch: int) -> list[ClosedJaxpr]:
+def _altered(problem: Vertical, blocks: Sequence[Any], batch: int, held: Locks) -> list[ClosedJaxpr]:
     if problem.alter is None:
         return []
-    rows = jax.ShapeDtypeStruct((batch,), jnp.int32)
-    alter = problem.alter
-    return [
-        jax.make_jaxpr(lambda key, found: jax.tree.leaves(alter(key, found)))(
-            jax.random.key(0), jax.eval_shape(gather, block, rows)
-        )
-        for block in blocks
-    ]
+    rows, alter = jax.ShapeDtypeStruct((batch,), jnp.int32), problem.alter
+
+    def altered(key: jax.Array, found: Any) -> list[Any]:
+        return jax.tree.leaves(alter(key, found))
+
+    given = [(jax.random.key(0), jax.eval_shape(gather, block, rows)) for block in blocks]
+    return [traced("alter", altered, *each, locks=held) for each in given]
 
 
-def schedule(columns: Columns, method: Bambi, seed: int, first: int, count: int) -> dict[str, np.ndarray]:
+def schedule(columns: Columns, method: ColumnMethod, seed: int, first: int, count: int) -> dict[str, np.ndarray]:
     """Return the rows of every batch of `count` steps: (count, batches, rows) by level. Public: made from the seed."""
     return {
         level: _batches[method.draw](
-            getattr(columns, level),
+            columns.rows_of(level),
             method.batch,
             range(first * each, (first + count) * each),
             [seed, crc32(level.encode())],
@@ -279,7 +259,7 @@ _batches = {"passes": _in_passes, "uniform": _uniform}
 class TableAccount:
     """Compute how often a run over columns uses each label, and charge it."""
 
-    method: Bambi
+    method: ColumnMethod
     problem: Vertical
     columns: Columns
     trace: TableTrace
@@ -314,7 +294,7 @@ class TableAccount:
     @property
     def rows(self) -> np.ndarray:
         """Return all rows that some level reads."""
-        return np.union1d(self.columns.upper, self.columns.lower)
+        return np.unique(np.concatenate([self.columns.rows_of(level) for level in self.method.batches]))
 
     def simulated(self, labels: Labels) -> bool:
         """Say whether some noise comes from a seed."""
@@ -330,7 +310,7 @@ class TableAccount:
         if self.simulated(labels) and math.isfinite(epsilon):
             caveats.append(SIMULATED)
         events = tuple(
-            f"{gate}: at the {c.level} level, {how_often(c.times)} per step, {c.copies} "
+            f"{gate}: at {_level(c.level)}, {how_often(c.times)} per step, {c.copies} "
             f"{'copy' if c.copies == 1 else 'copies'} of the head outputs"
             for c in self.trace.crossings
             if c.level
@@ -353,6 +333,10 @@ class TableAccount:
         )
 
 
+def _level(name: str) -> str:
+    return "all rows" if name == "all" else f"the {name} level"
+
+
 def table_account(method: Method, table: Table, problem: Any, steps: int, delta: float, seed: int = 0) -> TableAccount:
     """Return the account of a run over columns, all arguments checked; no label is read."""
     if isinstance(problem, Vertical) and table.parties != problem.parties:
@@ -366,16 +350,23 @@ def account_of_parties(
     seed: int,
 ) -> TableAccount:  # fmt: skip
     """Return the account of a run over columns by those who hold some of its blocks, such as one party by itself."""
-    if not isinstance(method, Bambi):
-        raise TypeError(f"{type(method).__name__} is for parties with records: a Table takes Bambi")
+    if not isinstance(method, ColumnMethod):
+        known = ", ".join(over_columns)
+        raise TypeError(f"{type(method).__name__} is for parties with records: a Table takes one of {known}")
     if type(problem) is not Vertical:
         raise TypeError(f"problem is of type {type(problem).__name__}: a Table takes a Vertical problem (problem=...)")
     exact("labels", method.labels, GATES)
+    if type(method) is not over_columns.get(type(method).__name__) and method.labels.per_use(classes, 1) is not None:
+        # Its steps may ask about any row, as often as they like: uses are counted by the batches of our own methods.
+        raise TypeError(
+            f"{type(method).__name__} is a method of one's own, and nobody counts how often it asks about a label: "
+            "give it labels=Memoised(epsilon), whose one draw covers all questions"
+        )
     check_count("steps", steps)
     for level in method.batches:
-        held = len(getattr(columns, level))
+        held = len(columns.rows_of(level))
         if held < method.batch:
-            raise ValueError(f"batch is {method.batch}, but the {level} level has {held} rows: lower it")
+            raise ValueError(f"batch is {method.batch}, but {_level(level)} has {held} rows: lower it")
     trace = trace_table(method, problem, columns, numbers, steps, classes)
     return TableAccount(method, problem, columns, trace, steps, delta, seed)
 
@@ -390,8 +381,8 @@ def blank(labels: Labels) -> Labels:
 
 
 def calibrate_labels(
-    method: Bambi, table: Table, problem: Any, epsilon: float, steps: int, delta: float, seed: int = 0
-) -> Bambi:
+    method: ColumnMethod, table: Table, problem: Any, epsilon: float, steps: int, delta: float, seed: int = 0
+) -> ColumnMethod:
     """Return the method with the label noise for a wanted epsilon.
 
     Memoised labels are simply drawn at that epsilon; the scale of fresh noise is found by its account. How often the
@@ -403,13 +394,14 @@ def calibrate_labels(
     >>> from sottovoce.problems.vertical import logistic
     >>> problem = Vertical(lambda x, a: a, lambda y, a: a @ y, logistic, [jnp.zeros(())], [jnp.zeros((2, 1))])
     >>> table = Table(Columns([np.ones((40, 2))]), Labels(np.arange(40) % 2, classes=2))
-    >>> method = Bambi(inner_steps=2, batch=20, rate_x=0.1, rate_y=0.1, labels=Memoised(9.0))
+    >>> from sottovoce.methods import VerticalSgd
+    >>> method = VerticalSgd(batch=20, rate_x=0.1, rate_y=0.1, labels=Memoised(9.0))
     >>> calibrate_labels(method, table, problem, epsilon=2.0, steps=1, delta=0.0).labels
     Memoised(epsilon=2.0, correction='forward')
     """
     gate = method.labels
     if isinstance(gate, Memoised):
-        return replace(method, labels=replace(gate, epsilon=float(epsilon)))
+        return method.behind(replace(gate, epsilon=float(epsilon)))
     if not isinstance(gate, Fresh) or gate.design != "sound":
         raise ValueError(
             f"{type(gate).__name__} labels have no noise that gives a wanted epsilon: use labels=Memoised(epsilon), "
@@ -419,7 +411,7 @@ def calibrate_labels(
 
     def reached(scale: float) -> float:
         labels = blank(table.labels)
-        replace(account, method=replace(method, labels=replace(gate, scale=scale))).charge(labels)
+        replace(account, method=method.behind(replace(gate, scale=scale))).charge(labels)
         return float(labels.epsilon(delta))
 
     low, high = 1e-6, 1.0
@@ -428,4 +420,4 @@ def calibrate_labels(
     for _ in range(40):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if reached(middle) <= epsilon else (middle, high)
-    return replace(method, labels=replace(gate, scale=high))
+    return method.behind(replace(gate, scale=high))

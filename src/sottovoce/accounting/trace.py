@@ -4,11 +4,8 @@ Example: `Trace.charges` of DP-SGD holds one charge, "gradient, once per step"; 
 state whether it depends on a record without noise. Nothing is declared by a method, so nothing can be declared wrongly.
 """
 
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cached_property, lru_cache, partial
-from itertools import chain
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from threading import get_ident
 from typing import Any, Literal
 
@@ -18,19 +15,17 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.core import Literal as Constant
 
-from sottovoce.accounting import marks
 from sottovoce.accounting.content import KEPT, first_alike, program, seen_by_equality
 from sottovoce.accounting.identity import identity
-from sottovoce.closed import require
-from sottovoce.data.population import SINGLE, Population, named
+from sottovoce.accounting.traced import OF_ROWS, locks, participant
+from sottovoce.data.parties import SINGLE
+from sottovoce.data.population import Population, named
 from sottovoce.methods import equations
 from sottovoce.methods.agent import Agent, Known
 from sottovoce.methods.base import Method
-from sottovoce.methods.handle import like, strong
-from sottovoce.privacy.release import Release
-from sottovoce.privacy.sampling import KINDS as SAMPLINGS
+from sottovoce.privacy.release import Release, noise_reads
 from sottovoce.privacy.sampling import Sampling, check_words
-from sottovoce.problems import captures, objectives, programs
+from sottovoce.problems import objectives
 from sottovoce.problems.objectives import of_jax, scattered
 from sottovoce.tracing import one_at_a_time
 
@@ -75,6 +70,7 @@ class Trace:
     charges: tuple[Charge, ...]
     known: Known
     declares: bool  # that arrays inside the problem's functions, or the method, are public
+    reads_noise: bool = False  # in code of the method: with other noise it may be another program
 
     def state(self, leaves: list[Any]) -> Any:
         """Return the leaves as the method's own state."""
@@ -101,35 +97,6 @@ class Trace:
 
 
 DECLARED = "arrays inside the problem's functions, or the method, were declared public: public_constants=True"
-REMEDY = (
-    "A method reads records through its agent alone; if the array is public, set public_constants = True on the class "
-    "(or public_constants=True, where a function of the problem brings it)."
-)
-
-
-def refuse_captures(method: Method, problem: Any) -> None:
-    """Refuse a problem or a method whose code brings arrays along, unless they declare them public."""
-    objectives.refuse_captures(problem)
-    for name in ("init", "step"):
-        said = f"{type(method).__name__}.{name}"
-        captures.refuse(said, getattr(method, name), [], REMEDY, public=method.public_constants)
-
-
-def settings(value: Any) -> Iterator[np.ndarray]:
-    """Yield the lists of numbers that a method is configured with, such as one rate per agent.
-
-    >>> from sottovoce.schedules import Constant
-    >>> [numbers.tolist() for numbers in settings(Constant((0.1, 0.2)))]
-    [[0.1, 0.2]]
-    """
-    if isinstance(value, tuple):
-        with suppress(TypeError, ValueError):  # values of several kinds
-            yield np.asarray(value, np.float64)
-        for inner in value:
-            yield from settings(inner)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from settings(getattr(value, field.name))
 
 
 def trace(method: Method, problem: Any, known: Known) -> Trace:
@@ -148,83 +115,37 @@ def trace(method: Method, problem: Any, known: Known) -> Trace:
 
 @one_at_a_time
 def _traced(method: Method, problem: Any, known: Known) -> Trace:
-    found: dict[str, Any] = {}
-    refuse_captures(method, problem)
-    problem = of_jax(problem)
+    given = of_jax(problem)
+    public = [*objectives.declared(given, known.records), *known.tables]
+    held = locks(method, problem, public, method.public_constants, OF_ROWS)
 
-    def begin(index: jax.Array) -> list[jax.Array]:
+    def begin(index: jax.Array) -> Any:
         agent = Agent(known, index, jnp.int32(0))
-        state = method.init(scattered(problem, agent.key("start")) if problem.spread else problem, agent)
-        leaves, found["structure"] = jax.tree.flatten(state)
-        return [strong(leaf) for leaf in leaves]
+        return method.init(scattered(given, agent.key("start")) if given.spread else given, agent)
 
-    def step(index: jax.Array, t: jax.Array, *leaves: jax.Array) -> list[jax.Array]:
-        state = method.step(problem, jax.tree.unflatten(found["structure"], leaves), Agent(known, index, t))
-        after, structure = jax.tree.flatten(state)
-        return like(after, structure, list(shapes), found["structure"], f"{type(method).__name__}.step")
+    def step(state: Any, index: jax.Array, t: jax.Array) -> Any:
+        return method.step(given, state, Agent(known, index, t))
 
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    init = jax.make_jaxpr(begin)(number)
-    shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in init.out_avals)
-    stepped = jax.make_jaxpr(step)(number, number, *shapes)
-    known_to_all = [*objectives.declared(problem, known.records), *known.tables, *settings(method)]
-    for name, closed in (("init", init), ("step", stepped)):
-        said = f"{type(method).__name__}.{name}"
-        inside = chain([closed], _losses(closed.jaxpr))
-        programs.refuse(said, inside, REMEDY, known_to_all, method.public_constants)
-        _refuse_hidden(closed.jaxpr)
-    private = _settled(init.jaxpr, stepped.jaxpr)
-    charges = (*_charges(init.jaxpr, "init", known), *_charges(stepped.jaxpr, "step", known))
-    declares = method.public_constants or problem.public_constants
-    made = Trace(init, stepped, found["structure"], shapes, private, charges, known, declares)
-    return first_alike((program(init), program(stepped), found["structure"], known, declares), made)
+    with noise_reads() as reads:
+        made = participant(method, begin, step, (number,), (number, number), held)
+    charges = charges_of(made.init, made.step, known)
+    declares = method.public_constants or given.public_constants
+    return kept(
+        Trace(made.init, made.step, made.structure, made.shapes, made.private, charges, known, declares, bool(reads))
+    )
+
+
+def kept(made: Trace) -> Trace:
+    """Return the trace, or the one that is held already of the same programs."""
+    programs = program(made.init), program(made.step)
+    return first_alike((*programs, made.structure, made.known, made.declares, made.reads_noise), made)
 
 
 @lru_cache(maxsize=KEPT)
 def remembered(thread: int, method: Method, problem: Any, known: Known) -> Trace:
     """Return the trace, once for equal arguments."""
     return _traced(method, problem, known)
-
-
-def _losses(jaxpr: Jaxpr) -> Iterator[ClosedJaxpr]:
-    """Yield the functions of one record that a step releases, and their gradients where a rule says how to derive."""
-    for equation in jaxpr.eqns:
-        if equation.primitive is equations.loop_p:
-            yield from _losses(equation.params["body"])
-        if equation.primitive not in (equations.release_p, equations.mean_p):
-            continue
-        asked = equation.params["asked"]
-        for function in asked.functions:
-            yield ClosedJaxpr(function.jaxpr, ())
-            if programs.has_rules(function.jaxpr):
-                shapes = [equations.shape_of(var) for var in function.jaxpr.invars]
-                point = tuple(range(function.consts, function.consts + asked.count))
-                yield jax.make_jaxpr(jax.grad(partial(_value, function.jaxpr), argnums=point))(*shapes)
-
-
-def _value(jaxpr: Jaxpr, *values: jax.Array) -> jax.Array:
-    return jax.core.eval_jaxpr(jaxpr, (), *values)[0]
-
-
-def _settled(init: Jaxpr, step: Jaxpr) -> tuple[bool, ...]:
-    """Return which leaves of the state are private after any number of steps."""
-    private = marks.follow(init, [False])
-    while True:
-        after = marks.follow(step, [False, False, *private])
-        grown = [before or now for before, now in zip(private, after, strict=True)]
-        if grown == private:
-            return tuple(private)
-        private = grown
-
-
-def _refuse_hidden(jaxpr: Jaxpr) -> None:
-    """Refuse an equation of ours inside control flow of JAX's: the account could not count it."""
-    found = equations.hidden(jaxpr)
-    if found is not None:
-        raise ValueError(
-            f"a {found.primitive.name} stands inside jit, cond, while or scan, where the ledger cannot count it: "
-            "call it in the step itself, or repeat it with agent.loop"
-        )
 
 
 @dataclass(frozen=True)
@@ -236,6 +157,11 @@ class _Drawn:
     sampling: Sampling
 
 
+def charges_of(init: ClosedJaxpr, step: ClosedJaxpr, known: Known) -> tuple[Charge, ...]:
+    """Return what a run releases, in the order of the code."""
+    return (*_charges(init.jaxpr, "init", known), *_charges(step.jaxpr, "step", known))
+
+
 def _charges(jaxpr: Jaxpr, phase: Phase, known: Known) -> list[Charge]:
     """Return all charges of a phase, in the order of the code."""
     found: list[Charge] = []
@@ -243,11 +169,8 @@ def _charges(jaxpr: Jaxpr, phase: Phase, known: Known) -> list[Charge]:
 
     def read(jaxpr: Jaxpr, drawn: dict[Var, _Drawn], loops: tuple[int, ...]) -> None:
         for equation in jaxpr.eqns:
-            if "release" in equation.params:
-                require("release", equation.params["release"], (Release,))
             if equation.primitive is equations.sample_p:
                 sampling = equation.params["sampling"]
-                require("sampling", sampling, SAMPLINGS)
                 _check_sampling(sampling, known.population, known.steps if phase == "step" else 1)
                 drawn[equation.outvars[0]] = _Drawn(next(numbers), loops, sampling)
             elif equation.primitive is equations.release_p:

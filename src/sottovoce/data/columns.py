@@ -61,6 +61,10 @@ class Columns(Shown):
     def __len__(self) -> int:
         return int(self.blocks[0].shape[0])
 
+    def rows_of(self, level: str) -> np.ndarray:
+        """Return the rows of a level, "upper" or "lower", or of both, "all"."""
+        return np.union1d(self.upper, self.lower) if level == "all" else getattr(self, level)
+
     def levels(self, upper: float, seed: int = 0) -> "Columns":
         """Return the same table with a random share of the rows for the upper level, and the others for the lower."""
         if not 0 < upper < 1:

@@ -4,6 +4,7 @@ The order is fixed: the run file is compared before ids are joined; the join is 
 facts are compared before labels are drawn; labels are charged before anything that follows from them is sent.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.accounting.traced import traced
 from sottovoce.data import Declarations
 from sottovoce.data.columns import Columns, device_block
 from sottovoce.data.declared import FEWEST, held_out
@@ -35,7 +37,7 @@ from sottovoce.runtime.about import FEDERATION, About
 from sottovoce.runtime.frames import frame_size
 from sottovoce.runtime.join import expected_of_join, join_rows
 from sottovoce.runtime.lone_party import LoneParty
-from sottovoce.runtime.loop import Job, drive
+from sottovoce.runtime.loop import Job, Run, drive
 from sottovoce.runtime.place import Metrics, Place
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run_state import RunFolder
@@ -82,7 +84,7 @@ def take_part(seat: Seat, transport: FlareTransport) -> None:
     report = _stated(seat, party, bool(len(test)))
     job = Job(place, report, identity, lambda start, stop: None, lambda step: None, partial(_about, seat, party))
     every = seat.case.run.every or max(1, party.account.steps // 10)
-    last = drive(job, folder, True, party.account.steps, None, every, seat.name, False)
+    last = drive(Run(job, folder, True, party.account.steps, every, None, seat.name, False))
     transport.leave(seat.me)
     replace(place.result(last.leaves, last.stacked(), report), about=job.about()).save(out)
 
@@ -243,8 +245,18 @@ class LoneTable(Place):
 
     def __init__(self, party: LoneParty, transport: FlareTransport, folder: Path, judge: _Judge) -> None:
         self.party, self.transport, self.folder, self.judge = party, transport, folder, judge
-        problem = party.account.problem
-        self._outputs = jax.jit(lambda x, y, a: problem.outputs(party.me, y, problem.embedded(party.me, x, a)))
+
+    @cached_property
+    def _outputs(self) -> Callable[..., Any]:
+        """Return what computes head outputs on held-out rows: it passes the locks, because they leave this site."""
+        party, start = self.party, self.party.state(self.shapes)
+        problem, given = party.account.problem, (start.x, start.y, self.judge.block)
+
+        def outputs(x: Any, y: Any, features: Any) -> Any:
+            return problem.outputs(party.me, y, problem.embedded(party.me, x, features))
+
+        made = traced("head outputs", outputs, *given, locks=party.account.trace.locks)
+        return jax.jit(lambda *now: jax.core.eval_jaxpr(made.jaxpr, made.consts, *jax.tree.leaves(now))[0])
 
     @property
     def expected(self) -> Expected:

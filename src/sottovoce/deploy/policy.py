@@ -44,7 +44,8 @@ from pydantic_core import PydanticCustomError
 
 from sottovoce.data import Declarations
 from sottovoce.deploy.bounds import work_of
-from sottovoce.experiments.schema import Case
+from sottovoce.experiments.schema import AUTO, Case
+from sottovoce.registry import usual_over_columns
 
 NAME = "policy.toml"
 # Keys of [data] that a run over sites' own tables may set. All others distribute one table, or read facts off its rows.
@@ -53,13 +54,15 @@ READ_OFF = "read off each site's rows, which no epsilon covers and which differs
 
 
 def method_of(case: Case) -> str:
-    """Return the name by which policies agree to a method: over columns there is one, which "auto" takes too.
+    """Return the name by which policies agree to a method; over columns "auto" is the usual one.
 
     >>> from sottovoce.experiments.schema import Data, MethodTable
     >>> method_of(Case(data=Data(name="digits"), method=MethodTable(name="DpBilevel.paper")))
     'DpBilevel'
     """
-    return "Bambi" if case.columns is not None else case.method.name.partition(".")[0]
+    if case.columns is not None and case.method.name == AUTO:
+        return usual_over_columns.__name__
+    return case.method.name.partition(".")[0]
 
 
 def require_own_tables(case: Case) -> None:

@@ -18,7 +18,6 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from sottovoce.data.columns import Columns
 from sottovoce.estimators.base import check_kept, numbered, task_of
 from sottovoce.estimators.travel import blocks
-from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Labels, Memoised
 from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.table import Table
@@ -26,7 +25,7 @@ from sottovoce.problems.tasks import Shape, get
 from sottovoce.problems.tasks.vertical import probabilities
 from sottovoce.runtime.model_file import Travelling
 from sottovoce.runtime.staged_labels import run_in_stages
-from sottovoce.tuning.columns import STEPS, TASK, usual, why
+from sottovoce.tuning.columns import METHOD, STEPS, TASK, usual
 
 _OTHER_FITS = (
     "not covered: other fits on these labels without the same `path`, and a choice among several fits by their scores "
@@ -100,7 +99,7 @@ class PrivateColumnsClassifier(ClassifierMixin, BaseEstimator):
         given = self.random_state is not None
         seed = int(check_random_state(self.random_state).randint(2**31 - 1)) if given else secrets.randbits(31)
         labels = Labels(label, 2, path=self.path, seed=seed if given else None, budget=self.budget)
-        method = Bambi(**usual(columns), labels=Memoised(self.epsilon))
+        method = METHOD(**{**usual(columns), "labels": Memoised(self.epsilon)})
         task = task_of(get(TASK), Shape((sum(widths),), 2, len(widths), widths=widths))
         found = run_in_stages(
             task.problem,  # type: ignore[arg-type]  # a vertical task
@@ -109,7 +108,7 @@ class PrivateColumnsClassifier(ClassifierMixin, BaseEstimator):
         result = found.members[0]
         self.problem_, self.x_, self.y_ = task.problem, result.x, result.y
         self._kept = (result.releasable, result.about)
-        self.widths_, self.method_, self.why_ = widths, method, why(method, self.steps)
+        self.widths_, self.method_, self.why_ = widths, method, method.why(self.steps)
         self.privacy_ = replace(result.privacy, caveats=(*result.privacy.caveats, _OTHER_FITS, *read))
         return self
 

@@ -18,21 +18,22 @@ from sottovoce.experiments import build
 from sottovoce.experiments.construct import construct
 from sottovoce.experiments.schema import AUTO, Case, ColumnsTable, Data, TaskTable
 from sottovoce.experiments.setup import Setup, both
+from sottovoce.methods.column_method import ColumnMethod
 from sottovoce.naming import unknown
-from sottovoce.papers.bambi.method import Bambi
 from sottovoce.privacy.labels import Labels, Memoised, Open
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems import tasks
 from sottovoce.problems.tasks.base import Evaluate
 from sottovoce.problems.vertical import Vertical
+from sottovoce.registry import over_columns
 from sottovoce.runtime import model_file
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.runtime.staged_labels import Staged, run_in_stages
 from sottovoce.shown import Shown
-from sottovoce.tuning.columns import STEPS, TASK, usual, why
+from sottovoce.tuning.columns import METHOD, STEPS, TASK, usual
 
 _OF_ROWS = (
     "party",
@@ -72,7 +73,7 @@ class ColumnsSetup(Setup, Shown):
 
     case: Case
     held: Held
-    method: Bambi
+    method: ColumnMethod
     why: tuple[str, ...] = ()
     share: bool = False  # whether runs with other numbers share its compiled program
 
@@ -205,7 +206,7 @@ def setup(case: Case, held: Held | None = None) -> ColumnsSetup:
 
     >>> case = Case.model_validate({
     ...     "data": {"name": "digits"}, "columns": {"parties": 2}, "task": {"name": "vertical-representation"},
-    ...     "method": {"name": "Bambi", "inner_steps": 1, "batch": 50, "rate_x": 0.1, "rate_y": 0.1},
+    ...     "method": {"name": "VerticalSgd", "batch": 50, "rate_x": 0.1, "rate_y": 0.1},
     ...     "run": {"steps": 5}, "privacy": {"epsilon": 1.0},
     ... })
     >>> setup(case).account.epsilon
@@ -268,8 +269,8 @@ def check(case: Case) -> None:
     useless += ["network"] * (case.network is not None) + ["privacy.adjacency"] * (case.privacy.adjacency is not None)
     if useless:
         raise ValueError(f"{', '.join(useless)} has no effect with [columns] (a table split by columns): remove it")
-    if case.method.name not in ("Bambi", AUTO):
-        raise ValueError(unknown("method for [columns]", case.method.name, ["Bambi"]))
+    if case.method.name not in (*over_columns, AUTO):
+        raise ValueError(unknown("method for [columns]", case.method.name, [*over_columns, AUTO]))
     asked = case.columns
     if asked is not None and asked.question == "classes" and max(asked.stages, asked.models) > 1:
         raise ValueError('columns.question = "classes" is for one stage and one model: remove stages and models')
@@ -295,20 +296,20 @@ def _chosen(case: Case, held: Held) -> ColumnsSetup:
     given = {name: value for name, value in usual(held.columns).items() if name not in case.method.options}
     steps, method = case.run.steps or STEPS, _method(case, given)
     case = case.model_copy(update={"run": case.run.model_copy(update={"steps": steps})})
-    return ColumnsSetup(case, held, method, why(method, steps))
+    return ColumnsSetup(case, held, method, method.why(steps))
 
 
-def _method(case: Case, given: Mapping[str, Any] | None = None) -> Bambi:
+def _method(case: Case, given: Mapping[str, Any] | None = None) -> ColumnMethod:
     """Build the method; fields that are `given` are not in the table."""
-    options, wanted = case.method.options, case.privacy
+    kind, options, wanted = over_columns.get(case.method.name, METHOD), case.method.options, case.privacy
     if "labels" in options:
         if wanted.epsilon is not None or not wanted.enabled:
             raise ValueError("method.labels and [privacy] both say how labels are hidden: leave one of them out")
-        return construct(Bambi, options, "[method]", given)
+        return construct(kind, options, "[method]", given)
     if wanted.enabled and wanted.epsilon is None:
         raise ValueError("nothing says how labels are hidden: set privacy.epsilon, or privacy.enabled = false")
     gate = Open() if wanted.epsilon is None or not wanted.enabled else Memoised(wanted.epsilon)
-    return construct(Bambi, options, "[method]", {**(given or {}), "labels": gate})
+    return construct(kind, options, "[method]", {**(given or {}), "labels": gate})
 
 
 def _records(table: Data, split: str, testing: int) -> Held:

@@ -68,7 +68,7 @@ def sound_designs(rng: np.random.Generator, quick: bool) -> list[Measurement]:
         audit_labels(Memoised(EPSILON), classes=5, uses=100, trials=trials, confidence=1 - RISK, seed=seed + number)
         for number in range(REPEAT)
     ]
-    return rows + _rows("Bambi, labels drawn once", EPSILON, [one.lower for one in labels], trials)
+    return rows + _rows("columns, labels drawn once", EPSILON, [one.lower for one in labels], trials)
 
 
 def _rows(name: str, claimed: float, each: Sequence[float], trials: int) -> list[Measurement]:

@@ -40,7 +40,7 @@ class Method(ABC):
     """Define what all methods share. A subclass is a frozen dataclass in a file of its own, and cites its paper there.
 
     A subclass writes ``init`` and ``step`` for *one* agent, against a handle: an `Agent` for peers with records of
-    their own, a `Party` for holders of columns (where `solves` says `Vertical`). It never sees another agent's state,
+    their own, a `Party` for holders of columns (`ColumnMethod`). It never sees another agent's state,
     and no record except through the gate. Which releases it makes is read off by tracing ``step``, so there is nothing
     to declare. A release is named after the field that holds it.
     """
@@ -50,9 +50,9 @@ class Method(ABC):
     public_constants: ClassVar[bool] = False  # set it to declare that arrays which its functions close over are public
     registry: ClassVar[dict[str, type["Method"]]] = {}
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if not cls.__name__.startswith("_"):
+        if not (abstract or cls.__name__.startswith("_")):
             both = {cls.__module__, Method.registry.get(cls.__name__, cls).__module__}
             ours = [name for name in both if name.startswith("sottovoce.")]
             if len(both) > 1 and ours:  # whichever of the two is loaded first

@@ -227,7 +227,9 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
         loss = getattr(problem, name)
         record = records.get(level, records.get("records"))
         try:
-            traced = jax.make_jaxpr(loss)(*start(problem), record)
+            traced = _traced(problem, name, loss, *start(problem), record)[0]
+        except programs.Refused:
+            raise
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             shapes = jax.tree.map(lambda leaf: tuple(leaf.shape), record)
             raise ValueError(
@@ -237,7 +239,7 @@ def check(problem: Problem, records: Mapping[str, Record]) -> None:
         if [aval.shape for aval in traced.out_avals] != [()]:
             got = [aval.shape for aval in traced.out_avals]
             raise ValueError(f"{name} returned shapes {got} for one record: it must return one scalar per record")
-        _refuse_arrays(problem, name, [traced, *_derivatives(loss, problem, record)])
+        _derivative(problem, name, loss, record)
     _check_public(problem)
 
 
@@ -264,8 +266,9 @@ def refuse_captures(problem: Any) -> None:
 _STARTS = ("x0", "y0")
 
 
-def _refuse_arrays(problem: Problem, name: str, traced: list[ClosedJaxpr]) -> None:
-    programs.refuse(name, traced, REMEDY, jax.tree.leaves(start(problem)), problem.public_constants)
+def _traced(problem: Problem, name: str, function: Callable[..., Any], *given: Any) -> tuple[ClosedJaxpr, Any]:
+    known = jax.tree.leaves(start(problem))
+    return programs.traced(name, function, *given, remedy=REMEDY, declared=known, public=problem.public_constants)
 
 
 def declared(problem: Any, records: Mapping[str, Record]) -> list[Any]:
@@ -279,19 +282,20 @@ def declared(problem: Any, records: Mapping[str, Record]) -> list[Any]:
     known = jax.tree.leaves(start(problem))
     if not problem.public_constants:
         return known
-    traced = [jax.make_jaxpr(getattr(problem, name))(*given) for name, given in _without_records(problem).items()]
+    terms = _without_records(problem).items()
+    traced = [_traced(problem, name, getattr(problem, name), *given)[0] for name, given in terms]
     for level, name in problem.losses.items():
         loss, record = getattr(problem, name), records.get(level, records.get("records"))
-        traced += [jax.make_jaxpr(loss)(*start(problem), record), *_derivatives(loss, problem, record)]
+        traced += [_traced(problem, name, loss, *start(problem), record)[0], _derivative(problem, name, loss, record)]
     model = getattr(problem, "linear", None) or getattr(problem, "weighted", None)
     held = [array for _, array in captures.arrays_in(model)]
     return [*known, *held, *(one for closed in traced for one in programs.constants(closed.jaxpr, closed.consts))]
 
 
-def _derivatives(loss: Callable[..., jax.Array], problem: Problem, record: Record) -> list[ClosedJaxpr]:
+def _derivative(problem: Problem, name: str, loss: Callable[..., jax.Array], record: Record) -> ClosedJaxpr:
     """Return the loss's gradient as a jaxpr: rules of `custom_vjp` and `custom_jvp` are written out in it."""
-    count = len(problem.variables)
-    return [jax.make_jaxpr(jax.grad(loss, argnums=tuple(range(count))))(*start(problem), record)]
+    gradient = jax.grad(loss, argnums=tuple(range(len(problem.variables))))
+    return _traced(problem, name, gradient, *start(problem), record)[0]
 
 
 def _without_records(problem: Problem) -> dict[str, tuple[Tree, ...]]:
@@ -306,10 +310,11 @@ def _check_public(problem: Problem) -> None:
     """Check that terms without records give one number, that projections keep shapes, and that none captures arrays."""
     for name, given in _without_records(problem).items():
         try:
-            traced, value = jax.make_jaxpr(getattr(problem, name), return_shape=True)(*given)
+            _, value = _traced(problem, name, getattr(problem, name), *given)
+        except programs.Refused:
+            raise
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             raise ValueError(f"{name} could not be evaluated ({type(error).__name__}: {error})") from error
-        _refuse_arrays(problem, name, [traced])
         if name.startswith("public") and jnp.shape(value) != ():
             raise ValueError(f"{name} returned shape {jnp.shape(value)}: it must return one number (sum it)")
         if name.startswith("project_") and jax.tree.map(jnp.shape, value) != jax.tree.map(jnp.shape, given[0]):

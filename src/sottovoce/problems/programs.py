@@ -6,7 +6,7 @@ number inside a jaxpr is a setting, an array may be records. Example: balanced c
 of the labels, and reach a model beside every gate.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,10 +18,33 @@ _FOREIGN = ("ffi_call", "infeed", "outfeed", "inspect_sharding")
 _BATCHED = "custom_vmap_call"
 
 
+class Refused(ValueError):
+    """Say that what was traced brings something along that no run may hold."""
+
+
+def traced(
+    name: str,
+    function: Callable[..., Any],
+    *given: Any,
+    remedy: str,
+    declared: Sequence[Any] = (),
+    public: bool = False,
+) -> tuple[ClosedJaxpr, Any]:
+    """Trace a function that somebody wrote, refuse it as `refuse` does, and return its jaxpr and its result's shapes.
+
+    >>> closed, shape = traced("loss", lambda x: 2 * x, 1.0, remedy="Declare it.")
+    >>> len(closed.jaxpr.eqns), shape.dtype
+    (1, dtype('float32'))
+    """
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(*given)
+    refuse(name, [closed], remedy, declared, public)
+    return closed, shape
+
+
 def refuse(
     name: str, programs: Iterable[ClosedJaxpr], remedy: str, declared: Sequence[Any] = (), public: bool = False
 ) -> None:
-    """Raise ValueError if a traced program holds an array, calls back to Python, or hides code from the trace.
+    """Raise Refused if a traced program holds an array, calls back to Python, or hides code from the trace.
 
     Arrays that equal one of `declared` are known to everybody, so they may stand in a program; with `public` all may.
 
@@ -30,38 +53,38 @@ def refuse(
     >>> refuse("step", [jax.make_jaxpr(lambda x: x * table)(1.0)], "Declare it.")
     Traceback (most recent call last):
     ...
-    ValueError: step closes over an array of shape (3,), which would by-pass the privacy gate. Declare it.
+    sottovoce.problems.programs.Refused: step closes over an array of shape (3,), which would by-pass ...
     """
     for closed in programs:
         refuse_callbacks(name, closed)
         for constant in constants(closed.jaxpr, closed.consts):
             if not _is_array(constant):
-                raise ValueError(
+                raise Refused(
                     f"{name} reads or writes a {type(constant).__name__} that lives outside of it: pass values as "
                     "arguments, and return them"
                 )
             if not public and not _is_number(constant) and not _among(constant, declared):
-                raise ValueError(
+                raise Refused(
                     f"{name} closes over an array of shape {np.shape(constant)}, which would by-pass the privacy gate. "
                     f"{remedy}"
                 )
 
 
 def refuse_callbacks(name: str, traced: ClosedJaxpr) -> None:
-    """Raise ValueError if a traced function calls back to Python, or has a rule that a trace does not show.
+    """Raise Refused if a traced function calls back to Python, or has a rule that a trace does not show.
 
     >>> refuse_callbacks("loss", jax.make_jaxpr(lambda x: jax.debug.callback(print, x))(1.0))
     Traceback (most recent call last):
     ...
-    ValueError: loss calls back to Python (debug_callback), which could read anything: write it with jax.numpy alone
+    sottovoce.problems.programs.Refused: loss calls back to Python (debug_callback), which could read ...
     """
     for kind in _primitives(traced.jaxpr):
         if "callback" in kind or kind.startswith("debug_") or kind in _FOREIGN:
-            raise ValueError(
+            raise Refused(
                 f"{name} calls back to Python ({kind}), which could read anything: write it with jax.numpy alone"
             )
         if kind == _BATCHED:
-            raise ValueError(
+            raise Refused(
                 f"{name} has a rule of its own for batches (custom_vmap), which would see many records at once: "
                 "write it as a function of one record"
             )

@@ -16,14 +16,13 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from sottovoce.accounting.content import KEPT, first_alike, program, seen_by_equality
-from sottovoce.accounting.table import TableAccount, TableTrace, schedule, slope
+from sottovoce.accounting.table import TableAccount, TableTrace, schedule
 from sottovoce.data.columns import device_block
 from sottovoce.methods import equations
-from sottovoce.papers.bambi.method import Bambi
+from sottovoce.methods.column_method import ColumnMethod
 from sottovoce.privacy.labels import LabelGate
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
-from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.interpreter import Walk, walk
 from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.place import NEVER, Place
@@ -59,7 +58,6 @@ class TableSpec:
     """State what the compiled run depends on besides arrays."""
 
     trace: TableTrace
-    problem: Vertical
     gate: LabelGate
 
 
@@ -150,8 +148,9 @@ def _step(
 ) -> list[Any]:  # fmt: skip
     """Return the leaves of all parties after one step; `numbers` replace the constants of the traced steps."""
     *keys, shared, server = [step_key(roots[number], number, "step", t) for number in range(len(blocks) + 2)]
-    parties = [PartyMoment(spec.problem, block, key, shared) for block, key in zip(blocks, keys)]
-    exchange = Exchange(t, parties, ServerMoment(spec.problem, spec.gate, vectors, server), log, active)
+    altered = spec.trace.alterations or [None] * len(blocks)
+    parties = [PartyMoment(alter, block, key, shared) for alter, block, key in zip(altered, blocks, keys)]
+    exchange = Exchange(t, parties, ServerMoment(spec.trace.losses, spec.gate, vectors, server), log, active)
     walks, at = [], 0
     consts = [party.step.consts for party in spec.trace.parties] if numbers is None else numbers
     for party, known in zip(spec.trace.parties, consts, strict=True):
@@ -205,7 +204,7 @@ class ColumnsPlace(Place):
         self.trace = self.account.trace
         self.blocks = [device_block(block, method.batch) for block in columns.blocks]
         self.vectors = jnp.asarray(method.labels.vectors(self.table.labels, self.account.rows))
-        self.spec, self.numbers = TableSpec(self.trace, self.account.problem, method.labels), None
+        self.spec, self.numbers = TableSpec(self.trace, method.labels), None
         if self.share:
             self.spec, self.numbers = _shared(self.spec)
         self.roots = jnp.broadcast_to(self.roots, (len(self.blocks) + 2,))
@@ -243,7 +242,7 @@ class ColumnsPlace(Place):
         if self.log is None:
             given = (jnp.int32(first), batches, self.blocks, self.vectors, self.roots, self.numbers)
             return compiled(self.spec)(state, *given)
-        for number in range(len(batches["upper"])):
+        for number in range(len(next(iter(batches.values())))):
             rows = {level: jnp.asarray(listed[number]) for level, listed in batches.items()}
             arguments = (jnp.int32(first + number), rows, state, self.blocks, self.vectors, self.roots)
             state = _step(self.spec, *arguments, log=self.log, active=self.table.active)
@@ -276,16 +275,15 @@ def _shared(spec: TableSpec) -> tuple[TableSpec, list[list[Any]]]:
     steps = [lifted(party.step) for party in spec.trace.parties]
     parties = tuple(replace(party, step=step) for party, step in zip(spec.trace.parties, steps))
     own = replace(spec, trace=replace(spec.trace, parties=parties))
-    slopes = [slope(loss) for loss in spec.trace.losses]
     numbers = [list(step.consts) for step in steps]
     if not seen_by_equality(spec.gate):  # runs must not share the noise of labels
         return own, numbers
-    public = tuple(map(program, (*spec.trace.losses, *slopes, *spec.trace.alterations)))
+    public = tuple(map(program, (*spec.trace.losses, *spec.trace.slopes, *spec.trace.alterations)))
     forms = tuple(program(step, constants=False) for step in steps)
     return first_alike((spec.gate, forms, public), own), numbers
 
 
-def steps_at_once(method: Bambi) -> int:
+def steps_at_once(method: ColumnMethod) -> int:
     """Return of how many steps the batches are listed at a time."""
     return max(1, _ROWS_AT_ONCE // (method.batch * sum(method.batches.values())))
 

@@ -29,7 +29,7 @@ from sottovoce.accounting.table import (
 )
 from sottovoce.data.columns import Columns, device_block
 from sottovoce.methods import equations
-from sottovoce.papers.bambi.method import Bambi
+from sottovoce.methods.column_method import ColumnMethod
 from sottovoce.privacy.labels import Labels
 from sottovoce.privacy.report import Drawn, PrivacyReport
 from sottovoce.problems.vertical import Vertical
@@ -84,8 +84,9 @@ class LoneParty:
 
     @classmethod
     def of(
-        cls, me: int, columns: Columns, *, problem: Vertical, method: Bambi, classes: int, active: int, steps: int,
-        seed: int = 0, delta: float = 0.0, labels: Labels | None = None, places: np.ndarray | None = None, **how: Any,
+        cls, me: int, columns: Columns, *, problem: Vertical, method: ColumnMethod, classes: int, active: int,
+        steps: int, seed: int = 0, delta: float = 0.0, labels: Labels | None = None, places: np.ndarray | None = None,
+        **how: Any,
     ) -> "LoneParty":  # fmt: skip
         """Return party `me` from its own block and public facts alone.
 
@@ -95,7 +96,7 @@ class LoneParty:
         >>> import sottovoce as sv
         >>> from sottovoce.privacy.labels import Memoised
         >>> from sottovoce.problems.tasks.vertical import hyper_parameters
-        >>> method = Bambi(inner_steps=2, batch=20, rate_x=0.1, rate_y=1.0, labels=Memoised(1.0))
+        >>> method = sv.methods.VerticalSgd(batch=20, rate_x=0.1, rate_y=1.0, labels=Memoised(1.0))
         >>> public = {"problem": hyper_parameters([2, 3]), "method": method, "classes": 2, "active": 0, "steps": 3}
         >>> shop = LoneParty.of(1, sv.Columns([np.ones((40, 3))]), **public)
         >>> shop.others
@@ -138,7 +139,7 @@ class LoneParty:
     @cached_property
     def programs(self) -> Programs:
         """Return the compiled programs."""
-        return programs_of(TableSpec(self.account.trace, self.account.problem, self.account.method.labels))
+        return programs_of(TableSpec(self.account.trace, self.account.method.labels))
 
     @cached_property
     def block(self) -> Any:

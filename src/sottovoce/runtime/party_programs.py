@@ -35,7 +35,8 @@ class Programs:
 
         def computed(keys: Any, number: Any, t: Any, turns: Sequence[Any], block: Any, values: Any) -> list[Any]:
             own, shared = (step_key(key, at, "step", t) for key, at in zip(keys, number))
-            now = PartyMoment(self.spec.problem, block, own, shared)
+            alter, *_ = self.spec.trace.alterations or (None,)  # a party by itself has the one of its own block
+            now = PartyMoment(alter, block, own, shared)
             for loop, turn in zip(loops, turns):
                 now = now.inside(loop, turn)
 
@@ -51,7 +52,7 @@ class Programs:
         """Return the program of the label holder's answer to a question."""
 
         def computed(key: Any, number: Any, t: Any, turns: Sequence[Any], vectors: Any, rows: Any, said: Any) -> Any:
-            now = ServerMoment(self.spec.problem, self.spec.gate, vectors, step_key(key, number, "step", t))
+            now = ServerMoment(self.spec.trace.losses, self.spec.gate, vectors, step_key(key, number, "step", t))
             for loop, turn in zip(loops, turns):
                 now = now.inside(loop, turn)
             return now.slopes(rows, said, question)

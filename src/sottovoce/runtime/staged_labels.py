@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data.columns import Columns
-from sottovoce.papers.bambi.method import Bambi
+from sottovoce.methods.column_method import ColumnMethod
 from sottovoce.privacy.labels import Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
@@ -55,14 +55,14 @@ def rows_of_stages(columns: Columns, seed: int, stages: int) -> list[np.ndarray]
     >>> [len(part) for part in rows_of_stages(Columns([np.ones((5, 2))]), seed=0, stages=2)]
     [3, 2]
     """
-    used = np.union1d(columns.upper, columns.lower)
-    return np.array_split(np.random.default_rng([seed, stages]).permutation(used), stages)
+    rows = np.random.default_rng([seed, stages]).permutation(columns.rows_of("all"))
+    return np.array_split(rows, stages)
 
 
 def run_in_stages(
     problem: Vertical | Sequence[Vertical],
     table: Table,
-    method: Bambi,
+    method: ColumnMethod,
     *,
     steps: int,
     stages: int = 2,
@@ -81,7 +81,7 @@ def run_in_stages(
     >>> blocks = [rng.normal(size=(400, 2)) for _ in range(2)]
     >>> labels = sv.Labels((blocks[0][:, 0] > 0).astype(int), classes=2, seed=0)
     >>> table = sv.Table(Columns(blocks), labels)
-    >>> method = Bambi(inner_steps=5, batch=50, rate_x=0.1, rate_y=1.0, labels=Memoised(1.0))
+    >>> method = sv.methods.VerticalSgd(batch=50, rate_x=0.0, rate_y=1.0, labels=Memoised(1.0))
     >>> found = run_in_stages(hyper_parameters([2, 2]), table, method, steps=5)
     >>> found.privacy.epsilon, found.probabilities(Columns(blocks)).shape
     (1.0, (400, 2))

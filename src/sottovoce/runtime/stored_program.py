@@ -66,8 +66,9 @@ def stored(
     blocks = [list(np.shape(block)[1:]) for block in jax.tree.leaves(features)]
     tails = blocks if isinstance(features, (list, tuple)) else blocks[0]
     shapes = _shapes(leaves, tails)
-    closed, shape = jax.make_jaxpr(program, return_shape=True)(*shapes)
-    programs.refuse("predict", [closed], REMEDY, leaves, public_constants)
+    closed, shape = programs.traced(
+        "predict", program, *shapes, remedy=REMEDY, declared=leaves, public=public_constants
+    )
 
     def checked(leaves: list[Any], features: Any) -> Any:  # what was looked at, and no second trace
         found = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *leaves, *jax.tree.leaves(features))

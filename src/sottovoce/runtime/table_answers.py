@@ -11,12 +11,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr
 
 from sottovoce.accounting.identity import identity
 from sottovoce.accounting.table import TableAccount
 from sottovoce.data.columns import gather
 from sottovoce.privacy.labels import LabelGate, Labels
-from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime.keys import agent_keys
 from sottovoce.runtime.run_state import digest
 
@@ -25,15 +25,16 @@ from sottovoce.runtime.run_state import digest
 class PartyMoment:
     """Describe one party at one step, or at one turn of a loop, with the keys that belong to it."""
 
-    problem: Vertical
+    alter: ClosedJaxpr | None  # how features are altered, as it was traced
     block: Any
     own: jax.Array  # the party's key
     shared: jax.Array  # the key that all parties know
 
     def features(self, rows: jax.Array, number: int) -> list[Any]:
         """Return the party's columns of some rows, altered as all parties agreed to."""
-        found, alter = gather(self.block, rows), self.problem.alter
-        return jax.tree.leaves(found if alter is None else alter(jax.random.fold_in(self.shared, number), found))
+        found, alter = jax.tree.leaves(gather(self.block, rows)), self.alter
+        key = jax.random.fold_in(self.shared, number)
+        return found if alter is None else jax.core.eval_jaxpr(alter.jaxpr, alter.consts, key, *found)
 
     def key(self, number: int) -> jax.Array:
         """Return the key of one equation."""
@@ -46,9 +47,12 @@ class PartyMoment:
 
 @dataclass(frozen=True)
 class ServerMoment:
-    """Describe the label holder at one step or turn of a loop: its labels behind the gate, and its noise's key."""
+    """Describe the label holder at one step or turn of a loop: its labels behind the gate, and its noise's key.
 
-    problem: Vertical
+    `losses` are the problem's, as they were traced: one for each shape of scores that a step asks with.
+    """
+
+    losses: Sequence[ClosedJaxpr]
     gate: LabelGate
     vectors: jax.Array
     key: jax.Array
@@ -60,9 +64,12 @@ class ServerMoment:
         def loss(scores: jax.Array) -> jax.Array:
             """Return the mean over rows, summed over copies: labels come through their gate."""
             weights = self.gate.weights(self.vectors[rows], scores.shape[:-2], key)
-            return jnp.sum(jnp.mean(self.gate.loss(self.problem.losses(scores), weights), axis=-1))
+            (candidates,) = jax.core.eval_jaxpr(traced.jaxpr, traced.consts, scores)
+            return jnp.sum(jnp.mean(self.gate.loss(candidates, weights), axis=-1))
 
-        return jax.grad(loss)(in_order(outputs))
+        asked = in_order(outputs)
+        traced = next(one for one in self.losses if one.in_avals[0].shape == asked.shape)
+        return jax.grad(loss)(asked)
 
     def inside(self, loop: int, turn: Any) -> "ServerMoment":
         """Return the same moment inside one turn of a loop."""

@@ -6,7 +6,7 @@ Here are Algorithm 1 and equation (5); Algorithms 2 and 3 are label gates (`sott
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 
 from sottovoce import optimisers
 from sottovoce.methods.base import Method
+from sottovoce.methods.column_method import ColumnMethod
 from sottovoce.methods.party import Party
 from sottovoce.naming import check_choice
 from sottovoce.optimisers import Adam, Momentum, Rate
@@ -34,7 +35,7 @@ class BambiState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bambi(Method):
+class Bambi(ColumnMethod):
     """Tune and train across parties with columns (BAMBI): head outputs, gradients and a few numbers leave a party.
 
     Each step, N inner steps fit the heads y at x, and Q copies of them at x + mu u_j; then
@@ -75,16 +76,12 @@ class Bambi(Method):
     copies: Literal["own", "y"] = "own"
     draw: Literal["passes", "uniform"] = "passes"
 
-    solves: ClassVar[tuple[type, ...]] = (Vertical,)
-    over: ClassVar[tuple[str, ...]] = ()  # parties talk to a server, not to each other
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("inner_steps", "batch", "directions"):
+        for name in ("inner_steps", "directions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
         check_choice("copies", self.copies, ("own", "y"))
-        check_choice("draw", self.draw, ("passes", "uniform"))
         if not self.smoothing >= _SMALLEST:
             raise ValueError(f"smoothing is {self.smoothing}: below {_SMALLEST} it is lost in float32")
 
@@ -93,14 +90,20 @@ class Bambi(Method):
         """Return how many batches a step reads at each level."""
         return {"lower": self.inner_steps, "upper": 1}
 
-    @property
-    def design_name(self) -> str:
-        """Return the label gate's design: "sound", "printed" or "non-private"."""
-        return self.labels.design
+    @classmethod
+    def usual(cls, rows: int) -> Mapping[str, Any]:
+        """Return settings for tables of people: batches of 500 rows, and Adam, which adapts its steps."""
+        return {
+            "inner_steps": 20, "directions": 2, "rate_x": Adam(0.1), "rate_y": Adam(0.02), "batch": min(500, rows),
+        }  # fmt: skip
 
-    def without_privacy(self) -> Self:
-        """Return the non-private twin: true labels."""
-        return replace(self, labels=Open())
+    def why(self, steps: int) -> tuple[str, ...]:
+        """Say in three lines why this was chosen."""
+        return (
+            "Bambi: parties hold columns; head outputs, gradients and a number per direction leave a party",
+            f"{steps} steps of {self.inner_steps} inner ones: each label is drawn once, so that more cost no privacy",
+            f"batches of {self.batch} rows; one coefficient per party is tuned with {self.directions} directions",
+        )
 
     def init(self, problem: Vertical, party: Party) -> BambiState:
         """Start party m at its own blocks of x0 and y0."""
