@@ -74,8 +74,9 @@ def absent_classes(source: str, label: str, answer: Reading) -> list[Note]:
     if not absent or len(absent) == len(answer.known):
         return []
     listed = ", ".join(absent[:_SHOWN]) + ", ..." * (len(absent) > _SHOWN)
-    told = f"no row has the class {listed}: does the table hold all rows, and is the class written so?"
-    return [Note(*[f"{source}, column {label!r}: {told}"] * 2)]
+    remedy = "does the table hold all rows, and is the class written so?"
+    told = f"{source}, column {label!r}: no row has the class {listed}: {remedy}"
+    return [Note(told, told)]
 
 
 def tell_holder(notes: Sequence[Note]) -> None:
