@@ -32,7 +32,7 @@ import psutil
 from benchmarks import measure, page
 from benchmarks.delay import Delay
 from sottovoce.deploy import job, kits
-from sottovoce.deploy.engine import network
+from sottovoce.deploy.engine import RELAY, network
 from sottovoce.deploy.federation import DONE, Administrator, Federation
 from sottovoce.deploy.poc import await_sites, free_port
 from sottovoce.deploy.tunnel import IDENTITY
@@ -182,6 +182,7 @@ def _allow(made: Path, sites: list[str], port: int, reached: int) -> None:
         shutil.copytree(made / site / IDENTITY, inside / IDENTITY)  # here FLARE's process plays the party, too
         facts = inside / "startup" / "fed_client.json"
         facts.write_text(facts.read_text().replace(f"localhost:{port}", f"localhost:{reached}"))
+        (made / site / RELAY).write_text(json.dumps({"host": "localhost", "port": reached}))
 
 
 def _measured(admin: Administrator, running: Federation, case: Case) -> Seen:

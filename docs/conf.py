@@ -27,6 +27,7 @@ autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_use_rtype = False
+toc_object_entries_show_parents = "hide"  # the right column is narrow: `fit()`, under its class
 
 html_theme = "sphinx_book_theme"
 html_title = "sottovoce"

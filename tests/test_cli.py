@@ -60,6 +60,16 @@ def commands(group, path=()):
         yield from commands(one, (*path, name)) if hasattr(one, "commands") else [((*path, name), one)]
 
 
+def test_examples_in_a_help_text_stand_on_lines_of_their_own():
+    """Markdown joins lines and reads # as a heading, unless a block of examples stands between two paragraphs."""
+    found = dict(commands(typer.main.get_command(cli.app)))
+    for path, one in found.items():
+        examples = [line.strip() for line in (one.help or "").splitlines() if line.strip().startswith("sottovoce ")]
+        shown = CliRunner().invoke(cli.app, [*path, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).output
+        lines = [line.strip() for line in shown.splitlines()]
+        assert [line for line in examples if line not in lines] == [], path
+
+
 def test_every_command_answers_as_json():
     found = dict(commands(typer.main.get_command(cli.app)))
     assert {("demo",), ("ledger", "show"), ("deploy", "status")} <= found.keys()
@@ -200,15 +210,18 @@ def test_debug_shows_where_an_error_came_from(monkeypatch, tiny_file):
 
 
 def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tiny_file):
-    from sottovoce.experiments import rows
+    from sottovoce.experiments import execute, planned
 
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rows.RowsSetup, "run", stop)
+    monkeypatch.setattr(execute.together, "as_they_end", stop)
     code, _, err = command(capsys, monkeypatch, "run", tiny_file, "--out", "somewhere")
     assert code == 130
     assert "--out somewhere --resume" in err
+    monkeypatch.setattr(planned, "setup", stop)  # nothing is stored yet
+    code, _, err = command(capsys, monkeypatch, "run", tiny_file, "--out", "no where")
+    assert "--out 'no where' --resume goes on from what is stored there, if anything is" in err
 
 
 def test_audit_needs_one_thing_and_names_exhibits(capsys, monkeypatch):

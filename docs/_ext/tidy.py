@@ -1,4 +1,4 @@
-"""Tidy what the pages show: defaults of arguments by name, and examples without an empty last line."""
+"""Tidy what the pages show: defaults of arguments by name, whole first lines, no empty last line of an example."""
 
 import re
 from typing import Any
@@ -20,6 +20,19 @@ def plain_defaults(
     return signature, returned
 
 
+def whole_first_line(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Put the first line of a property together again, which napoleon reads as "type: description".
+
+    >>> lines = ["its scale.", "", ":type: Return the noise"]
+    >>> whole_first_line(None, "property", "A.noise", None, None, lines)
+    >>> lines
+    ['Return the noise: its scale.']
+    """
+    types = [line for line in lines if line.startswith(":type: ")]
+    if what == "property" and types:
+        lines[:] = [f"{types[0].removeprefix(':type: ')}: {lines[0]}", *lines[1 : lines.index(types[0]) - 1]]
+
+
 def without_last_line(app: Sphinx, doctree: nodes.document) -> None:
     """Drop the empty line that an example with `>>>` needs at its end."""
     for block in doctree.findall(nodes.literal_block):
@@ -30,7 +43,8 @@ def without_last_line(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Connect both."""
+    """Connect all three."""
     app.connect("autodoc-process-signature", plain_defaults)
+    app.connect("autodoc-process-docstring", whole_first_line, priority=600)  # after napoleon, which has 500
     app.connect("doctree-read", without_last_line)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -39,6 +39,7 @@ from .runtime.performance import Performance as Performance
 from .runtime.result import Model as Model
 from .runtime.result import Result as Result
 from .runtime.run import run as run
+from .runtime.run import run_many as run_many
 from .schedules import Decay as Decay
 from .tuning import auto as auto
 from .tuning import select as select

@@ -58,8 +58,9 @@ Examples:
     sottovoce run mine.toml
     sottovoce run mine.toml --set run.steps=100 --out runs/short
     sottovoce run mine.toml --resume
-    sottovoce run mine.toml --processes 4                                             on this machine
-    sottovoce run mine.toml --processes 2 --coordinator 10.0.0.5:7000 --rank 1        one of two machines
+    # on four processes of this machine; as the second of two machines
+    sottovoce run mine.toml --processes 4
+    sottovoce run mine.toml --processes 2 --coordinator 10.0.0.5:7000 --rank 1
 
 A whole file (only data, task, method and run are required):
 
@@ -203,22 +204,20 @@ def reproduce(
     results: Annotated[
         Path | None, typer.Option("--results", metavar="DIR", help="write DIR/PAPER/EXPERIMENT.csv, and curves")
     ] = None,
-    side_by_side: Annotated[
-        bool, typer.Option("--side-by-side", help="runs that differ in numbers alone as one program (min-max tasks)")
-    ] = False,
     json: Json = False,
 ) -> None:
     """Run a paper's experiment, and compare its printed figures with ours; the epsilon of each is shown.
 
-    sottovoce reproduce ldp-dsbo/mnist --quick               a try, under two minutes
+    Examples:
 
-    sottovoce reproduce ldp-dsbo/mnist --reduced             smaller, in minutes on a laptop
+        # a try, under two minutes; smaller, in minutes; as large as in the paper
+        sottovoce reproduce ldp-dsbo/mnist --quick
+        sottovoce reproduce ldp-dsbo/mnist --reduced
+        sottovoce reproduce ldp-dsbo/mnist
+        # go on after a stop
+        sottovoce reproduce ldp-dsbo/mnist --reduced --resume
 
-    sottovoce reproduce ldp-dsbo/mnist                       the paper's own scale
-
-    sottovoce reproduce ldp-dsbo/mnist --reduced --resume    goes on after a stop
-
-    Settings of every contender are chosen first, by the same number of trials, on records and seeds that are not
+    Settings of every method are chosen first, by the same number of trials, on records and seeds that are not
     reported. `sottovoce list` says how long each experiment takes.
     """
     from sottovoce.experiments.runfile import RunFile
@@ -229,15 +228,12 @@ def reproduce(
     folder = out or Path("runs") / (experiment.replace("/", "-") + ("" if scale == "full" else f"-{scale}"))
     for line in (runfile.about, *(f"This takes {words}." for words in [getattr(runfile.takes, scale)] if words)):
         say(line)
-    if side_by_side and resume:
-        raise ValueError("--side-by-side runs everything at once, and has nothing to resume: leave one of them out")
-    _execute(runfile, folder, resume, json, side_by_side)
+    _execute(runfile, folder, resume, json)
     if results is not None:
         from sottovoce.laboratory.results import write
 
         sets = "".join(f" --set {shlex.quote(one)}" for one in set_ or ())
-        beside = " --side-by-side" if side_by_side else ""
-        command = f"sottovoce reproduce {experiment}{'' if scale == 'full' else f' --{scale}'}{sets}{beside}"
+        command = f"sottovoce reproduce {experiment}{'' if scale == 'full' else f' --{scale}'}{sets}"
         for path in write(results, experiment, command, runfile, folder):
             say(f"wrote {path}")
 
@@ -304,14 +300,13 @@ def report(
 app.command()(audit)
 
 
-def _execute(runfile: "RunFile", out: Path, resume: bool, json: bool, beside: bool = False) -> None:
-    from sottovoce.experiments import side_by_side
+def _execute(runfile: "RunFile", out: Path, resume: bool, json: bool) -> None:
     from sottovoce.experiments.execute import execute, report
 
     say_replaced(runfile.replaced)
-    with stoppable(f"What is done is in {out}; the same command with --out {out} --resume continues it."):
-        made = side_by_side.execute([(runfile, out)], say)[0] if beside else execute(runfile, out, resume, say=say)
-        _show(made, report(out), json)
+    folder = shlex.quote(str(out))
+    with stoppable(f"The same command with --out {folder} --resume goes on from what is stored there, if anything is."):
+        _show(execute(runfile, out, resume, say=say), report(out), json)
 
 
 def _show(made: "Comparison", report: Path, json: bool) -> None:

@@ -40,7 +40,7 @@ def _columns(name: str) -> Any:
 
 
 def _ends(name: str) -> list[float]:
-    """Return where three noisy steps end: all numbers of the agents' average."""
+    """Return where three noisy steps end: all numbers of the agents' average. Columns with much noise would diverge."""
     if name in EXAMPLES:
         method, case = contract.noisy(EXAMPLES[name]), contract.case_for(EXAMPLES[name])
         result = contract.run(method, case, 3, seed=0)
@@ -117,6 +117,23 @@ def _bent(x: Any) -> Any:
 
 
 _bent.defvjp(lambda x: (x, None), lambda _, g: (2 * g,))
+
+_RULE = np.array([1.0, 2.0, 3.0], np.float32)
+
+
+def _bent_by(table: np.ndarray) -> str:
+    """Return the identity where the rule of a derivative holds an array, which was declared public."""
+    ruled = jax.custom_vjp(lambda x: x)
+    ruled.defvjp(lambda x: (x, None), lambda _, g: (jnp.asarray(table) * g,))
+    problem = sv.Minimize(lambda x, r: jnp.sum(ruled((x - r) ** 2)), jnp.zeros(3), public_constants=True)
+    sgd = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(clip=1.0, noise=0.5), sampling=sv.Poisson(4))
+    return account_of(sgd, [np.ones((12, 3), np.float32)], 3, problem=problem).trace.identity
+
+
+def test_arrays_inside_the_rule_of_a_derivative_are_part_of_an_identity() -> None:
+    assert _bent_by(_RULE) == _bent_by(_RULE.copy())
+    assert _bent_by(_RULE) != _bent_by(_RULE[::-1].copy())
+
 
 OTHER = {
     "a number": lambda: _of(loss=lambda x, r: 2.0 * jnp.sum((x - r) ** 2)),

@@ -80,7 +80,7 @@ TABLE: dict[str, dict[str, str]] = {
         "setting": "step_x step_y average release_x release_h release_y release_matrices sampling smoothness terms "
         "along design",
     },
-    "graphs.Network": {"setting": "name size matrices alone members"},
+    "graphs.Network": {"setting": "name size matrices alone"},
     "graphs.complete": {"setting": "n"},
     "graphs.directed": {"setting": "pull push"},
     "graphs.erdos_renyi": {"setting": "n p seed weight"},
@@ -89,7 +89,6 @@ TABLE: dict[str, dict[str, str]] = {
     "graphs.isolated": {"setting": "n"},
     "graphs.regular": {"setting": "n degree seed weight"},
     "graphs.ring": {"setting": "n weight"},
-    "graphs.side_by_side": {"setting": "members"},
     "graphs.star": {"setting": "n"},
     "implicit.bilevel_objectives": {"outside": "problem upper lower"},
     "implicit.hypergradient": {"outside": "upper lower x y solve steps rate"},
@@ -159,6 +158,7 @@ TABLE: dict[str, dict[str, str]] = {
         "evaluate": "evaluate",
         "outside": "every out resume performance public_test",
     },
+    "run.run_many": {"outside": "runs"},  # arguments of run.run: each goes through its door
     "sampling.FixedSize": {"setting": "batch"},
     "sampling.OnePass": {"setting": "batch"},
     "sampling.Poisson": {"setting": "batch cut"},

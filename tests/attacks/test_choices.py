@@ -7,6 +7,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.estimators.choosing import trials
+from sottovoce.tuning.select import GeometricTrials
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-0.5, 0.5, size=(400, 2))
@@ -47,3 +48,19 @@ def test_a_choice_with_a_seed_says_that_its_number_of_trials_is_no_secret():
     chosen = {seed: sv.select({"a": lambda mu: 0}, lambda _, mu: 0.0, epsilon=3.0, seed=seed) for seed in (None, 1)}
     assert "knows the seed knows the number of trials" in chosen[1].statement
     assert "seed" not in chosen[None].statement
+
+
+def test_a_model_that_was_chosen_has_the_epsilon_of_the_choice():
+    """It kept that of its own training: saved, its card said that it may be handed out, at 0.66 in place of 1."""
+    seeds = {"nobody": None, "the scores": 3}
+    for who, seed in seeds.items():
+        candidates, score = trials({"a": sv.PrivateRidge(label_range=(-1, 1))}, X, Y, delta=1e-5, seed=seed)
+        found = sv.select(candidates, score, epsilon=3.0, delta=1e-6, trials=1.01, stopping=GeometricTrials)
+        stated = found.output.privacy_
+        assert (stated.epsilon, stated.delta) == (found.epsilon, 1e-6)
+        assert 2.9 < stated.epsilon <= 3.0
+        assert stated.power()[0][1] > 1e-3 * np.exp(2.9)  # no gain of a single training is left
+        assert any("secret number of trials" in line for line in stated.events)
+        assert found.seeded is ("simulated" in found.statement) is (who != "nobody")
+        assert found.output.travelling([]).result.releasable is (who == "nobody")
+        assert stated.drawn == ("exact" if who == "nobody" else "simulated")

@@ -357,3 +357,11 @@ def test_a_budget_for_several_fits_is_refused_where_nothing_adds_them_up():
     columns = sv.PrivateColumnsClassifier(1.0, budget=sv.Budget(1.2, 0.0))
     with pytest.raises(ValueError, match=r"without a path nothing adds them up"):
         columns.fit([x[:, :1], x[:, 1:]], y)
+
+
+def test_what_a_ledger_shows_is_never_below_what_was_spent():
+    ledger = Ledger()
+    ledger.charge(Entry("one", 0, 1, (Group("records", ("north",), ((Mechanism(pure=1.23441), 1),)),)))
+    assert "epsilon 1.235," in ledgers.show(ledger, 0.0, "zero-out")
+    ledger.charge(Entry("open", 0, 1, (Group("records", ("north",), ((Mechanism(pure=np.inf), 1),)),)))
+    assert "epsilon infinite," in ledgers.show(ledger, 0.0, "zero-out")

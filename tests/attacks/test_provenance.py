@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 import pickle
 import random
 import shutil
@@ -15,6 +16,7 @@ import sottovoce as sv
 from sottovoce.data import Levels, Part
 from sottovoce.data.parts import Bought, Facts
 from sottovoce.papers.dp_bilevel.method import Descent
+from sottovoce.privacy.gdp import gdp_epsilon, gdp_mu
 from sottovoce.privacy.labels import Fresh
 from sottovoce.privacy.ledger_line import encoded
 from sottovoce.privacy.response import Response
@@ -159,19 +161,23 @@ def stated(upper, lower, **how):
 def test_two_tables_in_two_levels_pay_for_both_purchases_and_one_table_pays_once(tmp_path):
     one, other = visits(1).parts(), visits(2).parts()
     once = stated(one, one).epsilon
-    assert 2.9 < once < 3.01
-    assert stated(one, other).epsilon == pytest.approx(2 * once, rel=1e-3)
-    assert stated(visits(1).parts(), visits(1).parts()).epsilon == pytest.approx(2 * once, rel=1e-3)  # equal, not one
+    assert 2.99 < once < 3.001
+    twice = gdp_epsilon(math.sqrt(2) * gdp_mu(once, 1e-5), 1e-5)
+    assert twice > once + 1
+    assert stated(one, other).epsilon == pytest.approx(twice, rel=1e-3)
+    assert stated(visits(1).parts(), visits(1).parts()).epsilon == pytest.approx(twice, rel=1e-3)  # equal, not one
     kept = (visits(seed, path=tmp_path / "bought.json").parts() for seed in (1, 2))
     assert stated(*kept).epsilon == pytest.approx(once, rel=1e-3)  # the same answers, bought once
 
 
 def test_purchases_of_two_levels_add_their_deltas():
     columns = {"age": {"categories": "private"}, "y": {"categories": [0, 1]}}
-    one, other = (visits(seed, columns=columns, delta=1e-8).parts() for seed in (1, 2))
-    assert stated(one, one).epsilon < 3.1
+    one, other = (visits(seed, columns=columns).parts() for seed in (1, 2))
+    assert stated(one, one).epsilon < 3.01
     population = sv.Population.of([Levels(one[0], other[0])])
-    assert sum(bought.delta for bought in population.bought(0, population.sizes)) == pytest.approx(2e-8)
+    once = one[0].facts.bought[0].delta
+    assert once > 0
+    assert sum(bought.delta for bought in population.bought(0, population.sizes)) == 2 * once
 
 
 def test_a_party_pays_for_what_it_bought_and_for_nothing_else():
@@ -179,7 +185,8 @@ def test_a_party_pays_for_what_it_bought_and_for_nothing_else():
     none = Part(free.records, np.arange(200), free.unit, facts=Facts(unit="patient"))
     levels = [Levels(cheap, dear), Levels(cheap, cheap), Levels(none, none)]
     report = stated([one.upper for one in levels], [one.lower for one in levels])
-    assert report.per_agent == pytest.approx([3.5, 0.5, 0.0], rel=0.01, abs=0.01)
+    both = gdp_epsilon(math.hypot(gdp_mu(0.5, 1e-5), gdp_mu(3.0, 1e-5)), 1e-5)
+    assert report.per_agent == pytest.approx([both, 0.5, 0.0], rel=0.01, abs=0.01)
 
 
 def test_counts_of_records_do_not_cover_patients_and_the_reverse():
@@ -215,7 +222,7 @@ def test_a_task_that_prepares_records_keeps_what_was_bought():
 
 def test_a_simulated_purchase_makes_a_run_with_a_secret_key_a_simulation():
     rows = np.ones((50, 2), np.float32)
-    facts = Facts(bought=(Bought("counts a", (0.1,), simulated=True),))
+    facts = Facts(bought=(Bought("counts a", 0.01, simulated=True),))
     problem = sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2), jnp.zeros(2))
     method = sv.methods.DpSgd(0.1, sv.Release(1.0, 1.0), sv.Full())
     result = sv.run(problem, [Part(rows, np.arange(50), facts=facts)], method, steps=1, seed=None)

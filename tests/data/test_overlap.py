@@ -89,7 +89,7 @@ def test_unit_ids_say_who_is_in_both_levels():
     far = Levels(Part(X.copy(), HALVES[0], IDS), Part(Y, HALVES[0], IDS + 40))  # two record sets, two columns
     assert of(far) == of(Levels(far.upper, far.lower, disjoint=True)) == "ids"
     assert of(Levels(Part(X, HALVES[0], IDS), Part(Y, HALVES[0], IDS.astype(float)))) == ""
-    with pytest.raises(ValueError, match="unit 0 is in both levels, which are given as disjoint=True"):
+    with pytest.raises(ValueError, match="20 units are in both levels, which are given as disjoint=True"):
         of(Levels(mixed.upper, mixed.lower, disjoint=True))
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.data.parties import Parties
 from sottovoce.data.parts import Levels, Part
-from sottovoce.data.population import parts_by_level
 
 POOL = np.arange(20.0, dtype=np.float32)
 
@@ -130,4 +130,4 @@ def test_a_unit_of_two_parties_and_both_levels_names_all_its_places():
 )
 def test_parts_that_do_not_belong_together_are_refused(parts, message):
     with pytest.raises(ValueError, match=message):
-        parts_by_level(parts)
+        Parties.of(parts)

@@ -125,7 +125,7 @@ def test_what_is_kept_for_others_is_bounded_and_a_run_goes_on_once_they_have_it(
 
 ALLOCATE = """
 import numpy as np
-from sottovoce.deploy.bounds import limit_memory
+from sottovoce.deploy.confine import limit_memory
 limit_memory(1.0)
 try:
     np.ones(1 << 27)

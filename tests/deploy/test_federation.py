@@ -3,6 +3,7 @@
 import shutil
 import time
 
+import psutil
 import pytest
 
 from sottovoce.deploy.engine import NETWORK, address
@@ -24,14 +25,16 @@ def running(tmp_path_factory):
         admin.close()
 
 
-def run(running, text, name, folder, say=lambda line: None):
-    """Submit a run and wait for its end; return where the sites' states lie."""
+def run(running, text, name, folder):
+    """Submit a run and wait for its end, of which the administrator hears; return where the sites' states lie."""
+    lines = []
     federation, admin = running
     order = Order(text, name)
     for site in cases.SITES:
         shutil.rmtree(federation.kits / site / "runs", ignore_errors=True)
     agree(order, federation.kits)
-    submitted(order, admin, folder / "job", say, federation.revive)
+    submitted(order, admin, folder / "job", lines.append, federation.revive)
+    assert any(line.startswith(f"{cases.SITES[0]} ") for line in lines), lines
     return federation.kits
 
 
@@ -80,3 +83,18 @@ def test_sites_without_a_certificate_of_this_federation_do_not_get_in(running, t
     finally:
         for process in processes:
             end(process)
+
+
+def test_a_site_that_does_not_answer_is_not_connected(running):
+    """FLARE lists it for ten minutes. The server waits for its answer, and the administrator waits longer."""
+    federation, admin = running
+    await_sites(admin, cases.SITES, federation.revive)
+    family = psutil.Process(federation.processes["mid"].pid).children(recursive=True)
+    for process in family:
+        process.suspend()
+    try:
+        assert admin.connected() == [name for name in sorted(cases.SITES) if name != "mid"]
+    finally:
+        for process in family:
+            process.resume()
+    await_sites(admin, cases.SITES, federation.revive)

@@ -2,8 +2,11 @@
 
 import pytest
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey as Head
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming.byte_streamer import TxTask
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey as Stream
 
+from sottovoce.deploy import incoming
 from sottovoce.deploy.incoming import COMMANDS, LISTS, accepts
 
 JOB = "12345678-1234-1234-1234-123456789abc"
@@ -47,6 +50,22 @@ def streamed(origin, target, channel, topic, **more):
         ("north", f"north.{JOB}", streamed(f"north.{JOB}", f"server.{JOB}", "server_command", "get_task")),
         (f"north.{JOB}", "north", streamed(f"south.{JOB}", f"north.{JOB}", "collab", "call")),
         (f"north.{JOB}", "server", headers("server", f"north.{JOB}", "sm__STREAM", "sm__ERROR")),
+        ("north", "server", headers("server", "north", **{Head.ROUTE: [["server", 1.0], ["x", 2.0]]})),
+        (
+            "server",
+            "south",
+            headers("south", "server", way="return", **{Head.ORIGINAL_HEADERS: (headers("server", "south"))}),
+        ),
+        (
+            f"north.{JOB}",
+            "server",
+            headers(
+                "server",
+                f"north.{JOB}",
+                way="return",
+                **{Head.ORIGINAL_HEADERS: (streamed(f"north.{JOB}", f"south.{JOB}", "collab", "call"))},
+            ),
+        ),
         ("server", f"north.{JOB}", streamed(f"north.{JOB}", f"south.{JOB}", None, None, **{Stream.ERROR_MSG: "x"})),
     ],
 )
@@ -78,6 +97,26 @@ def test_what_a_run_needs_is_taken(me, by, said):
         ("north", "server", {}),
         (f"north.{JOB}", "server", streamed(f"south.{OTHER}", f"north.{JOB}", "collab", "call")),  # another run
         (f"north.{JOB}", "server", streamed("south", f"north.{JOB}", "collab", "call")),  # not of a job
+        # neither question nor answer: FLARE takes it for an answer
+        (f"north.{JOB}", "server", streamed(f"south.{JOB}", f"north.{JOB}", "collab", "call") | {Head.MSG_TYPE: "x"}),
+        # FLARE keeps a count for each first name of a way, and for each channel and topic that came back
+        ("north", "server", headers("server", "north", **{Head.ROUTE: [["made up", 1.0]]})),
+        ("north", "server", headers("server", "north", **{Head.ROUTE: [["server", "1"]]})),
+        ("north", "server", headers("server", "north", **{Head.ROUTE: "server"})),
+        ("north", "server", headers("server", "north", **{Head.ROUTE: [["server", 1.0]] * 100})),
+        ("server", "south", headers("south", "server", way="return")),
+        (
+            "server",
+            "south",
+            headers(
+                "south", "server", way="return", **{Head.ORIGINAL_HEADERS: (headers("server", "south", "made", "up"))}
+            ),
+        ),
+        (
+            "server",
+            "south",
+            headers("south", "server", way="return", **{Head.ORIGINAL_HEADERS: (headers("north", "south"))}),
+        ),
         (f"north.{JOB}", "server", streamed(f"south.{JOB}", f"north.{JOB}", "aux_communication", "__end_run__")),
         (f"north.{JOB}", "server", streamed(f"south.{JOB}", f"north.{JOB}", "sm__STREAM", "sm__ACK")),
         (f"north.{JOB}", "server", streamed(f"south.{JOB}", f"north.{JOB}", "return_only", "client_command:abort")),
@@ -91,3 +130,15 @@ def test_what_a_run_needs_is_taken(me, by, said):
 )
 def test_all_else_is_dropped(me, by, said):
     assert not accepts(me, by, said)
+
+
+def test_only_the_one_that_a_stream_goes_to_says_how_far_it_came(monkeypatch):
+    """Another site of the same job guesses the number of a stream, and says that it has ended."""
+    heard = []
+    monkeypatch.setattr(TxTask, "handle_ack", lambda self, message: heard.append(message))
+    incoming._acknowledge_by_target()
+    stream = TxTask.__new__(TxTask)
+    stream.target = f"east.{JOB}"
+    for origin in (f"south.{JOB}", f"east.{JOB}"):
+        stream.handle_ack(Message({Head.ORIGIN: origin, Stream.ERROR_MSG: "x"}, b""))
+    assert [message.get_header(Head.ORIGIN) for message in heard] == [f"east.{JOB}"]

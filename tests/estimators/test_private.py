@@ -87,6 +87,15 @@ def test_parties_and_weights_are_routed_through_a_pipeline_and_a_grid_search() -
     assert 4.0 < model.ledger.epsilon("pier", 1e-5, "zero-out") < 4.5  # in one half: two fits
 
 
+def test_a_comparison_without_privacy_in_a_ledger_stops_no_later_fit() -> None:
+    """Every further fit spent its budget, and then ended in an error."""
+    model = sv.PrivateRidge(label_range=(-1, 1), random_state=0, ledger=sv.Ledger())
+    rows, label = np.zeros((20, 2)), np.zeros(20)
+    model.set_params(epsilon=None).fit(rows, label)
+    told = model.set_params(epsilon=1.0, delta=1e-3).fit(rows, label).privacy_
+    assert any("together they cost epsilon infinite" in line for line in told.caveats)
+
+
 def test_scores_that_are_no_numbers_never_win() -> None:
     """The bound is for the best trial in an order; a first trial without a score would stand for ever."""
     turns = iter([np.nan, 0.5, 0.7, np.nan, *[0.1] * 1000])

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import sys
 from html import escape
 
 import numpy as np
@@ -19,6 +20,7 @@ from sottovoce.reports import load, render
 from sottovoce.reports.sections import in_words
 from sottovoce.runtime.result import RESULT
 
+run = sys.modules["sottovoce.runtime.run"]  # the module: its function has the same name in the package
 COMPARED = '[compare]\nalone = true\npooled = true\n[[printed]]\nwhat = "theirs"\nvalue = 0.123\nsource = "Table <2>"\n'
 
 
@@ -89,17 +91,18 @@ def test_stopped_and_resumed_equals_uninterrupted(done, tiny, tmp_path, monkeypa
     runfile = RunFile.parse(tiny + COMPARED, ["run.seeds=[0, 1]"])
     calls = []
 
-    def stop_at_third(self, *given, **options):
-        calls.append(given)
-        if len(calls) == 3:
+    def stop_at_second(runs):
+        calls.append(len(runs))
+        if len(calls) == 2:
             raise KeyboardInterrupt
-        return run_once(self, *given, **options)
+        return drive_all(runs)
 
-    run_once = rows.RowsSetup.run
+    drive_all = run.drive_all
     with monkeypatch.context() as patch:
-        patch.setattr(rows.RowsSetup, "run", stop_at_third)
+        patch.setattr(run, "drive_all", stop_at_second)
         with pytest.raises(KeyboardInterrupt):
             execute.execute(runfile, tmp_path / "out")
+    assert calls[0] == 2  # both seeds
     partial = load(tmp_path / "out")
     assert [row.name for row in partial.rows] == ["DpSgd"]  # what is done can be looked at
     resumed = execute.execute(runfile, tmp_path / "out", resume=True)

@@ -13,7 +13,6 @@ from sottovoce import cli
 from sottovoce.cli import app
 from sottovoce.experiments import planned
 from sottovoce.experiments.execute import execute
-from sottovoce.experiments.rows import RowsSetup
 from sottovoce.experiments.runfile import RunFile
 from sottovoce.runtime.result import Result
 
@@ -93,6 +92,32 @@ def test_check_stops_where_nothing_of_a_column_fits_and_run_goes_on(folder, caps
     assert "Nothing was run" in said("check", "private.toml")  # stand-ins need not fit
 
 
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["run", "patients.csv"], "patients.csv is a table, and no run file: `sottovoce init`"),
+        (["init", "mine.toml"], "mine.toml is a run file: `sottovoce check` takes it"),
+        (["predict", "runs", "patients.csv"], "runs holds 1 run: name the one that predicts, such as runs/auto/0"),
+        (["check", "bare.toml"], "no feature is declared: write age = {range"),
+    ],
+)
+def test_one_kind_of_file_in_the_place_of_another_is_named(folder, capsys, monkeypatch, words, answer):
+    (folder / "runs" / "auto" / "0").mkdir(parents=True)
+    (folder / "runs" / "auto" / "0" / "model.sv").touch()
+    rows = (folder / "patients.csv").read_text().splitlines()
+    (folder / "patients.csv").write_text("\n".join([f"rownames,{rows[0]}", *(f"1,{row}" for row in rows[1:])]))
+    (folder / "bare.toml").write_text(FILE.partition("age =")[0] + 'sick = {categories = {0 = "well", 1 = "ill"}}')
+    said = heard(capsys, monkeypatch, *words)
+    assert answer in said
+    assert "SECRET" not in said
+    assert "age,sex" not in said
+
+
+def test_a_path_with_a_space_can_be_copied_from_what_init_prints(folder):
+    (folder / "my rows.csv").write_bytes((folder / "patients.csv").read_bytes())
+    assert "sottovoce check 'my rows.toml'" in said("init", "my rows.csv")
+
+
 def test_a_small_party_is_a_warning_at_the_end_and_the_last_line_says_so(folder):
     rows = (folder / "patients.csv").read_text().splitlines()
     (folder / "patients.csv").write_text("\n".join([rows[0], *(row.replace("south", "north") for row in rows[1:-2]),
@@ -111,6 +136,7 @@ def test_a_small_party_is_a_warning_at_the_end_and_the_last_line_says_so(folder)
             "line 12 is to be filled in: age = {range = [LOW, HIGH]}. Write",
         ),
         ("age = {range = [20, 100}", "not TOML: Unclosed array (at line 12, column 24): age = {range = [20, 100}"),
+        ("age = 1,5", "age = 1,5. A number is written with a point, as in 1.5"),
         ("age = range", "at line 12, column 7): age = range. A text stands in quotation marks"),
     ],
 )
@@ -149,7 +175,8 @@ def test_a_regression_says_its_error_in_the_labels_unit_and_classes_their_base_r
 
 
 def test_a_run_that_diverges_says_that_to_resume_is_no_remedy(folder, monkeypatch):
-    monkeypatch.setattr(RowsSetup, "run", lambda *_, **__: (_ for _ in ()).throw(FloatingPointError("x is broken.")))
+    ends = sys.modules["sottovoce.runtime.run"]
+    monkeypatch.setattr(ends, "drive_all", lambda runs: [FloatingPointError("x is broken.")] * len(runs))
     with pytest.raises(FloatingPointError, match=r"x is broken\. To resume would end in the same way"):
         execute(RunFile.load("mine.toml"), "out")
 

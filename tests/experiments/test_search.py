@@ -56,11 +56,12 @@ def scores(monkeypatch):
     """Replace training by a formula, best at rate 0.3, and count the trials."""
     seen = []
 
-    def score(row, asked, settings):
-        seen.append((row.name, dict(settings)))
-        return -abs(np.log(settings["method.rate"] / 0.3))
+    def scores(row, asked, tried):
+        for settings in tried:
+            seen.append((row.name, dict(settings)))
+            yield -abs(np.log(settings["method.rate"] / 0.3))
 
-    monkeypatch.setattr(search, "score", score)
+    monkeypatch.setattr(search, "scores", scores)
     return seen
 
 
@@ -154,7 +155,7 @@ def test_a_search_on_private_rows_is_refused():
 def test_a_test_set_of_garbage_changes_no_choice(tiny, tmp_path, monkeypatch):
     """Whoever reads test records in a search scores differently when they are replaced."""
     (honest,) = planned.plan(RunFile.parse(tiny + SEARCH))
-    first = [search.score(honest, honest.case.search, trial) for trial in search.settings_of(honest.case, honest.name)]
+    first = list(search.scores(honest, honest.case.search, search.settings_of(honest.case, honest.name)))
     load = build._load
 
     def broken(table):
@@ -166,7 +167,7 @@ def test_a_test_set_of_garbage_changes_no_choice(tiny, tmp_path, monkeypatch):
         cached.cache_clear()
     (blind,) = planned.plan(RunFile.parse(tiny + SEARCH))
     assert np.all(blind.setup.test["label"] == 1)
-    again = [search.score(blind, blind.case.search, trial) for trial in search.settings_of(blind.case, blind.name)]
+    again = list(search.scores(blind, blind.case.search, search.settings_of(blind.case, blind.name)))
     for cached in (build._loaded, search._apart):
         cached.cache_clear()
     assert first == again
@@ -241,7 +242,7 @@ def test_a_table_by_columns_is_scored_on_rows_that_no_level_reads():
 
 def test_the_best_trial_is_chosen_and_one_that_diverged_is_the_worst(tiny, tmp_path, monkeypatch):
     values = iter([None, 0.4, 0.9, None, 0.4, 0.9])
-    monkeypatch.setattr(search, "score", lambda row, asked, settings: next(values))
+    monkeypatch.setattr(search, "scores", lambda row, asked, tried: (next(values) for _ in tried))
     tried = search.settings_of(only(tiny + SEARCH), "DpSgd")
     best = search.search(row(tiny + SEARCH), tmp_path / "a", lambda number, trial: None)
     assert (best.settings, best.score) == (tried[2], 0.9)
@@ -249,7 +250,7 @@ def test_the_best_trial_is_chosen_and_one_that_diverged_is_the_worst(tiny, tmp_p
         row(tiny + SEARCH.replace("[search]", "[search]\nmetric = 'loss'")), tmp_path / "b", lambda *_: None
     )
     assert (lowest.settings, lowest.score) == (tried[1], 0.4)
-    monkeypatch.setattr(search, "score", lambda row, asked, settings: None)
+    monkeypatch.setattr(search, "scores", lambda row, asked, tried: (None for _ in tried))
     with pytest.raises(ValueError, match="every trial of its search diverged"):
         search.search(row(tiny + SEARCH), tmp_path / "c", lambda number, trial: None)
 
@@ -257,7 +258,7 @@ def test_the_best_trial_is_chosen_and_one_that_diverged_is_the_worst(tiny, tmp_p
 @pytest.mark.slow
 def test_a_run_that_diverges_has_no_score(tiny):
     (wild,) = planned.plan(RunFile.parse(tiny + SEARCH, ["task.penalty=1e38", "privacy.enabled=false"]))
-    assert search.score(wild, wild.case.search, {"method.rate": 1e38}) is None
+    assert list(search.scores(wild, wild.case.search, [{"method.rate": 1e38}])) == [None]
 
 
 def test_a_stopped_search_goes_on_where_it_was(tiny, tmp_path, scores):

@@ -2,9 +2,10 @@
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,14 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.account import account_of
+from sottovoce.accounting.charging import Charging
 from sottovoce.privacy import labels, noise, sampling
 from sottovoce.privacy.noise import LAWS, Noise
+from sottovoce.runtime.array import ArrayPlace
+from sottovoce.runtime.keys import root_key
+from sottovoce.runtime.layout import lay_out
+from sottovoce.runtime.threads import ThreadPlace
 
 SOURCE = Path(sv.__file__).parent
 # Formulas of a paper are about the paper's law.
@@ -118,6 +125,135 @@ def test_a_new_law_is_one_class(toy: sv.Release) -> None:
         sv.run(problem, parts, method, steps=3, noise="discrete")
     with pytest.raises(ValueError, match="choose 'gaussian' or 'laplace' or 'toy'"):
         sv.Release(1.0, 0.1, "cauchy")
+
+
+class Kept(NamedTuple):
+    x: Any
+    kept: Any  # what was released, by step
+
+
+@dataclass(frozen=True)
+class Keeping(sv.methods.Method):
+    """Releases a gradient at x0 in each step, and keeps them all."""
+
+    gradient: sv.Release
+    sampling: Any
+
+    def init(self, problem: Any, agent: Any) -> Kept:
+        return Kept(problem.x0, jnp.zeros((STEPS, *problem.x0.shape)))
+
+    def step(self, problem: Any, state: Kept, agent: Any) -> Kept:
+        told = agent.release(self.gradient, problem.loss, at=state.x, batch=agent.sample(self.sampling))
+        return state._replace(kept=state.kept.at[agent.t].set(told))
+
+
+class Faded(noise.Gaussian):
+    """For tests: the noise of step t is z[t] - z[t-1] / 2, so that sums over steps have less noise.
+
+    Released are values + scale B z, with ones on B's diagonal and -1/2 below: as much as (B^-1 values) / scale + z, of
+    which a unit in step s alone moves the entries from s on, by 1, 1/2, 1/4 and so on.
+    """
+
+    kind: ClassVar[str] = "faded"
+    reaches: ClassVar[bool] = True
+
+    def now(self, drawn: Any, t: Any) -> jax.Array:
+        return drawn(t) - 0.5 * jnp.where(t > 0, 1.0, 0.0) * drawn(jnp.maximum(t - 1, 0))
+
+    def terms(self, own: np.ndarray, together: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        left = np.cumsum(0.25 ** np.arange(own.size))[::-1]
+        return own * together * left, ()
+
+    def whole_scale(self, ideal: Fraction, clip: int) -> int:
+        raise ValueError("faded noise cannot be drawn exactly: earlier draws are not kept. Use 'gaussian' or 'laplace'")
+
+    def gain(self, value: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
+        raise ValueError("faded noise cannot be weighed one step at a time: audit another law")
+
+
+STEPS, WIDTH, SCALE = 6, 3000, 0.05
+
+
+@pytest.fixture
+def faded(monkeypatch: pytest.MonkeyPatch) -> Keeping:
+    monkeypatch.setattr(noise, "LAWS", {**LAWS, "faded": Faded()})
+    return Keeping(sv.Release(clip=1e-6, noise=SCALE, mechanism="faded"), sv.OnePass(2))
+
+
+def _drawn(method: Keeping, **how: Any) -> np.ndarray:
+    """Return the noise of all steps, by step and coordinate."""
+    problem = sv.Minimize(lambda x, r: jnp.sum(x) * r, jnp.zeros(WIDTH))
+    kept = sv.run(problem, [np.zeros(12, np.float32)], method, steps=STEPS, **how).agents.kept
+    return np.asarray(kept)[0] / SCALE
+
+
+def test_a_law_reaches_its_earlier_draws(faded: Keeping, tmp_path: Path) -> None:
+    """Undoing the filter gives independent noise; a run that stops and goes on draws the same."""
+    found = _drawn(faded)
+    fresh = [found[0]]
+    for row in found[1:]:
+        fresh.append(row + 0.5 * fresh[-1])
+    together = np.corrcoef(np.stack(fresh))
+    assert np.abs(together - np.eye(STEPS)).max() < 5 / np.sqrt(WIDTH)
+    assert abs(np.std(fresh) - 1) < 5 / np.sqrt(2 * STEPS * WIDTH)
+    assert np.corrcoef(found[1], found[2])[0, 1] < -0.3  # -0.4
+    np.testing.assert_array_equal(_drawn(faded, every=1, out=tmp_path), found)
+
+
+def test_agents_by_themselves_reach_the_same_draws(faded: Keeping) -> None:
+    problem = sv.Minimize(lambda x, r: jnp.sum(x) * r, jnp.zeros(5))
+    parts = [np.zeros(12, np.float32), np.zeros(14, np.float32)]
+    trace = account_of(faded, parts, STEPS, sv.networks.ring(2), problem=problem).trace
+    given = (trace, problem, lay_out(parts), root_key(3), 16)
+    ends = [place.advance(place.begin(), 0, STEPS)[0] for place in (ArrayPlace(*given), ThreadPlace.simulated(*given))]
+    for one, other in zip(*ends, strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=1e-6)
+    assert np.ptp(np.asarray(ends[0][-1])) > 0
+
+
+def test_a_whole_run_is_charged_with_its_first_step(faded: Keeping) -> None:
+    """As linear algebra has it: the longest shift, measured by the covariance of the noise of all steps."""
+    method = replace(faded, gradient=sv.Release(1.0, 0.4, "faded"))
+    people, between = sv.Population([12]), np.eye(STEPS) - 0.5 * np.eye(STEPS, k=-1)
+    covariance = (0.4**2) * between @ between.T
+    worst = max(0.5 * np.sqrt(row @ np.linalg.solve(covariance, row)) for row in np.eye(STEPS))
+    charged, ledger = sv.account(method, people, steps=STEPS), sv.Ledger()
+    apart = replace(method, gradient=sv.Release(1.0, 0.5 / worst, "gaussian"))
+    assert charged.epsilon == pytest.approx(sv.account(apart, people, steps=STEPS).epsilon, rel=1e-6)
+    written = Charging(ledger, "run", account_of(method, people, STEPS))
+    written.charge(0, 1)
+    first = float(ledger.epsilon("0", 1e-5, charged.adjacency))
+    written.charge(1, STEPS)
+    assert float(ledger.epsilon("0", 1e-5, charged.adjacency)) == first == pytest.approx(charged.epsilon, rel=1e-6)
+
+
+def test_what_a_law_that_reaches_earlier_draws_is_not_proved_for(faded: Keeping) -> None:
+    for other in sampling_kinds():
+        with pytest.raises(ValueError, match=r"release 'gradient' has faded noise, .* sv\.OnePass"):
+            sv.account(replace(faded, sampling=other), sv.Population([12]), steps=3)
+    looped = sv.methods.DpSgd(0.1, faded.gradient, sv.OnePass(2))
+    with pytest.raises(ValueError, match="faded noise"):
+        sv.account(_Twice(looped), sv.Population([12]), steps=3)
+    with pytest.raises(ValueError, match="faded noise cannot be drawn exactly"):
+        _drawn(replace(faded, gradient=sv.Release(1.0, 0.1, "faded")), noise="discrete")
+
+
+def sampling_kinds() -> list[sampling.Sampling]:
+    """Return one sampling of each kind but the one in which a record takes part once."""
+    return [kind() if kind in (sv.Full, sv.Stream) else kind(2) for kind in sampling.KINDS if not kind.once]
+
+
+@dataclass(frozen=True)
+class _Twice(sv.methods.Method):
+    """Take two steps of a method in one, on one batch."""
+
+    of: sv.methods.DpSgd
+
+    def init(self, problem: Any, agent: Any) -> Any:
+        return self.of.init(problem, agent)
+
+    def step(self, problem: Any, state: Any, agent: Any) -> Any:
+        return agent.loop(2, lambda state, agent: self.of.step(problem, state, agent), state)
 
 
 def test_two_levels_under_one_noise_are_the_laws_own_business() -> None:

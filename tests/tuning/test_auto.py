@@ -31,6 +31,9 @@ def test_same_sizes_same_plan_whatever_the_records_are() -> None:
     plans.append(sv.auto(problem("logistic"), sv.Population(SIZES), epsilon=1.0, network=RING))
     assert plans[0] == plans[1] == plans[2]
     assert len(plans[0].why) == 3
+    assert "mixing" in plans[0].why[2]
+    alone = sv.auto(problem("logistic"), sv.Population(SIZES[:1]), epsilon=1.0)
+    assert "mixing" not in alone.why[2]  # one party has nobody to mix with
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from sottovoce.accounting.composition import composed, paid
+from sottovoce.accounting.renoise import renoised
 from sottovoce.accounting.stand_in import trace_stand_in
 from sottovoce.accounting.table import blank, table_account
 from sottovoce.accounting.trace import DECLARED, Charge, Trace, trace
 from sottovoce.data.overlap import REASONS
+from sottovoce.data.parties import Parties
 from sottovoce.data.parts import Bought
-from sottovoce.data.population import Population, named, parts_by_level, record_shapes
+from sottovoce.data.population import Population, named
 from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method, Setting
 from sottovoce.naming import check_count, how_often
@@ -90,23 +92,42 @@ def account_of(
         raise TypeError(f"method is {method!r}: give a configured method, such as sv.methods.DpSgd(rate=0.1, ...)")
     check_count("steps", steps)
     delta = check_delta(delta)
-    population = Population.of(data)
-    if isinstance(data, Population):
-        records = population.records
-        if problem is not None and not records:
-            raise TypeError("problem= needs to know a record: give the parties' parts, or Population(..., record=...)")
-    else:
-        records = record_shapes(parts_by_level(data))
-    network = check_network(network, population.parties)
+    known = known_of(data, steps, network)
+    if problem is not None and not known.records:
+        raise TypeError("problem= needs to know a record: give the parties' parts, or Population(..., record=...)")
+    return account_for(method, known, delta, adjacency, problem)
+
+
+def known_of(data: Any, steps: int, network: Network | None) -> Known:
+    """Return what everybody knows of a run: who takes part and with whom, for how long, and the shapes of a record.
+
+    >>> known_of([np.zeros((5, 2), np.float32)], steps=3, network=None).records
+    {'records': ShapeDtypeStruct(shape=(2,), dtype=float32)}
+    """
+    held = data if isinstance(data, Population) else Parties.of(data)
+    population = Population.of(held)
+    return Known(population, check_network(network, population.parties), steps, held.records)
+
+
+def account_for(
+    method: Method, known: Known, delta: float, adjacency: Adjacency | None = None, problem: Any = None
+) -> "Account":
+    """Trace a method for a run that is known, and return its account.
+
+    >>> import sottovoce as sv
+    >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Full())
+    >>> account_for(method, known_of(sv.Population([1000]), steps=9, network=None), delta=1e-5).adjacency
+    'replace-one'
+    """
     try:
         hash(method)
     except TypeError as error:
         raise TypeError(f"{type(method).__name__} has a field that cannot be hashed ({error}): use tuples") from error
-    known = Known(population, network, steps, records)
     traced = trace_stand_in(method, known) if problem is None else trace(method, problem, known)
-    _check_per_agent(traced.charges, population.parties)
+    _check_per_agent(traced.charges, known.population.parties)
+    _check_laws(traced.charges)
     relation = accountant.check_adjacency(adjacency or default_adjacency(traced.charges))
-    return Account(method, traced, traced.charges, delta, relation)
+    return Account(method, problem, traced, traced.charges, delta, relation)
 
 
 def check_network(network: Network | None, parties: int) -> Network:
@@ -133,6 +154,7 @@ class Account:
     """Compute what a configured method spends, and which agents pay it."""
 
     method: Method
+    problem: Any  # None for stand-ins
     trace: Trace
     charges: tuple[Charge, ...]  # those of the trace; while a calibration searches, with other noise
     delta: float
@@ -164,9 +186,20 @@ class Account:
         return any(charge.sampling is None for charge in self.charges)
 
     def louder(self, factor: float) -> "Account":
-        """Return the account of the same method with its noise multiplied, without tracing it again."""
+        """Return what the same charges cost with their noise multiplied: a trial, which has no trace of its own."""
         charges = tuple(replace(charge, release=charge.release.louder(factor)) for charge in self.charges)
         return replace(self, method=self.method.louder(factor), charges=charges)
+
+    def of_louder(self, factor: float) -> "Account":
+        """Return the account of a run with the noise multiplied.
+
+        Nothing is traced, unless the method's own code reads its noise: then the noise may change more than a draw.
+        """
+        method = self.method.louder(factor)
+        traced = renoised(self.trace, self.method, method)
+        if traced is None:
+            return account_for(method, self.trace.known, self.delta, self.adjacency, self.problem)
+        return replace(self, method=method, trace=traced, charges=traced.charges)
 
     @cached_property
     def kinds(self) -> np.ndarray:
@@ -358,6 +391,16 @@ def _check_per_agent(charges: Sequence[Charge], agents: int) -> None:
                 f"release {charge.release.name!r} lists noise for {listed} agents, but there are {agents}: give one "
                 "number, or one per agent"
             )
+
+
+def _check_laws(charges: Sequence[Charge]) -> None:
+    """Let each law refuse what its terms are not about."""
+    for charge in charges:
+        alone = charge.phase == "step" and charge.batches * charge.times == 1
+        try:
+            charge.release.law.check(charge.once, alone)
+        except ValueError as error:
+            raise ValueError(f"release {charge.release.name!r} {error}") from None
 
 
 def _describe(charge: Charge, steps: int) -> str:

@@ -71,30 +71,36 @@ def calibrate(
         within = 0.0 if delta is None else check_delta(delta)
         return calibrate_labels(method, data, problem, epsilon, steps, within)  # type: ignore[return-value, arg-type]
     within = 1e-5 if delta is None else check_delta(delta)
+    rough = account_of(method, data, steps, network, within, adjacency, problem)
+    return calibrated(rough, epsilon, tolerance).method  # type: ignore[return-value]  # of the same class
 
-    def account_for(candidate: Method) -> Account:
-        return account_of(candidate, data, steps, network, within, adjacency, problem)
 
-    rough = account_for(method)
-    _require_scalable(method)
-    found = _scaled(rough, epsilon, tolerance, account_for)
-    reached = account_for(found).report.epsilon
-    if reached > epsilon:  # its step does more with noise than draw it: trace every trial
-        found = method.louder(_factor(lambda factor: account_for(method.louder(factor)), epsilon, tolerance))
-        reached = account_for(found).report.epsilon
+def calibrated(rough: Account, epsilon: float, tolerance: float = 1e-3) -> Account:
+    """Return the account of the same run with its noise scaled, as `calibrate` says; its method remembers the target.
+
+    >>> import sottovoce as sv
+    >>> rough = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
+    >>> 0.999 <= calibrated(account_of(rough, sv.Population([1000]), steps=200), epsilon=1.0).report.epsilon <= 1.0
+    True
+    """
+    _require_scalable(rough.method)
+    found = _scaled(rough, epsilon, tolerance)
+    if found.report.epsilon > epsilon:  # its step does more with noise than draw it: trace every trial
+        found = rough.of_louder(_factor(rough.of_louder, epsilon, tolerance))
+    reached = found.report.epsilon
     if reached < epsilon * (1 - 2 * tolerance) / _FAR:
         warnings.warn(
             f"epsilon {epsilon:g} was wanted, and {reached:.4g} is the largest that scaling the noise can reach below "
             "it: with less noise no finite epsilon is proved. Use full batches, or a smaller epsilon",
-            stacklevel=2,
+            stacklevel=3,
         )
-    target = CalibratedFor(epsilon, rough.population.parties, steps, rough.network.name)
-    object.__setattr__(found, TARGET, target)
+    target = CalibratedFor(epsilon, rough.population.parties, rough.steps, rough.network.name)
+    object.__setattr__(found.method, TARGET, target)
     return found
 
 
-def _scaled(rough: Account, epsilon: float, tolerance: float, account_for: Callable[[Any], Account]) -> Any:
-    """Return the method with its noise scaled, without a new trace per trial.
+def _scaled(rough: Account, epsilon: float, tolerance: float) -> Account:
+    """Return the account with its noise scaled, without a new trace per trial.
 
     A trial computes only the parties that paid most so far: of 10 000 unequal parties one decides, and the others are
     computed twice.
@@ -103,11 +109,10 @@ def _scaled(rough: Account, epsilon: float, tolerance: float, account_for: Calla
     account = rough
     while (most := int(np.argmax(account.report.per_agent))) not in worst:
         worst.append(most)
-        found = rough.method.louder(_factor(rough.louder, epsilon, tolerance, worst))
-        account = account_for(found)
+        account = rough.of_louder(_factor(rough.louder, epsilon, tolerance, worst))
         if account.report.epsilon <= epsilon:
             break
-    return found
+    return account
 
 
 def check_target(account: Account) -> None:

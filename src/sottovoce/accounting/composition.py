@@ -21,12 +21,12 @@ from sottovoce.schedules import charged
 
 
 def paid(purchases: Iterable[Bought], steps: range) -> Spent:
-    """Return what purchases of noisy counts cost, with step 0: one unit is in each count once.
+    """Return what purchases of noisy counts cost, with step 0: each purchase is one release.
 
-    >>> paid([Bought("counts a", (0.1,)), Bought("counts b", (0.1,))], range(3))
-    ((Mechanism(gaussian=0.0, laplace=(0.1,), pure=0.0, amplification=NoAmplification()), 2),)
+    >>> paid([Bought("counts a", 0.01), Bought("counts b", 0.01)], range(3))
+    ((Mechanism(gaussian=0.01, laplace=(), pure=0.0, amplification=NoAmplification()), 2),)
     """
-    return tuple(Counter(Mechanism(laplace=one.laplace) for one in purchases if 0 in steps).items())
+    return tuple(Counter(Mechanism(gaussian=one.gaussian) for one in purchases if 0 in steps).items())
 
 
 def composed(
@@ -62,6 +62,8 @@ def _group(
     own = [charge for charge in group if level in charge.levels]
     if not own or times.size == 0:
         return []
+    if times[0] and any(charge.release.law.reaches for charge in own):
+        raise ValueError("noise that reaches earlier steps is charged from step 0 on")
     sampling, n = own[0].sampling, int(population.counts[level][agent])
     assert sampling is not None
     gaussian = np.zeros(times.size)

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from enum import Enum
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from numbers import Number
 from threading import get_ident
 from types import BuiltinFunctionType, FunctionType
@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
+from sottovoce.accounting.identity import derivative, walk
 from sottovoce.methods import equations
 from sottovoce.methods.base import TARGET
 from sottovoce.privacy.gate import RecordFunction
@@ -65,33 +66,32 @@ def program(closed: ClosedJaxpr, constants: bool = True) -> Hashable:
     >>> program(half) == program(again), program(half) == program(whole)
     (True, False)
     """
-    return _jaxpr(closed.jaxpr), tuple(map(_number, closed.consts)) if constants else ()
+    return tuple(walk(closed.jaxpr, closed.consts if constants else (), _Key()))
 
 
-def _jaxpr(jaxpr: Jaxpr) -> Hashable:
-    names: dict[Var, int] = {}
+class _Key:
+    """Write a program as objects of this process, with nothing left out that is compiled."""
 
-    def define(variables: Sequence[Any]) -> Hashable:
-        found = []
-        for var in variables:
-            names[var] = len(names)
-            found.append(var.aval)
-        return tuple(found)
+    def variable(self, number: int, var: Var, new: bool) -> Iterator[Hashable]:
+        """Yield a variable's type where it is new, and its number from then on."""
+        yield var.aval if new else number
 
-    def use(values: Sequence[Any]) -> Hashable:
-        return tuple(_literal(value) if isinstance(value, Literal) else names[value] for value in values)
+    def literal(self, given: Literal) -> Iterator[Hashable]:
+        """Yield the number, with its type."""
+        yield "literal", given.aval, _number(given.val)
 
-    given = define([*jaxpr.constvars, *jaxpr.invars])
-    lines = tuple(
-        (equation.primitive, use(equation.invars), _params(equation), equation.ctx, define(equation.outvars))
-        for equation in jaxpr.eqns
-    )
-    return len(jaxpr.constvars), given, lines, use(jaxpr.outvars)
+    def equation(self, equation: JaxprEqn) -> Iterator[Hashable]:
+        """Yield the primitive itself."""
+        yield equation.primitive, len(equation.invars), len(equation.outvars), equation.ctx
 
+    def params(self, equation: JaxprEqn) -> Iterator[Hashable]:
+        """Yield all but the rules for derivatives."""
+        left_out = _RULES.get(equation.primitive.name, ())
+        yield tuple((name, _value(held)) for name, held in sorted(equation.params.items()) if name not in left_out)
 
-def _params(equation: JaxprEqn) -> Hashable:
-    left_out = _RULES.get(equation.primitive.name, ())
-    return tuple((name, _value(held)) for name, held in sorted(equation.params.items()) if name not in left_out)
+    def closed_over(self, consts: Sequence[Any]) -> Iterator[Hashable]:
+        """Yield the arrays."""
+        yield tuple(map(_number, consts))
 
 
 def _value(held: Any) -> Hashable:
@@ -100,7 +100,7 @@ def _value(held: Any) -> Hashable:
     if isinstance(held, ClosedJaxpr):
         return program(held)
     if isinstance(held, Jaxpr):
-        return _jaxpr(held)
+        return tuple(walk(held, (), _Key()))
     if isinstance(held, equations.Asked):
         return held.structure, held.count, tuple(map(_function, held.functions))
     if kind in (tuple, list) or (isinstance(held, tuple) and hasattr(kind, "_fields")):
@@ -118,8 +118,9 @@ def _value(held: Any) -> Hashable:
 
 
 def _function(function: RecordFunction) -> Hashable:
-    slopes = tuple(map(program, _derivatives(function))) if programs.has_rules(function.jaxpr) else ()
-    return function.level, function.consts, _jaxpr(function.jaxpr), slopes
+    ruled = programs.has_rules(function.jaxpr)  # the gate derives at the point, and rules may be for other operands
+    slopes = tuple(program(derivative(function, all_given)) for all_given in (True, False)) if ruled else ()
+    return function.level, function.consts, _value(function.jaxpr), slopes
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,26 +145,6 @@ def _number(held: Any) -> Hashable:
         return _Itself(held)
     whole = array.tobytes()
     return type(held), str(array.dtype), array.shape, whole if len(whole) <= 64 else hashlib.sha256(whole).digest()
-
-
-def _literal(given: Literal) -> Hashable:
-    return "literal", given.aval, _number(given.val)
-
-
-def _derivatives(function: RecordFunction) -> list[ClosedJaxpr]:
-    """Return a function's gradients at its point, as the gate takes them, and in all that it is given.
-
-    Rules of one's own are written out in them.
-    """
-    shapes = [equations.shape_of(var) for var in function.jaxpr.invars]
-    real = [number for number, shape in enumerate(shapes) if np.issubdtype(shape.dtype, np.floating)]
-    point = [number for number in real if number >= function.consts]
-    value = partial(_evaluated, function.jaxpr)
-    return [jax.make_jaxpr(jax.grad(value, argnums=tuple(at)))(*shapes) for at in (real, point) if at]
-
-
-def _evaluated(jaxpr: Jaxpr, *values: Any) -> Any:
-    return jax.core.eval_jaxpr(jaxpr, (), *values)[0]
 
 
 _METHODS = ("sottovoce.methods.", "sottovoce.papers.")

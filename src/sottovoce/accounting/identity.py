@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -52,13 +52,13 @@ def identity(*things: Any) -> str:
 def _text(value: Any) -> Iterator[bytes]:
     """Yield the pieces of a value's canonical text."""
     if isinstance(value, ClosedJaxpr):
-        yield from _program(value.jaxpr, value.consts)
+        yield from walk(value.jaxpr, value.consts, _Text())
     elif isinstance(value, Jaxpr):
-        yield from _program(value, ())
+        yield from walk(value, (), _Text())
     elif isinstance(value, Asked):
         yield from _all("asked", (value.count, *value.functions))
     elif isinstance(value, RecordFunction):
-        yield from _all("function", (value.level, value.consts, value.jaxpr, _derivative(value)))
+        yield from _all("function", (value.level, value.consts, value.jaxpr, derivative(value)))
     elif is_dataclass(value) and isinstance(kind := getattr(value, "kind", None), str):
         held = [getattr(value, field.name) for field in fields(value) if field.name not in _WORDS]
         yield from _all(f"law {kind}", held)
@@ -102,49 +102,80 @@ def _shown(value: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
-def _program(jaxpr: Jaxpr, consts: Sequence[Any]) -> Iterator[bytes]:
-    """Yield a jaxpr's equations, with variables by number, and the numbers that it closes over."""
+class Words(Protocol):
+    """Say how the pieces of a program are written: in words for all processes, or as objects of this one."""
+
+    def variable(self, number: int, var: Var, new: bool) -> Iterator[Any]:
+        """Yield what stands for a variable; numbers count in the order of appearance."""
+
+    def literal(self, given: Literal) -> Iterator[Any]:
+        """Yield what stands for a number inside an equation."""
+
+    def equation(self, equation: JaxprEqn) -> Iterator[Any]:
+        """Yield what an equation does, and to how many operands."""
+
+    def params(self, equation: JaxprEqn) -> Iterator[Any]:
+        """Yield what an equation computes with."""
+
+    def closed_over(self, consts: Sequence[Any]) -> Iterator[Any]:
+        """Yield the numbers that a program closes over."""
+
+
+def walk(jaxpr: Jaxpr, consts: Sequence[Any], words: Words) -> Iterator[Any]:
+    """Yield a program piece by piece, in one order for all who ask whether two are the same."""
     numbers: dict[Var, int] = {}
 
-    def named(var: Any) -> Iterator[bytes]:
-        shape = equations.shape_of(var)
-        yield f"{numbers.setdefault(var, len(numbers))} {shape.dtype}{list(shape.shape)}".encode()
-
-    def operand(var: Any) -> Iterator[bytes]:
-        yield from (
-            _array(np.asarray(var.val, equations.shape_of(var).dtype)) if isinstance(var, Literal) else named(var)
-        )
+    def each(values: Sequence[Any]) -> Iterator[Any]:
+        for value in values:
+            if isinstance(value, Literal):
+                yield from words.literal(value)
+            else:
+                new = value not in numbers
+                yield from words.variable(numbers.setdefault(value, len(numbers)), value, new)
 
     yield f"program of {len(jaxpr.constvars)}, {len(jaxpr.invars)}, {len(jaxpr.eqns)}, {len(jaxpr.outvars)}".encode()
-    for var in (*jaxpr.constvars, *jaxpr.invars):
-        yield from named(var)
-    yield from _all("closed over", consts)
+    yield from each([*jaxpr.constvars, *jaxpr.invars])
+    yield from words.closed_over(consts)
     for equation in jaxpr.eqns:
+        yield from words.equation(equation)
+        yield from each([*equation.invars, *equation.outvars])
+        yield from words.params(equation)
+    yield from each(jaxpr.outvars)
+
+
+class _Text:
+    """Write a program in canonical text."""
+
+    def variable(self, number: int, var: Var, new: bool) -> Iterator[bytes]:
+        """Yield its number, type and shape."""
+        shape = equations.shape_of(var)
+        yield f"{number} {shape.dtype}{list(shape.shape)}".encode()
+
+    def literal(self, given: Literal) -> Iterator[bytes]:
+        """Yield the number."""
+        yield from _array(np.asarray(given.val, equations.shape_of(given).dtype))
+
+    def equation(self, equation: JaxprEqn) -> Iterator[bytes]:
+        """Yield the primitive's name."""
         yield f"{equation.primitive.name} {len(equation.invars)} {len(equation.outvars)}".encode()
-        for given in equation.invars:
-            yield from operand(given)
-        for var in equation.outvars:
-            yield from named(var)
-        yield from _text(_params(equation))
-    for given in jaxpr.outvars:
-        yield from operand(given)
+
+    def params(self, equation: JaxprEqn) -> Iterator[bytes]:
+        """Yield all but words and Python functions."""
+        given = equation.params.items()
+        yield from _text({name: held for name, held in given if name not in _WORDS and not callable(held)})
+
+    def closed_over(self, consts: Sequence[Any]) -> Iterator[bytes]:
+        """Yield the arrays."""
+        yield from _all("closed over", consts)
 
 
-def _params(equation: JaxprEqn) -> dict[str, Any]:
-    """Return what an equation computes with: not its words, nor Python functions."""
-    return {name: held for name, held in equation.params.items() if name not in _WORDS and not callable(held)}
-
-
-def _derivative(function: RecordFunction) -> Jaxpr:
-    """Return the gradient's jaxpr: custom rules are written out in it."""
+def derivative(function: RecordFunction, all_given: bool = False) -> ClosedJaxpr:
+    """Return the gradient as a program, at the point or in all that is given: custom rules are written out in it."""
     shapes = [equations.shape_of(var) for var in function.jaxpr.invars]
-    real = [
-        number
-        for number, shape in enumerate(shapes)
-        if number >= function.consts and np.issubdtype(shape.dtype, np.floating)
-    ]
+    first = 0 if all_given else function.consts
+    real = [k for k, shape in enumerate(shapes) if k >= first and np.issubdtype(shape.dtype, np.floating)]
 
     def value(*arguments: Any) -> Any:
         return jax.core.eval_jaxpr(function.jaxpr, (), *arguments)[0]
 
-    return jax.make_jaxpr(jax.grad(value, argnums=tuple(real)) if real else value)(*shapes).jaxpr
+    return jax.make_jaxpr(jax.grad(value, argnums=tuple(real)) if real else value)(*shapes)

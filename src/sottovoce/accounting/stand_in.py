@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.accounting.trace import Charge, Trace, trace
+from sottovoce.accounting.trace import Trace, trace
 from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method
 from sottovoce.problems import Bilevel, Minimize, MinMax
@@ -53,27 +53,27 @@ def trace_stand_in(method: Method, known: Known) -> Trace:
     ['gradient']
     """
     first = _traced(method, known, "one leaf")
-    tried = {name: _charges(method, known, name) for name in _OTHERS}
+    tried = {name: _tried(method, known, name) for name in _OTHERS}
     if tried["several leaves"] is None:  # a method for one array: it cannot be run on others
-        tried["a large leaf"] = _charges(method, known, "a large leaf")
-    compared = {name: charges for name, charges in tried.items() if charges is not None}
+        tried["a large leaf"] = _tried(method, known, "a large leaf")
+    compared = {name: traced for name, traced in tried.items() if traced is not None}
     if not compared.keys() & {"several leaves", "a large leaf"}:
         raise ValueError(f"{_ask(method)}: it could not be traced on a stand-in with several leaves, or a large one")
-    for name, charges in compared.items():
-        if charges != first.charges:
+    for name, traced in compared.items():
+        if traced.charges != first.charges:
             raise ValueError(
                 f"{_ask(method)}: on a stand-in with one leaf it makes {len(first.charges)} releases, with {name} "
-                f"{len(charges)}, or others"
+                f"{len(traced.charges)}, or others"
             )
-    return first
+    return replace(first, reads_noise=any(traced.reads_noise for traced in (first, *compared.values())))
 
 
-def _charges(method: Method, known: Known, name: str) -> tuple[Charge, ...] | None:
-    """Return what is charged on a stand-in; None where the method cannot be run on it, or there is no such problem."""
+def _tried(method: Method, known: Known, name: str) -> Trace | None:
+    """Return the trace on a stand-in; None where the method cannot be run on it, or there is no such problem."""
     if name == "a linear model" and Bilevel in method.solves:
         return None
     try:
-        return _traced(method, known, name).charges
+        return _traced(method, known, name)
     except Exception:  # whatever its code raises: a run would end in the same way
         return None
 

@@ -352,6 +352,12 @@ def account_of_parties(
     if type(problem) is not Vertical:
         raise TypeError(f"problem is of type {type(problem).__name__}: a Table takes a Vertical problem (problem=...)")
     exact("labels", method.labels, GATES)
+    if type(method) is not over_columns.get(type(method).__name__) and method.labels.per_use(classes, 1) is not None:
+        # Its steps may ask about any row, as often as they like: uses are counted by the batches of our own methods.
+        raise TypeError(
+            f"{type(method).__name__} is a method of one's own, and nobody counts how often it asks about a label: "
+            "give it labels=Memoised(epsilon), whose one draw covers all questions"
+        )
     check_count("steps", steps)
     for level in method.batches:
         held = len(columns.rows_of(level))

@@ -18,11 +18,12 @@ from jax.extend.core import Literal as Constant
 from sottovoce.accounting.content import KEPT, first_alike, program, seen_by_equality
 from sottovoce.accounting.identity import identity
 from sottovoce.accounting.traced import OF_ROWS, locks, participant
-from sottovoce.data.population import SINGLE, Population, named
+from sottovoce.data.parties import SINGLE
+from sottovoce.data.population import Population, named
 from sottovoce.methods import equations
 from sottovoce.methods.agent import Agent, Known
 from sottovoce.methods.base import Method
-from sottovoce.privacy.release import Release
+from sottovoce.privacy.release import Release, noise_reads
 from sottovoce.privacy.sampling import Sampling, check_words
 from sottovoce.problems import objectives
 from sottovoce.problems.objectives import of_jax, scattered
@@ -69,6 +70,7 @@ class Trace:
     charges: tuple[Charge, ...]
     known: Known
     declares: bool  # that arrays inside the problem's functions, or the method, are public
+    reads_noise: bool = False  # in code of the method: with other noise it may be another program
 
     def state(self, leaves: list[Any]) -> Any:
         """Return the leaves as the method's own state."""
@@ -125,11 +127,19 @@ def _traced(method: Method, problem: Any, known: Known) -> Trace:
         return method.step(given, state, Agent(known, index, t))
 
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    made = participant(method, begin, step, (number,), (number, number), held)
-    charges = (*_charges(made.init.jaxpr, "init", known), *_charges(made.step.jaxpr, "step", known))
+    with noise_reads() as reads:
+        made = participant(method, begin, step, (number,), (number, number), held)
+    charges = charges_of(made.init, made.step, known)
     declares = method.public_constants or given.public_constants
-    whole = Trace(made.init, made.step, made.structure, made.shapes, made.private, charges, known, declares)
-    return first_alike((program(made.init), program(made.step), made.structure, known, declares), whole)
+    return kept(
+        Trace(made.init, made.step, made.structure, made.shapes, made.private, charges, known, declares, bool(reads))
+    )
+
+
+def kept(made: Trace) -> Trace:
+    """Return the trace, or the one that is held already of the same programs."""
+    programs = program(made.init), program(made.step)
+    return first_alike((*programs, made.structure, made.known, made.declares, made.reads_noise), made)
 
 
 @lru_cache(maxsize=KEPT)
@@ -145,6 +155,11 @@ class _Drawn:
     number: int
     loops: tuple[int, ...]
     sampling: Sampling
+
+
+def charges_of(init: ClosedJaxpr, step: ClosedJaxpr, known: Known) -> tuple[Charge, ...]:
+    """Return what a run releases, in the order of the code."""
+    return (*_charges(init.jaxpr, "init", known), *_charges(step.jaxpr, "step", known))
 
 
 def _charges(jaxpr: Jaxpr, phase: Phase, known: Known) -> list[Charge]:

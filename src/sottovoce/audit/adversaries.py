@@ -16,8 +16,8 @@ import numpy as np
 
 from sottovoce.accounting.trace import trace
 from sottovoce.audit.observer import Observer, Watch
+from sottovoce.data.parties import as_part
 from sottovoce.data.parts import Levels
-from sottovoce.data.population import as_part
 from sottovoce.data.sealed import Sealed
 from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method

@@ -35,15 +35,15 @@ def audit(
 ) -> None:
     """Measure a lower bound on epsilon by attacks, and compare it with the claimed epsilon.
 
-    sottovoce audit mine.toml --trials 5000
+    Examples:
 
-    sottovoce audit mine.toml --adversary one-run --runtime threads --noise discrete
+        sottovoce audit mine.toml --trials 5000
+        sottovoce audit mine.toml --adversary one-run --runtime threads
+        sottovoce audit --exhibit bambi-multiclass --quick
+        sottovoce audit --exhibit sound-designs
+        sottovoce audit --attack dlg
 
-    sottovoce audit --exhibit bambi-multiclass --quick
-
-    sottovoce audit --exhibit sound-designs
-
-    sottovoce audit --attack dlg
+    Give one of the three: a run file, --exhibit or --attack.
     """
     if [file is not None, exhibit is not None, attack is not None].count(True) != 1:
         raise ValueError("give a run file, --exhibit NAME or --attack dlg: one of the three")

@@ -158,10 +158,14 @@ def show_ledger(
     adjacency: Annotated[str, typer.Option("--adjacency", help="zero-out or replace-one")] = "zero-out",
     json: Json = False,
 ) -> None:
-    """Show what each agent has spent, all runs composed.
+    """Show what each party has spent, all its runs together.
 
-    sottovoce ledger show runs/mine/DpSgd/0/ledger.jsonl
-    sottovoce ledger show deployed/ledger-*.jsonl            # one file per agent
+    Examples:
+
+        sottovoce ledger show runs/mine/DpSgd/0/ledger.jsonl
+        sottovoce ledger show deployed/ledger-*.jsonl
+
+    A ledger may hold several parties, and each party of a federation has one of its own.
     """
     from sottovoce.privacy.accountant import check_adjacency
     from sottovoce.privacy.ledger import Ledger, show, totals

@@ -4,6 +4,7 @@ Slow imports stay inside the commands, so that the help text appears at once.
 """
 
 import csv
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,8 @@ def init(
 
     if table.is_dir():
         raise ValueError(f"{table} is a folder: give a CSV, Parquet or Arrow file")
+    if table.suffix.lower() == ".toml":
+        raise ValueError(f"{table} is a run file: `sottovoce check` takes it. `init` writes one for a table")
     target = out or Path(table.with_suffix(".toml").name)
     text = template(table, label, party, public_sample)
     if target.exists():
@@ -66,7 +69,7 @@ def init(
     write_atomically(target, text.encode())
     if json:
         return print_json({"wrote": target})
-    print_line(f"wrote {target}: fill in [data.columns], then sottovoce check {target}")
+    print_line(f"wrote {target}: fill in [data.columns], then sottovoce check {shlex.quote(str(target))}")
 
 
 def check(
@@ -202,6 +205,9 @@ def predict(
     from sottovoce.files import to_json, write_atomically
     from sottovoce.runtime.model_file import load
 
+    runs = sorted(str(one.parent) for one in model.glob("*/*/model.sv"))  # none in the folder of one run
+    if runs:
+        raise ValueError(f"{model} holds {_counted(len(runs), 'run')}: name the one that predicts, such as {runs[0]}")
     opened = load(model)
     if opened.columns is None or opened.label is None:
         raise ValueError(f"{model} was saved without its columns: it predicts from arrays, in Python (sv.load)")

@@ -18,7 +18,7 @@ import numpy as np
 from sottovoce.data.columns import refuse_bought
 from sottovoce.data.declarations import FLAG, Column, Declarations
 from sottovoce.data.frames import Frame, as_frame
-from sottovoce.data.notes import Note, holder_notes, tell_holder
+from sottovoce.data.notes import Note, absent_classes, holder_notes, tell_holder
 from sottovoce.data.parts import Facts, Part, Records
 from sottovoce.data.settle import Counter, Whose, settle, share_of
 from sottovoce.data.split import By, split
@@ -26,6 +26,7 @@ from sottovoce.data.values import Reading, as_text, is_missing, texts_of
 from sottovoce.shown import Shown
 
 _IDS = re.compile(r"(^|[_. -])(id|ids|uuid|ssn|rownames|index|name|email|phone)($|[_. -])|Id$|ID$", re.ASCII)
+_WHOLE = re.compile(r"(\d+)\.0+")  # how files write a whole number where another row has none
 FEWEST = 10  # rows: with fewer, a guarantee for one of them leaves nothing to learn
 _NAMED = 8  # features that are shown by name
 REST = "other"  # the party of rows whose party is missing or not declared
@@ -118,7 +119,8 @@ class DeclaredTable(Shown):
         if self.owners is None:
             held = self.records if self.unit is None else {**self.records, "unit": self.unit}
             made = split(held, agents, by, seed=seed, unit=None if self.unit is None else "unit", **how)
-            return [replace(part, records=self.records, facts=self.facts) for part in made]
+            facts = replace(self.facts, words=(*self.facts.words, *made[0].facts.words))
+            return [replace(part, records=self.records, facts=facts) for part in made]
         rows = [np.flatnonzero(self.owners == number) for number in range(len(self.parties))]
         for name, own in zip(self.parties, rows):
             if not len(own):
@@ -194,6 +196,8 @@ def table(
             f"{frame.source}, column {label!r}: a label has no flag: name a class for missing, or leave it out"
         )
     _check_weight(frame, declared, weight)
+    if share is not None and not (isinstance(share, str) and share in ("public", "private")):
+        raise ValueError(f"share is {share!r}: choose 'public' or 'private', or leave it out")
     _check_private(frame, declared, private, share)
     if unit in declared:
         raise ValueError(
@@ -239,7 +243,8 @@ def table(
             asked.purchase.keep()
     planned = private is not None and not private.draws  # what is to be bought has stand-ins, which need not fit
     told = {name: one for name, one in read.items() if not (planned and declared[name].source == "private")}
-    notes = tuple(holder_notes(frame.source, told, frame.notes))
+    absent = absent_classes(frame.source, label, answer) if label in told else []
+    notes = (*holder_notes(frame.source, told, frame.notes), *absent)
     tell_holder(notes)
     words = (_declared_words(declared, chosen, label, weight), *_party_words(party, parties), *facts.words)
     facts = replace(facts, norm=inputs.norm, unit=unit, words=words)
@@ -280,7 +285,8 @@ def _features(
     if features is None:
         features = [name for name in declared if name not in taken]
         if not features:
-            example = next((name for name in frame.names if name not in taken), "age")
+            free = [name for name in frame.names if name not in taken]
+            example = next((name for name in free if not looks_like_id(name)), "age")
             raise ValueError(f"{frame.source}: no feature is declared: {_remedy(example, 'feature')}")
         return list(features)
     if isinstance(features, str) or not features:
@@ -369,11 +375,17 @@ def _owners(frame: Frame, party: str | None, declared: Declarations) -> tuple[np
 
 
 def _ids(frame: Frame, unit: str) -> np.ndarray:
-    """Return a number per unit; a row without an id is a unit of its own."""
-    texts = texts_of(frame[unit])
-    gone = is_missing(texts)
-    ids = np.unique(texts, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return np.where(gone, len(texts) + np.arange(len(texts)), ids)
+    """Return the id of each row's unit, as text: in every table that names it, a unit has the same one.
+
+    A row without an id is a unit of its own.
+    """
+    texts, each = np.unique(texts_of(frame[unit]), return_inverse=True)
+    gone, each = is_missing(texts), each.reshape(-1)
+    known = np.array([_WHOLE.sub(r"\1", text) if _WHOLE.fullmatch(text) else text for text in texts.tolist()], str)[
+        each
+    ]
+    alone = np.array([f"\0row {row}" for row in range(len(each))], str)
+    return np.where(gone[each], alone, known)
 
 
 def _one_per_unit(owners: np.ndarray | None, ids: np.ndarray | None, rows: int) -> np.ndarray:

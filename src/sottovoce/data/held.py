@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from sottovoce.data.parties import as_part
 from sottovoce.data.parts import Levels, Part
-from sottovoce.data.population import Population, as_part
+from sottovoce.data.population import Population
 
 
 def held(parts: Sequence[Any], parties: range) -> list[Any]:

@@ -22,7 +22,7 @@ SWITCH = "SOTTOVOCE_NOTES"
 _PACKAGE = str(Path(__file__).parents[1])
 _SHOWN = 5  # rows named in a note
 MANY = 0.1  # share of a column's values from which on its declaration is in doubt
-_NUMBERS = "numbers are written as 1234.5 and without a unit, dates as 2020-12-31"
+_NUMBERS = "numbers are written as 1234.5, without a unit or a comma (1,234.5), dates as 2020-12-31"
 _at_a_site = False
 
 
@@ -51,7 +51,7 @@ def holder_notes(source: str, readings: Mapping[str, Reading], extra: Iterable[s
     a.csv, column 'age': 1 of 3 values are missing (row 3)
     >>> [note] = holder_notes("a.csv", {"age": read_numbers(["63 years", "7 years"], 0, 120)})
     >>> note.rough
-    "a.csv, column 'age': none of its values can be read: numbers are written as 1234.5 and without a unit, ..."
+    "a.csv, column 'age': none of its values can be read: numbers are written as 1234.5, without a unit or a comma ..."
     >>> [note] = holder_notes("a.csv", {"ill": read_categories([0, 1], ["no", "yes"])})
     >>> print(note.rough)
     a.csv, column 'ill': none of its values is one of the declared categories (no, yes): write them as the table has
@@ -59,6 +59,24 @@ def holder_notes(source: str, readings: Mapping[str, Reading], extra: Iterable[s
     """
     notes = [Note(f"{source}: {line}") for line in extra]
     return notes + [note for name, reading in readings.items() for note in _of_column(source, name, reading)]
+
+
+def absent_classes(source: str, label: str, answer: Reading) -> list[Note]:
+    """Tell that no row has some of the declared classes; nothing where not even one is there, which is told already.
+
+    >>> from sottovoce.data.values import read_categories
+    >>> [note] = absent_classes("a.csv", "ill", read_categories(["no", "no", "?"], ["no", "yes"]))
+    >>> print(note.rough)
+    a.csv, column 'ill': no row has the class yes: does the table hold all rows, and is the class written so?
+    """
+    present = set(np.unique(answer.values).tolist())
+    absent = [name for number, name in enumerate(answer.known) if number not in present]
+    if not absent or len(absent) == len(answer.known):
+        return []
+    listed = ", ".join(absent[:_SHOWN]) + ", ..." * (len(absent) > _SHOWN)
+    question = "does the table hold all rows, and is the class written so?"
+    told = f"{source}, column {label!r}: no row has the class {listed}: {question}"
+    return [Note(told, told)]
 
 
 def tell_holder(notes: Sequence[Note]) -> None:

@@ -42,7 +42,7 @@ def apart(upper: Part, lower: Part, said: bool, who: str) -> Apart:
         common = np.intersect1d(ids_of(upper), ids_of(lower))
         if common.size and said:
             raise ValueError(
-                f"{who}: unit {common[0]} is in both levels, which are given as disjoint=True: leave it out"
+                f"{who}: {common.size} units are in both levels, which are given as disjoint=True: leave that out"
             )
         if not common.size and shared:
             raise ValueError(

@@ -20,12 +20,12 @@ Records = dict[str, Any]  # a record set by column, for example {"features": ...
 class Bought:
     """State what one purchase of noisy counts cost: under its `name`, which no other purchase has, it is charged once.
 
-    `laplace` holds 1 / noise scale of each noisy count, under zero-out adjacency, and `delta` the chance that one of
-    them shows a `unit`. `simulated` says that a seed drew the noise.
+    `gaussian` is the Gaussian term of all its counts together, under zero-out adjacency: (sensitivity / noise)^2.
+    `delta` is the chance that a list shows a `unit`. `simulated` says that a seed drew the noise.
     """
 
     name: str
-    laplace: tuple[float, ...]
+    gaussian: float
     delta: float = 0.0
     unit: str = "record"
     simulated: bool = False
@@ -58,7 +58,7 @@ class Facts:
 
         All purchases are listed, each one once; a `Population` knows which party pays for which.
 
-        >>> one, other = (Facts(bought=(Bought(name, (0.1,)),)) for name in ("counts a", "counts b"))
+        >>> one, other = (Facts(bought=(Bought(name, 0.01),)) for name in ("counts a", "counts b"))
         >>> [bought.name for bought in Facts.together([one, other, one]).bought]
         ['counts a', 'counts b']
         """

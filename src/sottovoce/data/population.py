@@ -15,9 +15,9 @@ import numpy as np
 
 from sottovoce.closed import Closed, require
 from sottovoce.data import overlap
+from sottovoce.data.parties import SINGLE, Parties
 from sottovoce.data.parts import NO_FACTS, Bought, Facts, Levels, Part, ids_of
 
-SINGLE = "records"  # the level of a problem that has one record set
 Cell = tuple[int, str]  # a party's number and a level
 
 
@@ -106,7 +106,8 @@ class Population(Closed):
             return data
         if _are_numbers(data):
             raise TypeError(f"{data!r} are numbers, not records: give sv.Population(sizes) to account without records")
-        by_level = parts_by_level(data)
+        parties = Parties.of(data)
+        by_level = parties.by_level
         first = next(iter(by_level.values()))[0]
         facts = Facts.together(part.facts for group in by_level.values() for part in group)
         return cls(
@@ -114,7 +115,7 @@ class Population(Closed):
             unit="record" if first.unit is None else facts.unit or "unit",
             names=_names(by_level),
             shared=_shared(by_level),
-            apart=_apart(by_level, data),
+            apart=_apart(parties),
             facts=facts,
             purchases={level: [part.facts.bought for part in group] for level, group in by_level.items()},
         )
@@ -187,63 +188,6 @@ class Population(Closed):
         return hash(self._content)
 
 
-def as_part(records: Any) -> Part:
-    """Return a part as it is, and make one from a plain record set.
-
-    >>> len(as_part({"label": np.zeros(5)}))
-    5
-    """
-    if isinstance(records, Part):
-        return records
-    leaves = jax.tree.leaves(records)
-    if not leaves or not all(hasattr(leaf, "dtype") for leaf in leaves):
-        raise ValueError("a party's record set must be arrays that share their first axis, alone or in a dict or tuple")
-    if any(leaf.dtype.kind in "OUS" for leaf in leaves):
-        raise ValueError("records must be numbers: declare text and categories first (sv.data.table)")
-    lengths = {np.shape(leaf)[:1] for leaf in leaves}
-    if len(lengths) != 1 or () in lengths:
-        shapes = [np.shape(leaf) for leaf in leaves]
-        raise ValueError(f"a record set's arrays must share their first axis; got shapes {shapes}")
-    return Part(records, np.arange(lengths.pop()[0]))
-
-
-def parts_by_level(parts: Sequence[Any]) -> dict[str, list[Part]]:
-    """Return each level's parts, checked: ValueError names the party that is empty, or differs from the others.
-
-    >>> sorted(parts_by_level([Levels(np.zeros(3), np.zeros(5))]))
-    ['lower', 'upper']
-    """
-    if isinstance(parts, Mapping) or hasattr(parts, "dtype"):
-        raise ValueError("parts is one record set: give a list, one record set per agent ([records] for one agent)")
-    if hasattr(parts, "columns"):
-        raise ValueError(
-            "parts is a table: declare its columns first, sv.data.table(frame, label=..., columns={...}).parts()"
-        )
-    if not len(parts):
-        raise ValueError("there are no parties: give one record set per agent")
-    split = [isinstance(part, Levels) for part in parts]
-    if any(split) and not all(split):
-        odd = split.index(not split[0])
-        raise ValueError(f"party {odd} differs from party 0: either all parties have Levels(upper, lower) or none has")
-    if all(split):
-        by_level = {level: [as_part(getattr(part, level)) for part in parts] for level in ("upper", "lower")}
-    else:
-        by_level = {SINGLE: [as_part(part) for part in parts]}
-    for level, group in by_level.items():
-        _check_group(level, group)
-    _check_units_named(by_level)
-    return by_level
-
-
-def record_shapes(by_level: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
-    """Return the shapes and types of one record per level: public, and all that tracing a loss needs.
-
-    >>> record_shapes(parts_by_level([np.zeros((5, 2), np.float32)]))
-    {'records': ShapeDtypeStruct(shape=(2,), dtype=float32)}
-    """
-    return {level: jax.tree.map(_one_record, group[0].records) for level, group in by_level.items()}
-
-
 def _names(by_level: Mapping[str, Sequence[Part]]) -> tuple[str, ...]:
     """Return the names that the parties' parts have; none if no part has one."""
     given = [{part.name for part in held if part.name is not None} for held in zip(*by_level.values())]
@@ -254,10 +198,6 @@ def _names(by_level: Mapping[str, Sequence[Part]]) -> tuple[str, ...]:
             said = f"two names, {' and '.join(sorted(names))}" if names else "no name, and others have one"
             raise ValueError(f"party {party} has {said}: give every party one name, sv.data.Part(..., name=...)")
     return tuple(name for names in given for name in names)
-
-
-def _one_record(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(np.shape(leaf)[1:], jax.dtypes.canonicalize_dtype(leaf.dtype))
 
 
 def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -283,49 +223,6 @@ def _by_level(sizes: Any) -> dict[str, tuple[int, ...]]:
     return {SINGLE: tuple(int(count) for count in listed)}
 
 
-def _check_group(level: str, group: list[Part]) -> None:
-    where = "" if level == SINGLE else f" ({level} level)"
-    reference = jax.tree.map(_one_record, group[0].records)
-    for number, part in enumerate(group):
-        if len(part) == 0:
-            raise ValueError(f"party {number}{where} has no records: leave it out or give it some")
-        if part.records is not group[0].records:
-            shapes = jax.tree.map(_one_record, part.records)
-            if shapes != reference:
-                raise ValueError(
-                    f"party {number}{where} holds records of shapes {shapes}, party 0 of {reference}: they must agree"
-                )
-        rows, count = np.asarray(part.rows), len(jax.tree.leaves(part.records)[0])
-        if rows.dtype.kind not in "iu":
-            raise ValueError(f"party {number}{where} has rows of type {rows.dtype}: give row numbers")
-        ascending = rows[0] >= 0 and bool((rows[1:] > rows[:-1]).all())  # the usual case, without a table of all rows
-        if not ascending and (len(np.unique(rows)) < len(rows) or rows.min() < 0):
-            raise ValueError(f"party {number}{where} lists a row twice, or one below 0: each record counts once")
-        if overlap.one_row(part.records):
-            raise ValueError(f"party {number}{where} holds one row, repeated in memory: each record counts once")
-        if rows.max() >= count:
-            raise ValueError(
-                f"party {number}{where} lists row {rows.max()} of {count} records: the last is {count - 1}"
-            )
-        if (part.unit is None) != (group[0].unit is None):
-            raise ValueError(f"party {number}{where}: either every party names a privacy unit or none does")
-        if part.unit is not None:
-            _check_ids(np.asarray(part.unit), count, f"party {number}{where}")
-
-
-def _check_units_named(by_level: Mapping[str, list[Part]]) -> None:
-    if len({group[0].unit is None for group in by_level.values()}) > 1:  # a unit's records would be clipped one by one
-        raise ValueError("one level names a privacy unit, the other does not: name it in both levels, or in neither")
-
-
-def _check_ids(ids: np.ndarray, count: int, who: str) -> None:
-    if ids.shape != (count,):
-        raise ValueError(f"{who} has unit ids of shape {ids.shape} for {count} records: give one id per record")
-    missing = ids != ids if ids.dtype.kind != "O" else np.array([one is None or one != one for one in ids], bool)
-    if np.any(missing):  # a missing id equals no other: a unit in both levels would not be seen
-        raise ValueError(f"{who} has no unit id for row {int(np.argmax(missing))}: give every record an id")
-
-
 def _shared(by_level: Mapping[str, Sequence[Part]]) -> set[frozenset[Cell]]:
     """Return the places of units that are held in several: across an agent's levels, and across agents.
 
@@ -346,12 +243,12 @@ def _shared(by_level: Mapping[str, Sequence[Part]]) -> set[frozenset[Cell]]:
     return found
 
 
-def _apart(by_level: Mapping[str, Sequence[Part]], parts: Sequence[Any]) -> tuple[overlap.Apart, ...]:
+def _apart(parties: Parties) -> tuple[overlap.Apart, ...]:
     """Return per party how it is known that no unit is in both levels."""
-    if len(by_level) == 1:
+    if len(parties.by_level) == 1:
         return ()
-    held = zip(by_level["upper"], by_level["lower"], parts, strict=True)
-    return tuple(overlap.apart(up, low, part.disjoint, f"party {k}") for k, (up, low, part) in enumerate(held))
+    held = zip(parties.by_level["upper"], parties.by_level["lower"], parties.disjoint, strict=True)
+    return tuple(overlap.apart(up, low, said, f"party {k}") for k, (up, low, said) in enumerate(held))
 
 
 def _said(sizes: Any) -> tuple[overlap.Apart, ...]:

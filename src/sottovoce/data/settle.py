@@ -45,10 +45,6 @@ class Counter(Protocol):
     """State what an object must offer to sell noisy counts; `sottovoce.privacy.NoisyCounts` does."""
 
     @property
-    def delta(self) -> float:
-        """Return the chance that a list shows a category with a single record."""
-
-    @property
     def seed(self) -> int | None:
         """Return the seed of a simulation."""
 
@@ -62,8 +58,8 @@ class Counter(Protocol):
     def noised(self, counts: np.ndarray, questions: int, place: tuple[int, ...]) -> np.ndarray:
         """Return a party's counts with the noise of one question out of `questions`."""
 
-    def cost(self, questions: int) -> tuple[float, ...]:
-        """Return 1 / scale of each question."""
+    def cost(self, questions: int, lists: int) -> tuple[float, float]:
+        """Return the Gaussian term of all questions together, and the chance that a list shows a unit."""
 
     def surely_not_empty(self, questions: int, parties: int, bins: int) -> float:
         """Return what the parties' noisy counts of a bin must exceed together."""
@@ -77,7 +73,7 @@ class Whose(Shown):
     """Say which party each row belongs to, which rows stand for a unit, and what the parties are called."""
 
     owners: np.ndarray
-    counted: np.ndarray  # one row per unit and party: so a unit is in one bin of each question
+    counted: np.ndarray  # one row per unit and party: so a unit is in at most one bin of each question
     names: tuple[str, ...] = ()
     unit: str = "record"
 
@@ -145,8 +141,7 @@ def settle(
             words.append(_bought_words(asked, name, made[name]))
     cost: tuple[Bought, ...] = ()
     if counter is not None and purchase is not None:
-        charged = counter.cost(asked.questions), counter.delta if lists else 0.0
-        cost = (Bought(purchase.name, *charged, whose.unit, counter.seed is not None),)
+        cost = (Bought(purchase.name, *counter.cost(asked.questions, lists), whose.unit, counter.seed is not None),)
     return Declarations(made), Facts(words=tuple(words), bought=cost), asked
 
 

@@ -10,11 +10,12 @@ from typing import Any, Literal, overload
 import jax
 import numpy as np
 
-from sottovoce.data.parts import Levels, Part
+from sottovoce.data.parts import NO_FACTS, Facts, Levels, Part
 from sottovoce.naming import unknown
 
 By = Literal["iid", "label", "dirichlet", "sizes"] | str
 _WAYS = ("iid", "label", "dirichlet", "sizes")
+_READS = ("label", "dirichlet")  # of these ways, the ones that read labels
 
 
 def split(
@@ -41,7 +42,8 @@ def split(
 
     With `unit`, the name of a column of ids, units stay whole: a party has all records of a unit or none, sizes count
     units, and a unit's class is its most frequent label. `label` and `dirichlet` read the labels: they simulate
-    parties, they do not protect anything. `names`, one per party, are what a ledger knows the parties by.
+    parties, they do not protect anything, and every statement about these parts says so. `names`, one per party, are
+    what a ledger knows the parties by.
 
     >>> records = {"features": np.zeros((180, 3)), "label": np.arange(180) % 10}
     >>> parts = split(records, agents=10, by="label", skew=0.5)
@@ -87,7 +89,13 @@ def split(
     order = np.argsort(owner, kind="stable")
     rows = np.split(order, np.cumsum(np.bincount(owner, minlength=agents))[:-1])
     named = [None] * agents if names is None else [str(name) for name in names]
-    return [Part(records, part, ids, name) for part, name in zip(rows, named)]
+    facts = Facts(words=(_said(by),)) if by in _READS else NO_FACTS
+    return [Part(records, part, ids, name, facts) for part, name in zip(rows, named)]
+
+
+def _said(by: str) -> str:
+    """Say what such a split lets everybody see: one label that changes moves other records to other parties."""
+    return f"all labels are taken as public where rows were given to parties by them (by={by!r}), sizes of parties too"
 
 
 def _by_column(records: Any, by: str, unit: str | None, agents: int | None) -> list[Part]:

@@ -1,11 +1,10 @@
-"""Bound the work that a run file asks of a site, before anything is built, and the memory of the process that does it.
+"""Bound the work that a run file asks of a site, before anything is built.
 
 A line of a run file may stand for days of work: a thousand million steps, an inner loop in each, a network with wide
 layers, ten thousand variants. What multiplies is counted from the text alone, and compared with the site's policy.
 """
 
 import math
-import resource
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,13 +75,3 @@ def weights_of(table: TaskTable, shape: Shape, **given: Any) -> int:
     True
     """
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(build.start(table, shape, **given)))
-
-
-def limit_memory(gigabytes: float) -> None:
-    """Give this process no more memory than that: what is asked beyond is refused to it, and the machine goes on.
-
-    Counted are its own data and the stacks of its threads, not the code of libraries, of which JAX maps much.
-    """
-    most = int(gigabytes * GIGABYTE)
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

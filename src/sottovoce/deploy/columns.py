@@ -37,7 +37,7 @@ from sottovoce.runtime.about import FEDERATION, About
 from sottovoce.runtime.frames import frame_size
 from sottovoce.runtime.join import expected_of_join, join_rows
 from sottovoce.runtime.lone_party import LoneParty
-from sottovoce.runtime.loop import Job, drive
+from sottovoce.runtime.loop import Job, Run, drive
 from sottovoce.runtime.place import Metrics, Place
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run_state import RunFolder
@@ -84,7 +84,7 @@ def take_part(seat: Seat, transport: FlareTransport) -> None:
     report = _stated(seat, party, bool(len(test)))
     job = Job(place, report, identity, lambda start, stop: None, lambda step: None, partial(_about, seat, party))
     every = seat.case.run.every or max(1, party.account.steps // 10)
-    last = drive(job, folder, True, party.account.steps, None, every, seat.name, False)
+    last = drive(Run(job, folder, True, party.account.steps, every, None, seat.name, False))
     transport.leave(seat.me)
     replace(place.result(last.leaves, last.stacked(), report), about=job.about()).save(out)
 

@@ -31,16 +31,21 @@ _HELP = """Run across organisations: each party in its own place, with its own d
 
 **Try it on this machine**
 
-    sottovoce deploy poc FILE.toml              a server and a process per site, one command
+    # a server and a process per site, by one command
+    sottovoce deploy poc FILE.toml
 
 **For real** (docs/deploy.md is the guide)
 
-    sottovoce deploy provision FILE.toml --host relay.example.org     certificates for everybody
-    sottovoce deploy site kits/server                                 at the relay
-    sottovoce deploy site kits/north                                  at each site, after editing its policy.toml
-    sottovoce deploy submit FILE.toml --admin kits/admin              start the run, and watch it
-    sottovoce deploy status --admin kits/admin                        who is where, and why a round waits
-    sottovoce deploy stop --admin kits/admin                          stop it; what is stored stays
+    # certificates for everybody
+    sottovoce deploy provision FILE.toml --host relay.example.org
+    # at the relay; then at each site, whose owner has edited policy.toml
+    sottovoce deploy site kits/server
+    sottovoce deploy site kits/north
+    # start the run and watch it; see who is there, and why a round waits
+    sottovoce deploy submit FILE.toml --admin kits/admin
+    sottovoce deploy status --admin kits/admin
+    # stop it; what is stored stays
+    sottovoce deploy stop --admin kits/admin
 
 The run file needs a table [deploy] with the names of the sites. Install with: pip install 'sottovoce[deploy]'
 """
@@ -126,8 +131,12 @@ def site(
 ) -> None:
     """Run a site, or the server, from its kit, until Ctrl-C; it is started again if it dies.
 
-    sottovoce deploy site kits/north
-    sottovoce deploy site kits/north --account flare      # as root: FLARE's process gets an account of its own
+    Examples:
+
+        sottovoce deploy site kits/north
+        sottovoce deploy site kits/north --account flare
+
+    With --account, FLARE's process runs under that account and not yours; this needs root.
     """
     _needed()
     tell = _say_as_json if json else say
@@ -181,8 +190,12 @@ def submit(
 ) -> None:
     """Start a run on a federation, and watch it; after a restart, go on with it.
 
-    sottovoce deploy submit mine.toml --admin kits/admin
-    sottovoce deploy submit mine.toml --admin kits/admin --run mine-1a2b3c4d       # go on from the sites' checkpoints
+    Examples:
+
+        sottovoce deploy submit mine.toml --admin kits/admin
+        sottovoce deploy submit mine.toml --admin kits/admin --run mine-1a2b3c4d
+
+    With --run, it goes on from what the sites have stored.
     """
     _needed()
     from sottovoce.deploy.order import Order

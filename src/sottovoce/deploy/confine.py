@@ -7,6 +7,7 @@ holds for root and for all processes that a confined one starts. Example: `confi
 
 import ctypes
 import os
+import resource
 import signal
 import struct
 import sys
@@ -92,6 +93,16 @@ def confine(own: Iterable[Path], ports: Iterable[int] = (), listens: Iterable[in
 def reaches(path: Path) -> bool:
     """Say whether a confined process could read a file, because it lies among the programs of the machine."""
     return any(path.resolve().is_relative_to(programs.resolve()) for programs in _programs())
+
+
+def limit_memory(gigabytes: float) -> None:
+    """Give this process no more memory than that: what is asked beyond is refused to it, and the machine goes on.
+
+    Counted are its own data and the stacks of its threads, not the code of libraries, of which JAX maps much.
+    """
+    most = int(gigabytes * (1 << 30))
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def hide() -> None:

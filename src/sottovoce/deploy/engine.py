@@ -11,18 +11,22 @@ import os
 import runpy
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sottovoce.deploy.confine import confine, end_with_parent
+from sottovoce.deploy.confine import confine, end_with_parent, limit_memory
 
 TESTED = (
     "2.9.0",
 )  # FLARE's versions whose channels, topics and commands were looked at: tests/deploy/test_incoming.py
 NETWORK = "network"  # the folder of a site's kit that is FLARE's
 COMM = "comm_config.json"
+RELAY = (
+    "relay.json"  # in a site's kit: where the server is. FLARE's process cannot write there, and opens no other port
+)
 _PROGRAMS = {
     "site": "nvflare.private.fed.app.client.client_train",
     "site-job": "nvflare.private.fed.app.client.worker_process",
@@ -31,6 +35,9 @@ _PROGRAMS = {
 }
 _KITS = ("site", "server")  # the programs that a kit is started with; they start the others
 PARENT = "SOTTOVOCE_PARENT"  # the process that started one of these, which ends with it
+PORT = "SOTTOVOCE_PORT"  # the server's port, for FLARE's process of a site
+_MEMORY = 4.0  # gigabytes of each of FLARE's processes at a site: others fill it with streams that they do not end
+_STACK = 1 << 21  # bytes of a thread: FLARE has up to 500, and the memory counts them
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
@@ -43,11 +50,15 @@ def main() -> None:
     if parent:
         end_with_parent(int(parent), at_once=role in _KITS)
     os.environ[PARENT] = str(os.getpid())  # for the processes of jobs
+    threading.stack_size(_STACK)
+    if role.startswith("site"):
+        limit_memory(_MEMORY)
     require_tested()
-    from sottovoce.deploy import incoming  # FLARE starts threads
+    from sottovoce.deploy import connections, incoming  # FLARE starts threads
 
     incoming.watch()
     incoming.cut_commands()
+    connections.mend()
     runpy.run_module(_PROGRAMS[role], run_name="__main__", alter_sys=True)
 
 
@@ -66,11 +77,12 @@ def address(kit: Path, roles: Sequence[str] = ("server", "client")) -> tuple[str
     """Return the server's name and port, as a kit of one of some roles has them (the third role is "admin")."""
     for role in roles:
         with suppress(FileNotFoundError):
-            facts = json.loads((network(kit) / "startup" / f"fed_{role}.json").read_text())
-            if role == "admin":
-                return str(facts["admin"]["host"]), int(facts["admin"]["port"])
-            host, _, port = facts["servers"][0]["service"]["target"].rpartition(":")
-            return host, int(port)
+            facts = json.loads((kit / (RELAY if role == "client" else f"startup/fed_{role}.json")).read_text())
+            if role == "server":
+                host, _, port = facts["servers"][0]["service"]["target"].rpartition(":")
+                return host, int(port)
+            where = facts["admin"] if role == "admin" else facts
+            return str(where["host"]), int(where["port"])
     wanted = " or ".join({"server": "the server", "client": "a site", "admin": "the administrator"}[r] for r in roles)
     raise ValueError(f"{kit} is no kit of {wanted}: `sottovoce deploy provision` makes them")
 
@@ -106,7 +118,7 @@ def _prepare(role: str) -> None:
     else:
         proxies = (os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES)
         through = [urlsplit(proxy).port or 80 for proxy in proxies if proxy]
-        confine([kit], [address(kit)[1], port, *through, 53], [port])
+        confine([kit], [int(os.environ[PORT]), port, *through, 53], [port])
     os.environ["TMPDIR"] = str(kit / "tmp")
     for name in ("tmp", "transfer"):
         (kit / name).mkdir(mode=0o700, exist_ok=True)

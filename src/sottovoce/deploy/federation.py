@@ -5,6 +5,7 @@ the block ends every process that it started, whatever happened inside.
 """
 
 import io
+import logging
 import os
 import pwd
 import socket
@@ -21,7 +22,7 @@ import psutil
 from nvflare.fuel.flare_api.api_spec import InvalidJobDefinition
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
-from sottovoce.deploy import incoming
+from sottovoce.deploy import connections, incoming
 from sottovoce.deploy.engine import PARENT, address, options, require_tested
 from sottovoce.deploy.kits import ADMIN, SERVER
 from sottovoce.deploy.progress import understood
@@ -31,6 +32,8 @@ DONE = "FINISHED:COMPLETED"
 _MODULES = ("sottovoce.deploy.engine", "sottovoce.deploy.own_process")  # what the server, and a site, is started by
 _TOLD = 3.0  # seconds: a program that watches a job asks at least once in this time
 _OPENING = 60.0  # seconds to log in: FLARE never returns if it gives up while the server is about to answer
+_log = logging.getLogger(__name__)
+_STARTING = 300.0  # seconds for a server of ours to open its port
 _ENDING = 5.0  # seconds in which a process may end by itself, before it is killed
 
 RUNS, WAITS = "runs", "waits to start"  # what a job that is not over does
@@ -144,7 +147,10 @@ class Federation:
                 end(self.processes[name])
 
     def revive(self) -> list[str]:
-        """Start whatever does not run; return the names."""
+        """Start whatever does not run; return the names. A server that was started answers then.
+
+        On a busy machine it takes a minute to load FLARE: whoever asks it meanwhile would lose patience.
+        """
         gone = [
             name
             for name in [SERVER, *self.sites]
@@ -152,6 +158,10 @@ class Federation:
         ]
         for name in gone:
             self.processes[name] = start(self.kits / name, server=name == SERVER)
+        if SERVER in gone:
+            where, deadline = address(self.kits / SERVER), time.monotonic() + _STARTING
+            while unreached(*where) and self.processes[SERVER].poll() is None and time.monotonic() < deadline:
+                time.sleep(0.2)
         return gone
 
 
@@ -175,6 +185,7 @@ class Administrator:
             except InvalidJobDefinition as error:
                 raise ValueError(f"FLARE refuses the job: {error}") from error
             except Exception as error:  # FLARE raises many kinds
+                _log.info("the server did not answer (%s: %s)", type(error).__name__, error)
                 self.close()
                 if time.monotonic() > deadline:
                     raise ConnectionError(
@@ -261,8 +272,11 @@ class Administrator:
             if why := unreached(*address(self.kit, ["admin"])):
                 raise ConnectionError(why)
             incoming.watch()
+            connections.mend()
             with redirect_stdout(io.StringIO()):  # FLARE prints that it connects
-                self._session = new_secure_session(ADMIN, str(self.kit), timeout=_OPENING)
+                self._session = new_secure_session(
+                    ADMIN, str(self.kit), timeout=_OPENING, command_timeout=incoming.PATIENCE
+                )
         return what(self._session)
 
 

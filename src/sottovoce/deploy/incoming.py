@@ -13,11 +13,14 @@ import logging
 import re
 from collections.abc import Mapping
 from functools import cache
+from io import BytesIO
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 from nvflare.apis.fl_constant import AdminCommandNames, ReservedTopic, ServerCommandNames
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic, MessageHeaderKey, MessageType
+from nvflare.fuel.f3.streaming.byte_streamer import TxTask
 from nvflare.fuel.f3.streaming.stream_const import (
     STREAM_ACK_TOPIC,
     STREAM_CHANNEL,
@@ -25,17 +28,26 @@ from nvflare.fuel.f3.streaming.stream_const import (
     STREAM_ERROR_TOPIC,
     StreamHeaderKey,
 )
+from nvflare.fuel.hci.server.constants import ConnProps
 from nvflare.fuel.hci.server.reg import ServerCommandRegister
 from nvflare.private.admin_defs import Message as Order
 from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import RequestHeader, TrainingTopic
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
+from nvflare.private.fed.server.cmd_utils import CommandUtil
 
 _JOB = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _APP = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NAMED = RequestHeader.JOB_ID
 _ADMINISTRATOR = re.compile(r"_admin_[0-9a-f-]{36}")
 _WAY = (MessageHeaderKey.MSG_TYPE, MessageHeaderKey.CHANNEL, MessageHeaderKey.TOPIC)
+PATIENCE = 30.0  # seconds for the server to answer an administrator
+_SITE_ANSWERS = 5.0  # seconds for a site to answer the server meanwhile; by FLARE's numbers it is the other way round
+_LARGEST_APP, _MOST_FILES = (
+    1 << 22,
+    100,
+)  # bytes and files of a job, unpacked: it is a run file and two lists of classes
+_LONGEST_WAY = 8  # cells that hand a message on
 _MOST_NOTED = 1000  # kinds of dropped messages that get a line in the log: a stranger cannot fill the disk
 _log = logging.getLogger(__name__)
 
@@ -130,24 +142,44 @@ def accepts(me: str, neighbour: str, headers: Mapping[str, Any]) -> bool:
     An answer is taken from whom the question could be put to.
     """
     head = headers.get
-    origin, target = str(head(MessageHeaderKey.ORIGIN)), str(head(MessageHeaderKey.DESTINATION))
+    origin, target, way = (str(head(key)) for key in (MessageHeaderKey.ORIGIN, MessageHeaderKey.DESTINATION, _WAY[0]))
     if head(MessageHeaderKey.CONN_URL) or head(MessageHeaderKey.SECURE):
         return False  # FLARE would connect to an address of the sender's choice, or begin to exchange keys
     if not _brings(me, neighbour, origin) or not _concerns(me, origin, target):
         return False
-    way, channel, topic = (str(head(key)) for key in _WAY)
-    if way == MessageType.RETURN:
-        return origin == neighbour  # "it could not be handed on"
+    if not _came(origin, head(MessageHeaderKey.ROUTE)):
+        return False
+    if way == MessageType.RETURN:  # "it could not be handed on": a question that the other side put
+        question = head(MessageHeaderKey.ORIGINAL_HEADERS)
+        return origin == neighbour and isinstance(question, Mapping) and _listed_question(question, by=target)
     if way == MessageType.REPLY:
-        return listed(origin, target, channel, topic)
+        return listed(origin, target, *(str(head(key)) for key in _WAY[1:]))
+    return _listed_question(headers, by=origin)
+
+
+def _listed_question(headers: Mapping[str, Any], by: str) -> bool:
+    """Say whether a message is a question on the lists, which a sender put."""
+    origin, target, way, channel, topic = (
+        str(headers.get(key)) for key in (MessageHeaderKey.ORIGIN, MessageHeaderKey.DESTINATION, *_WAY)
+    )
+    if way != MessageType.REQ or origin != by:
+        return False  # FLARE takes what is neither question nor answer for an answer
     if (channel, topic) == (STREAM_CHANNEL, STREAM_DATA_TOPIC):
-        channel, topic = (str(head(key)) for key in (StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC))
-        if head(StreamHeaderKey.ERROR_MSG):  # by this FLARE tells that it ends a stream, whatever the other headers say
+        channel, topic = (str(headers.get(key)) for key in (StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC))
+        if headers.get(StreamHeaderKey.ERROR_MSG):  # by this FLARE tells that it ends a stream, whatever else is said
             return listed(target, origin, *_BROKEN)
         if channel == CellChannel.RETURN_ONLY:
             return listed(origin, target, *topic.partition(":")[::2])
         return channel in _STREAMED and listed(target, origin, channel, topic)
-    return way == MessageType.REQ and channel not in _STREAMED and listed(target, origin, channel, topic)
+    return channel not in _STREAMED and listed(target, origin, channel, topic)
+
+
+def _came(origin: str, route: object) -> bool:
+    """Say whether a message came by a way that its sender began: FLARE keeps a count for each first name, for ever."""
+    if not route:
+        return True
+    first = route[0] if isinstance(route, list) and len(route) <= _LONGEST_WAY else None
+    return isinstance(first, list | tuple) and len(first) == 2 and first[0] == origin and isinstance(first[1], float)
 
 
 def _brings(me: str, neighbour: str, origin: str) -> bool:
@@ -167,7 +199,7 @@ def watch() -> None:
     received, noted = CoreCell.process_message, set[tuple[str, ...]]()
 
     def process_message(self: CoreCell, endpoint: Any, connection: Any, app_id: int, message: Any) -> None:
-        me, headers = self.my_info.fqcn, message.headers or {}
+        me, headers = self.my_info.fqcn, message.headers if isinstance(message.headers, dict) else {}
         if accepts(me, endpoint.name, headers):
             return received(self, endpoint, connection, app_id, message)
         keys = (MessageHeaderKey.ORIGIN, MessageHeaderKey.DESTINATION, *_WAY, StreamHeaderKey.CHANNEL,
@@ -178,12 +210,25 @@ def watch() -> None:
             _log.warning("%s: dropped a message that is on no list, brought by %.60r: %s", me, endpoint.name, said)
 
     CoreCell.process_message = process_message
+    _acknowledge_by_target()
+
+
+def _acknowledge_by_target() -> None:
+    """Let only the one that a stream goes to say how far it came: numbers of streams can be guessed."""
+    handle_ack = TxTask.handle_ack
+
+    def by_target(self: TxTask, message: Any) -> None:
+        if message.get_header(MessageHeaderKey.ORIGIN) == self.target:
+            handle_ack(self, message)
+
+    TxTask.handle_ack = by_target
 
 
 @cache
 def cut_commands() -> None:
     """Leave a site the commands of `COMMANDS`, and the server those of `ASKED`."""
     register, add = FedAdminAgent.register_processor, ServerCommandRegister.add_command
+    ask = CommandUtil.send_request_to_clients
 
     def register_processor(self: FedAdminAgent, processor: RequestProcessor) -> None:
         if set(processor.get_topics()) <= COMMANDS:
@@ -193,8 +238,13 @@ def cut_commands() -> None:
         if cmd_name in ASKED:
             add(self, scope_name, cmd_name, *args, **kwargs)
 
+    def send_request_to_clients(self: CommandUtil, conn: Any, message: Order) -> Any:
+        conn.set_prop(ConnProps.CMD_TIMEOUT, _SITE_ANSWERS)
+        return ask(self, conn, message)
+
     FedAdminAgent.register_processor = register_processor
     ServerCommandRegister.add_command = add_command
+    CommandUtil.send_request_to_clients = send_request_to_clients
 
 
 class _WithJob(RequestProcessor):
@@ -214,7 +264,20 @@ class _WithJob(RequestProcessor):
         if _is_other(_JOB, job) or _is_other(_APP, app) or other not in (None, job):
             _log.warning("refused %.60r with a job of another form: %.60r", req.topic, (job, app, other))
             return error_reply("the number of the job has another form")
+        if req.topic == TrainingTopic.DEPLOY and not _is_small(req.body):
+            _log.warning("refused a job that is too large, or no archive")
+            return error_reply("the job is too large, or no archive")
         return self._processor.process(req, app_ctx)
+
+
+def _is_small(archive: object) -> bool:
+    """Say whether an archive is one, and can be unpacked: a small one may hold very much."""
+    try:
+        with ZipFile(BytesIO(archive)) as found:  # type: ignore[arg-type]
+            sizes = [one.file_size for one in found.infolist()]
+        return len(sizes) <= _MOST_FILES and sum(sizes) <= _LARGEST_APP
+    except (BadZipFile, TypeError, ValueError, NotImplementedError):
+        return False
 
 
 def _is_other(form: re.Pattern[str], name: object) -> bool:

@@ -21,7 +21,7 @@ from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.utils import Identity as Named
 from nvflare.lighter.utils import generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
-from sottovoce.deploy.engine import COMM, NETWORK
+from sottovoce.deploy.engine import COMM, NETWORK, RELAY
 from sottovoce.deploy.job import ALLOWED
 from sottovoce.deploy.tunnel import IDENTITY, fingerprint
 
@@ -43,6 +43,7 @@ _TRIED_AGAIN = 10.0  # seconds after which a job that a site missed is started a
 _RIGHTS = {  # rights of administrators, at sites and at the server: to run jobs and to see their state, nothing else
     "submit_job": "any", "clone_job": "none", "manage_job": "any", "download_job": "none", "view": "any",
     "operate": "any", "shell_commands": "none", "byoc": "none",
+    "app_command": "any",  # it is in no category: our own questions to the relay, how far a run is and to stop it
 }  # fmt: skip
 
 
@@ -82,6 +83,7 @@ def provision(sites: Sequence[str], host: str, port: int, out: Path) -> Path:
     for site in sites:
         (out / site / NETWORK / "readme.txt").unlink()
         (out / site / "readme.txt").write_text(_PREPARE + _START)
+        (out / site / RELAY).write_text(json.dumps({"host": host, "port": port}))
         _narrow_site(out / site / NETWORK)
     _identify(sites, out)
     for path in (out / SERVER, out / "admin", *(out / site for site in sites)):
@@ -148,6 +150,10 @@ def _narrow(local: Path, settings: dict[str, Any], launcher: str) -> None:
     }
     log = json.loads((local / "log_config.json.default").read_text())
     log["loggers"]["nvflare.collab"] = log["loggers"]["nvflare.fuel"] = {"level": "WARNING"}
+    log["filters"]["few"] = {"()": "sottovoce.deploy.logs.Few"}
+    log["handlers"]["consoleHandler"]["filters"] = [
+        "few"
+    ]  # its file grows for ever; the others are kept short by FLARE
     inside = {"host": "localhost", "connection_security": "mtls"}
     comm = {
         "allow_adhoc_conns": False,

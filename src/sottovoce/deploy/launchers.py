@@ -3,15 +3,28 @@
 from typing import Any
 
 from nvflare.apis.fl_constant import FLContextKey
-from nvflare.apis.job_launcher_spec import JobProcessArgs
+from nvflare.apis.job_launcher_spec import JobHandleSpec, JobProcessArgs, JobReturnCode
 from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
 from nvflare.app_common.job_launcher.server_process_launcher import ServerProcessJobLauncher
 
 ENGINE = "sottovoce.deploy.engine"
+MOST = 3  # jobs at a site: one that runs, and those that are about to end
 
 
 class SiteLauncher(ClientProcessJobLauncher):
-    """Start the process of a job at a site."""
+    """Start the process of a job at a site, as long as there are few: the server says how many jobs there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started: list[JobHandleSpec] = []
+
+    def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> JobHandleSpec:
+        """Start the process of a job; RuntimeError if too many run."""
+        self._started = [one for one in self._started if one.poll() == JobReturnCode.UNKNOWN]
+        if len(self._started) >= MOST:
+            raise RuntimeError(f"{MOST} jobs run already: a further one is refused")
+        self._started.append(super().launch_job(job_meta, fl_ctx))
+        return self._started[-1]
 
     def get_command(self, job_meta: dict[str, Any], fl_ctx: Any) -> str:
         """Return the command."""

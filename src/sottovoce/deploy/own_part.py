@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data.held import elsewhere, held
+from sottovoce.data.parties import as_part
 from sottovoce.data.parts import Levels, Part
-from sottovoce.data.population import Population, as_part
+from sottovoce.data.population import Population
 from sottovoce.deploy.policy import Policy
 from sottovoce.experiments import build
 from sottovoce.experiments.rows import Loaded

@@ -9,6 +9,7 @@ import logging
 import os
 import pwd
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -17,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.deploy.confine import hide, in_words
-from sottovoce.deploy.engine import NETWORK, PARENT, log_ours, options
+from sottovoce.deploy.engine import NETWORK, PARENT, PORT, address, log_ours, options
 
 LINE = "line"  # the socket in a site's kit
-_MOST = 3  # parties at a time: one that runs, and those that are about to end
+_MOST = 3  # parties at a time, as many as jobs (launchers.MOST): one that runs, and those that are about to end
 _LOOK = 0.5  # seconds after which the processes are looked at
 # What FLARE's process gets of our environment: passwords of other programs may be there.
 _SHOWN = ("PATH", "HOME", "LANG", "LC_", "TZ", "PYTHON", "NVFLARE_", "GRPC_", "SSL_CERT_", "MALLOC_")
@@ -35,6 +36,7 @@ def main() -> None:
     log_ours()
     kit, account = Path(sys.argv[1]).resolve(), sys.argv[2] if len(sys.argv) > 2 else None
     parties = list[subprocess.Popen[bytes]]()
+    settle_path(kit)
     os.chdir(kit)
     _log.info("%s", in_words())
     with listening() as line:
@@ -50,6 +52,17 @@ def main() -> None:
                         time.sleep(_LOOK)
             parties = [party for party in parties if party.poll() is None]
     sys.exit(flare.returncode)
+
+
+def settle_path(kit: Path) -> None:
+    """Make the folders of PYTHONPATH absolute, and leave out those in the kit.
+
+    An empty or relative one is looked up in the working folder. That of FLARE's process can be written by whoever took
+    it over: a module there would be loaded before the next process is confined. `-P` does not help against that.
+    """
+    folders = [Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    outside = [str(folder) for folder in folders if not folder.is_relative_to(kit)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(outside)
 
 
 def listening() -> socket.socket:
@@ -74,7 +87,8 @@ def start_flare(kit: Path, account: str | None) -> "subprocess.Popen[bytes]":
     try:
         return subprocess.Popen(
             [*words, *options(network, f"uid={kit.name}")],
-            stdin=subprocess.DEVNULL, cwd=network, env={**shown, PARENT: str(os.getpid())}, **own,
+            stdin=subprocess.DEVNULL, cwd=network,
+            env={**shown, PARENT: str(os.getpid()), PORT: str(address(kit, ["client"])[1])}, **own,
         )  # fmt: skip
     except PermissionError:
         sys.exit(f"{account} may not run {sys.executable}, or enter {network}: put both where it may")
@@ -85,7 +99,9 @@ def _hand_over(kit: Path, account: str) -> None:
     uid = pwd.getpwnam(account).pw_uid
     for _, folders, files, at in os.fwalk(kit / NETWORK):
         for name in (".", *folders, *files):
-            os.chown(name, uid, -1, dir_fd=at, follow_symlinks=False)
+            found = os.stat(name, dir_fd=at, follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode) or found.st_nlink == 1:  # a second name may be that of somebody else's file
+                os.chown(name, uid, -1, dir_fd=at, follow_symlinks=False)
     os.chown(LINE, uid, -1, follow_symlinks=False)
     os.chmod(kit, 0o711)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce.deploy import said
-from sottovoce.deploy.confine import end_with_parent, hide, in_words
+from sottovoce.deploy.confine import end_with_parent, hide, in_words, limit_memory
 from sottovoce.deploy.engine import log_ours
 from sottovoce.deploy.pipe import Pipe
 
@@ -97,7 +97,6 @@ class Run:
         name = self._name
         try:
             from sottovoce.data.notes import be_silent  # JAX takes seconds to load
-            from sottovoce.deploy.bounds import limit_memory
             from sottovoce.deploy.order import Order
             from sottovoce.deploy.party import Party
             from sottovoce.privacy.ledger import BudgetExceeded

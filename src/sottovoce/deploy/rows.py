@@ -30,7 +30,7 @@ from sottovoce.runtime.jobs import as_drawn, check_exact
 from sottovoce.runtime.keys import agent_keys
 from sottovoce.runtime.layout import alone, lay_out, own_digests
 from sottovoce.runtime.lone_agent import LoneAgent, programs_of
-from sottovoce.runtime.loop import Job, drive
+from sottovoce.runtime.loop import Job, Run, drive
 from sottovoce.runtime.place import WholePlace
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import EVALUATED
@@ -149,7 +149,7 @@ def _computed(seat: Seat, made: RowsSetup, account: Account, transport: FlareTra
     )
     every = seat.case.run.every or max(1, account.steps // 10)
     evaluate = made.judge() if made.test is not None else None
-    last = drive(job, folder, True, account.steps, evaluate, every, seat.name, False)
+    last = drive(Run(job, folder, True, account.steps, every, evaluate, seat.name, False))
     transport.leave(me)
     report = job.report
     if absent := str(transport.absences):

@@ -32,10 +32,11 @@ from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.tuning.auto import Plan, auto
+from sottovoce.tuning.select import Selected
 
 _FITTED_BEFORE = (
     "not covered: whatever was fitted on these rows before (a scaler, a feature selection), other fits without a "
-    "ledger, and a choice among several fits by their scores on private rows"
+    "ledger, and a choice among several fits by their scores on private rows (sv.select covers one)"
 )
 _SECRET = secrets.token_bytes(16)
 _SEEN: set[bytes] = set()  # keyed digests of rows that this process has fitted on; at most `_REMEMBERED` per fit
@@ -65,6 +66,7 @@ class PrivateLinear(BaseEstimator):
     random_state: Any
     ledger: Ledger | Sequence[Ledger] | None
     budget: Budget | None
+    privacy_: PrivacyReport
 
     def _records(self, X: Any, label: np.ndarray, sample_weight: Any) -> dict[str, np.ndarray]:
         """Return the record set: rows of norm at most 1, labels, and weights between 0 and 1."""
@@ -129,6 +131,13 @@ class PrivateLinear(BaseEstimator):
         network = () if len(report.per_agent) == 1 else (f"network: {self._network_name(len(report.per_agent))}",)
         told = (*network, _FITTED_BEFORE, *self._together(report), *read)
         return replace(report, caveats=(*report.caveats, *told))
+
+    def become_chosen(self, choice: Selected) -> None:
+        """Take over the statement of a choice (`sv.select`) in which this model was the best trial."""
+        releasable, about = self._kept
+        self._kept = (releasable and not choice.seeded, about)
+        made = self.privacy_.of_the_best(choice.epsilon, choice.delta, f"choice: {choice.statement}")
+        self.privacy_ = replace(made, drawn="simulated") if choice.seeded else made
 
     def _together(self, report: PrivacyReport) -> tuple[str, ...]:
         """Say what all fits in the ledgers cost together, if there are several."""

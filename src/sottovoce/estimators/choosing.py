@@ -11,6 +11,7 @@
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from sklearn.utils import check_X_y
 from sottovoce.estimators.base import PrivateLinear
 from sottovoce.privacy.gdp import gdp_epsilon
 from sottovoce.privacy.ledger import Ledger
+from sottovoce.shown import Shown
 
 
 def trials(
@@ -43,7 +45,7 @@ def trials(
         X, y: rows and labels.
         validation: share of the rows for scores.
         delta: at which a trial's own statement is written.
-        seed: of the split and of the scores' noise; None takes them from the operating system.
+        seed: of the split and of the scores' noise, for simulation only; None takes them from the operating system.
     """
     if not 0 < validation < 1:
         raise ValueError(f"validation is {validation}: give the share of rows for scores, between 0 and 1")
@@ -69,13 +71,23 @@ def trials(
 
         return fit
 
-    def score(model: Any, mu: float) -> float:
-        guessed = model.predict(X[judge])
+    return {name: candidate(name) for name in models}, _Score(X[judge], y[judge], rng, seed is not None)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Score(Shown):
+    """Score a model on rows that none is trained on; `seeded` says that a seed draws the noise."""
+
+    rows: np.ndarray
+    label: np.ndarray
+    rng: np.random.Generator
+    seeded: bool
+
+    def __call__(self, model: Any, mu: float) -> float:
+        guessed, count = model.predict(self.rows), len(self.label)
         if is_classifier(model):
-            each = (guessed == y[judge]).astype(float)
+            each = (guessed == self.label).astype(float)
         else:
             low, high = model.label_range_
-            each = 1.0 - np.clip(((guessed - y[judge]) / (high - low)) ** 2, 0.0, 1.0)
-        return float(each.mean() + rng.normal() / (count * mu))
-
-    return {name: candidate(name) for name in models}, score
+            each = 1.0 - np.clip(((guessed - self.label) / (high - low)) ** 2, 0.0, 1.0)
+        return float(each.mean() + self.rng.normal() / (count * mu))

@@ -16,7 +16,7 @@ import numpy as np
 from sottovoce.data.parts import Part
 from sottovoce.experiments.schema import Case, Privacy
 from sottovoce.privacy.gdp import gdp_epsilon, gdp_mu
-from sottovoce.privacy.report import PrivacyReport
+from sottovoce.privacy.report import PrivacyReport, rounded_up
 from sottovoce.privacy.selection import PoissonTrials, epsilon_of, mu_for
 from sottovoce.runtime.result import Result
 from sottovoce.shown import Shown
@@ -173,19 +173,10 @@ def stated(trial: PrivacyReport, case: Case, judges: Judges) -> PrivacyReport:
     epsilon = epsilon_of(gdp_mu(max(allowed, trial.epsilon), trial.delta), _law(case), trial.delta)
     words = (
         f"choice: the best of a random, secret number of trials ({case.select.trials:g} on average, each with epsilon "
-        f"{trial.epsilon:.3g}) by {case.select.metric} of {len(judges)} private rows, kept for this; epsilon covers "
-        "training, scores and the choice"
+        f"{rounded_up(trial.epsilon, 3)}) by {case.select.metric} of {len(judges)} private rows, kept for this; "
+        "epsilon covers training, scores and the choice"
     )
-    return replace(
-        trial,
-        epsilon=epsilon,
-        per_agent=(epsilon,),
-        per_level=dict.fromkeys(trial.per_level, epsilon),
-        accountant="random stopping (Papernot and Steinke 2022)",
-        events=(*trial.events, words),
-        attack=(),
-        spent=(),
-    )
+    return trial.of_the_best(epsilon, trial.delta, words)
 
 
 def choose(variants: Mapping[str, Trial], epsilon: float, say: Callable[[str], None]) -> Selected:

@@ -1,12 +1,12 @@
 """Execute a run file: every variant with every seed, and the comparisons it asks for. Each run can be resumed."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from sottovoce.experiments import build, choice, search, toml
+from sottovoce.experiments import build, choice, search, together, toml
 from sottovoce.experiments.planned import Planned, plan
 from sottovoce.experiments.rows import RowsSetup
 from sottovoce.experiments.runfile import RunFile
@@ -56,27 +56,31 @@ def _run_all(runfile: RunFile, rows: Sequence[Planned], out: Path, resume: bool,
     entries = [row.entry(settings[row.name]) for row in rows]
     before = comparison.stored_plan(out)
     comparison.save_plan(out, runfile.title, runfile.text, runfile.printed, entries)
-    total, begun, lost = sum(len(row.case.run.seeds) for row in rows), 0, list[str]()
-    for row in rows:
-        for seed in row.case.run.seeds:
-            begun += 1
-            say(f"{begun} of {total}: {row.name}, seed {seed}{left.words}")
-            try:
-                result = row.at(seed, settings[row.name]).run(seed, out / row.folder(seed), resume)
-                left.took(1)
-                if not comparison.finite(result.history):
-                    lost.append("its state is not finite at the end. Lower the step size or the noise")
-                    say(f"left out: {lost[-1]}")
-            except FloatingPointError as error:  # a method that diverges is a result too: the others continue
-                lost.append(str(error))
-                say(f"left out: {error}")
-            except AnotherRun as error:
-                comparison.restore_plan(out, before)
-                raise ValueError(_edited(before, runfile, out, error)) from None
-            except (ValueError, TimeoutError):  # these settings do not fit what is there: leave it as it was
-                comparison.restore_plan(out, before)
-                raise
-    if len(lost) == total:
+    runs, lost = [(row, seed) for row in rows for seed in row.case.run.seeds], list[str]()
+
+    def begun() -> Iterator[together.OneRun]:
+        for number, (row, seed) in enumerate(runs, 1):
+            say(f"{number} of {len(runs)}: {row.name}, seed {seed}{left.words}")
+            yield row.at(seed, settings[row.name]), seed, out / row.folder(seed)
+
+    try:
+        for number, end in together.as_they_end(begun(), resume):
+            left.took(1)
+            if isinstance(end, FloatingPointError):  # a method that diverges is a result too: the others continue
+                lost.append(str(end))
+            elif not comparison.finite(end.history):
+                lost.append("its state is not finite at the end. Lower the step size or the noise")
+            else:
+                continue
+            row, seed = runs[number]
+            say(f"left out: {row.name}, seed {seed}: {lost[-1]}")
+    except AnotherRun as error:
+        comparison.restore_plan(out, before)
+        raise ValueError(_edited(before, runfile, out, error)) from None
+    except (ValueError, TimeoutError):  # these settings do not fit what is there: leave it as it was
+        comparison.restore_plan(out, before)
+        raise
+    if len(lost) == len(runs):
         raise FloatingPointError(
             f"nothing is left to report: {lost[0]} To resume would end in the same way: change the settings (method = "
             '"auto" chooses some that fit), and give another --out. Steps are charged before they run, so the ledgers '

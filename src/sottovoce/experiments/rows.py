@@ -186,24 +186,31 @@ class RowsSetup(Setup, Shown):
 
     def run(self, seed: int, out: Path | None = None, resume: bool = False) -> Result:
         """Run it once."""
+        return self.finished(run(**self.arguments(seed, out, resume)), out)
+
+    def arguments(self, seed: int, out: Path | None = None, resume: bool = False) -> dict[str, Any]:
+        """Return the arguments of `sv.run`."""
         how, privacy = self.case.run, self.case.privacy
-        result = run(
-            self.task.problem,
-            self.parts,
-            self.method,
-            steps=self.steps,
-            network=self.network,
-            seed=seed,
-            evaluate=self.judge(),
-            public_test=self.public_test,
-            every=how.every,
-            out=out,
-            resume=resume,
-            delta=privacy.delta,
-            adjacency=privacy.adjacency,
-            budget=self._budget(),
-            performance=Performance(how.chunk, self._devices, share=self.share),
-        )
+        return {
+            "problem": self.task.problem,
+            "data": self.parts,
+            "method": self.method,
+            "steps": self.steps,
+            "network": self.network,
+            "seed": seed,
+            "evaluate": self.judge(),
+            "public_test": self.public_test,
+            "every": how.every,
+            "out": out,
+            "resume": resume,
+            "delta": privacy.delta,
+            "adjacency": privacy.adjacency,
+            "budget": self._budget(),
+            "performance": Performance(how.chunk, self._devices, share=self.share),
+        }
+
+    def finished(self, result: Result, out: Path | None) -> Result:
+        """Return a run's result with the statement of this case, and store its model beside it."""
         result = replace(result, privacy=self._stated(result.privacy))
         if out is not None and peers.current().leads:
             self._save_model(result, out)

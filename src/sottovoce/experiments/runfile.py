@@ -144,6 +144,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from sottovoce.data.frames import ENDINGS
 from sottovoce.experiments.schema import AUTO, Case, SearchTable, Takes, checked
 from sottovoce.experiments.toml import TomlTable, changes, dump, merge, not_toml, parse_sets, read
 from sottovoce.naming import unknown
@@ -177,6 +178,10 @@ class RunFile:
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"there is no run file {path}: give the path of a .toml file, or see `sottovoce list`")
+        if (
+            path.suffix.lower() in ENDINGS and path.suffix.lower() != ".txt"
+        ):  # its text may be private, and an error would show a line of it
+            raise ValueError(f"{path} is a table, and no run file: `sottovoce init` writes a run file for it")
         try:
             text = path.read_bytes().decode()
         except OSError as error:

@@ -10,7 +10,7 @@ What is chosen depends on the records, and nothing is charged for it: this is fo
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from sottovoce.data.parts import Levels, Part, ids_of
-from sottovoce.experiments import build, columns, rows
+from sottovoce.experiments import build, columns, rows, together
 from sottovoce.experiments.planned import Planned, of_kind
 from sottovoce.experiments.redraw import redrawn
 from sottovoce.experiments.schema import Case, Data, SearchTable, Settings, own_settings, with_settings
@@ -28,6 +28,7 @@ from sottovoce.experiments.setup import Setup
 from sottovoce.files import read_facts, write_facts
 from sottovoce.naming import unknown
 from sottovoce.reports.comparison import finite, lower_is_better
+from sottovoce.runtime.result import Result
 
 FILE = "search.json"  # in the folder of a variant
 _SEARCH = ("the trials of a search", 1)
@@ -96,12 +97,11 @@ def search(row: Planned, folder: Path, tell: Callable[[int, Trial], None]) -> Tr
     assert asked is not None
     path, what = folder / FILE, _identity(row)
     done = _stored(path, what)
-    for number, settings in enumerate(settings_of(row.case, row.name)):
-        if number < len(done):
-            continue
-        done.append(Trial(settings, score(row, asked, settings)))
+    left = settings_of(row.case, row.name)[len(done) :]
+    for settings, scored in zip(left, scores(row, asked, left)):
+        done.append(Trial(settings, scored))
         write_facts(path, *_SEARCH, {**what, "trials": [asdict(trial) for trial in done]})
-        tell(number, done[-1])
+        tell(len(done) - 1, done[-1])
     return best(done, row.name, asked.metric)
 
 
@@ -138,20 +138,29 @@ def _stored(path: Path, what: Mapping[str, Any]) -> list[Trial]:
     return [Trial(**trial) for trial in facts["trials"]] if same else []
 
 
-def score(row: Planned, asked: SearchTable, settings: Mapping[str, Any]) -> float | None:
-    """Return the mean score of some settings over the search's seeds; None if one of the runs diverges."""
-    scores: list[float | None] = []
-    for seed in asked.seeds:
-        made = trial_setup(with_settings(row.case, settings), row.kind, asked, seed)
-        try:
-            history = made.run(seed).history
-        except FloatingPointError:
-            return None
-        if not finite(history):
-            return None
-        own = history[f"{asked.metric}/agents"][-1] if row.kind == "alone" else history[asked.metric][-1]
-        scores.append(float(np.mean(own)))
-    return mean(scores)
+def scores(row: Planned, asked: SearchTable, tried: Sequence[Mapping[str, Any]]) -> Iterator[float | None]:
+    """Yield the mean score of each of some settings over the search's seeds, in turn; None if one of the runs diverges.
+
+    Trials that differ in numbers alone run side by side.
+    """
+    runs = [(settings, seed) for settings in tried for seed in asked.seeds]
+    setups = (trial_setup(with_settings(row.case, settings), row.kind, asked, seed) for settings, seed in runs)
+    found: dict[int, float | None] = {}
+    ended, each = 0, len(asked.seeds)
+    for number, end in together.as_they_end((made, seed, None) for made, (_, seed) in zip(setups, runs)):
+        found[number] = None if isinstance(end, FloatingPointError) else _score(end, row, asked)
+        while ended < len(tried) and all(ended * each + one in found for one in range(each)):
+            yield mean([found[ended * each + one] for one in range(each)])
+            ended += 1
+
+
+def _score(result: Result, row: Planned, asked: SearchTable) -> float | None:
+    """Return the score of a run; None if its state is not finite."""
+    history = result.history
+    if not finite(history):
+        return None
+    own = history[f"{asked.metric}/agents"][-1] if row.kind == "alone" else history[asked.metric][-1]
+    return float(np.mean(own))
 
 
 def mean(scores: Sequence[float | None]) -> float | None:

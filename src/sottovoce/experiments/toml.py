@@ -14,6 +14,7 @@ import tomli_w
 TomlTable = dict[str, Any]
 _DEEPEST = 20
 _TO_FILL = re.compile(r"""(?<!["'\w])(LOW|HIGH)(?!["'\w])""")
+_DECIMAL_COMMA = re.compile(r"=\s*[+-]?\d+,\d+\s*(#|$)")
 _NOT_SETTINGS = ("title", "about", "takes", "printed", "reduced", "quick")
 _TOO_DEEP = f"tables or lists are nested more than {_DEEPEST} deep: `sottovoce run --help` shows a whole file"
 
@@ -81,6 +82,8 @@ def not_toml(text: str, error: tomllib.TOMLDecodeError) -> str:
     at = int(found[1]) if found else len(lines)  # some faults are found at the end of the text
     line = lines[at - 1].strip() if 0 < at <= len(lines) else ""
     remedy = 'A text stands in quotation marks, as in "age"; `sottovoce run --help` shows a whole file'
+    if _DECIMAL_COMMA.search(line):
+        remedy = "A number is written with a point, as in 1.5"
     return f"this is not TOML: {said}" + (f": {line[:80]}. {remedy}" if line else "")
 
 

@@ -15,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.closed import exact
-from sottovoce.data.population import SINGLE, Population
+from sottovoce.data.parties import SINGLE
+from sottovoce.data.population import Population
 from sottovoce.data.sealed import RecordLoss
 from sottovoce.methods import equations
 from sottovoce.methods.equations import Asked
 from sottovoce.methods.handle import Handle, explicit
 from sottovoce.networks import Network
 from sottovoce.privacy.gate import RecordFunction
-from sottovoce.privacy.release import Release
+from sottovoce.privacy.release import Release, unnoticed
 from sottovoce.privacy.sampling import KINDS as SAMPLINGS
 from sottovoce.privacy.sampling import Sampling
 from sottovoce.schedules import settled
@@ -62,6 +63,18 @@ class Known(Shown):
 
     def __hash__(self) -> int:
         return hash(self._content)
+
+
+def as_settled(release: Release, known: Known) -> Release:
+    """Return the release with its noise as it is from now on, for the account and the run alike.
+
+    >>> from sottovoce.networks import single
+    >>> release = Release(1.0, 0.1)
+    >>> as_settled(release, Known(Population([5]), single(), 3, {})) is release
+    True
+    """
+    noise = settled(release.scale, known.steps, known.network.size)
+    return release if noise is release.scale else replace(release, noise=noise)
 
 
 @dataclass(frozen=True)
@@ -204,10 +217,9 @@ class Agent(Handle):
         return jax.tree.map(jnp.add, value, slope)
 
     def _settled(self, release: Release) -> Release:
-        """Return the release with its noise as it is from now on, for the account and the run alike."""
-        release = exact("release", release, (Release,))
-        noise = settled(release.scale, self.steps, self.parties)
-        return release if noise is release.noise else replace(release, noise=noise)
+        """Return a checked release for an equation."""
+        with unnoticed():
+            return as_settled(exact("release", release, (Release,)), self._known)
 
     def _by_level(
         self, what: str, records: RecordLoss | None, upper: RecordLoss | None, lower: RecordLoss | None

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr, get_opaque_trace_state
 
 from sottovoce.methods import equations
+from sottovoce.privacy.release import unnoticed
 from sottovoce.trees import Tree
 
 
@@ -62,7 +63,8 @@ class Handle(ABC):
     def _bind(self, equation: Any, what: str, *operands: Any, **params: Any) -> list[Any]:
         """Write an equation, with a number of its own: the place folds it into the key of the step."""
         self._require_straight(what)
-        return equation.bind(*operands, number=next(self._numbers), **params)
+        with unnoticed():  # JAX looks an equation up by all its params
+            return equation.bind(*operands, number=next(self._numbers), **params)
 
     def _require_straight(self, what: str) -> None:
         if self._looping:

@@ -15,7 +15,6 @@ from sottovoce.networks.graphs import (
     isolated,
     regular,
     ring,
-    side_by_side,
     single,
     star,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "isolated",
     "regular",
     "ring",
-    "side_by_side",
     "single",
     "star",
 ]

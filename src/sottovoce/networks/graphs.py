@@ -6,7 +6,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -34,9 +34,8 @@ class Network(Closed):
     `matrix(over)`, which derives `pull` and `push` from `mix` where needed.
 
     Guarantee, checked here: the rows and columns of `mix` sum to one, the agents are connected, and repeated averaging
-    converges; `pull` and the reversed `push` have spanning trees with a common root. The exceptions are `isolated`,
-    where nobody hears anybody, and `side_by_side`, whose members are checked instead. Networks are equal when their
-    matrices are.
+    converges; `pull` and the reversed `push` have spanning trees with a common root. The exception is `isolated`, where
+    nobody hears anybody. Networks are equal when their matrices are.
 
     >>> network = ring(10, weight=0.3)
     >>> network.size, network.degree.tolist()[:3], len(network.edges)
@@ -49,9 +48,10 @@ class Network(Closed):
     size: int
     matrices: Mapping[str, Csr]
     alone: bool = False  # nobody hears anybody, on purpose: set by `isolated` only
-    members: tuple["Network", ...] = ()  # networks that do not hear each other: set by `side_by_side` only
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"a network's name is {self.name!r}: give a text, which reports show")
         object.__setattr__(self, "matrices", dict(self.matrices))
         if set(self.matrices) not in ({"mix"}, {"pull", "push"}):
             raise ValueError(f"a network has a matrix `mix`, or `pull` and `push`; got {sorted(self.matrices)}")
@@ -61,8 +61,6 @@ class Network(Closed):
         if self.alone:
             if len(self.edges):
                 raise ValueError(f"{self.name}: {len(self.edges)} links in a network that is declared to have none")
-        elif self.members:
-            _require_apart(self.name, self.mix, [member.size for member in self.members])
         elif "mix" in self.matrices:
             _require_averaging(self.name, self.mix)
         else:
@@ -225,18 +223,6 @@ def isolated(n: int) -> Network:
     return Network(f"{n} agents alone", n, {"mix": only_themselves}, alone=True)
 
 
-def side_by_side(members: Sequence[Network]) -> Network:
-    """Put several networks into one simulation: agents are numbered through, and no member hears another.
-
-    It is for experiments whose runs differ in numbers alone: all of them take one compiled program.
-
-    >>> side_by_side([ring(3), complete(2)]).mix.toarray()[3].tolist()
-    [0.0, 0.0, 0.0, 0.5, 0.5]
-    """
-    mix = sp.csr_array(sp.block_diag([member.mix for member in members], format="csr"))
-    return Network(f"{len(members)} networks side by side", mix.shape[0], {"mix": mix}, members=tuple(members))
-
-
 def regular(n: int, degree: int, seed: int = 0, weight: float | None = None) -> Network:
     """Draw a random connected graph in which every agent has `degree` neighbours.
 
@@ -352,13 +338,6 @@ def _require_averaging(name: str, mix: Csr) -> None:
             f"{name}: averaging is unstable, an eigenvalue is {spectrum.low:.4g}, outside (-1, 1): multiply the "
             f"weights between agents by less than {largest:.4g}, or take Metropolis weights (weight=None)"
         )
-
-
-def _require_apart(name: str, mix: Csr, sizes: Sequence[int]) -> None:
-    member = np.repeat(np.arange(len(sizes)), sizes)
-    links = mix.tocoo()
-    if len(member) != mix.shape[0] or (member[links.row] != member[links.col]).any():
-        raise ValueError(f"{name}: the members do not fit the matrix: make it by networks.side_by_side")
 
 
 def _require_rooted(name: str, pull: Csr, push: Csr) -> None:

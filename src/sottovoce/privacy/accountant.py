@@ -122,7 +122,10 @@ def epsilon(
         if count and (mechanism.gaussian or mechanism.laplace or mechanism.pure):
             counts[mechanism] = counts.get(mechanism, 0) + int(count)
     if delta == 0 and any(0 < mechanism.gaussian < math.inf for mechanism in counts):
-        raise ValueError("delta is 0, where Gaussian releases have no finite epsilon: give delta > 0 or use Laplace")
+        raise ValueError(
+            "delta is 0, where Gaussian releases and noisy counts have no finite epsilon: give delta > 0, or use "
+            "Laplace noise and declared ranges"
+        )
     items = frozenset(counts.items())
     if overflow == 0.0 or not items:
         return _epsilon(items, float(delta), adjacency)

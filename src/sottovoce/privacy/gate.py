@@ -7,7 +7,7 @@ moves the mean by at most 0.02, whatever the record is.
 `sottovoce.privacy.exact_gate` is the same gate in whole numbers, as deployed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from sottovoce.schedules import RAISED
 from sottovoce.shown import Shown
 from sottovoce.together import largest
 from sottovoce.trees import Tree
+
+Keys = Callable[[Any], jax.Array]  # from a step to the key of a release at that step
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,10 +102,13 @@ def added(means: Sequence[Tree]) -> Tree:
     return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *means)
 
 
-def noised(mean: Tree, release: Release, key: jax.Array, t: Any, agent: Any, given: Any = None) -> Tree:
+def noised(
+    mean: Tree, release: Release, key: jax.Array, t: Any, agent: Any, given: Any = None, keys: Keys | None = None
+) -> Tree:
     """Return `mean` with the release's noise of step t: independent in each coordinate of each leaf.
 
-    `given` is the scale at this step and agent where the program has it as an input (`schedules.as_drawn`).
+    `given` is the scale at this step and agent where the program has it as an input (`schedules.as_drawn`); `keys` are
+    those of the same release at other steps, for a law that reaches earlier draws.
 
     The scale is computed in float32 and raised by `RAISED`, so that it is not below the one that is charged
     (`sottovoce.schedules.charged`). Floating-point noise: the guarantee is that of the ideal mechanism, which reports
@@ -114,8 +119,15 @@ def noised(mean: Tree, release: Release, key: jax.Array, t: Any, agent: Any, giv
         return mean
     scale = jax.lax.optimization_barrier(jnp.asarray(scale, jnp.float32)) * (1 + RAISED)  # as it is charged
     leaves, structure = jax.tree.flatten(mean)
+    law = release.law
+
+    def drawn(stream: int, shape: tuple[int, ...]) -> jax.Array:
+        if keys is None:
+            return law.draw(key, shape, stream)
+        return law.now(lambda s: law.draw(keys(s), shape, stream), t)
+
     noisy = [
-        leaf + (scale * release.law.draw(key, jnp.shape(leaf), stream)).astype(jnp.result_type(leaf))
+        leaf + (scale * drawn(stream, jnp.shape(leaf))).astype(jnp.result_type(leaf))
         for stream, leaf in enumerate(leaves)
     ]
     return jax.tree.unflatten(structure, noisy)

@@ -56,6 +56,7 @@ from sottovoce.privacy.mechanisms import (
     check_delta,
     check_epsilon,
 )
+from sottovoce.privacy.report import rounded_up
 
 Cost = tuple[Spent, float]  # mechanisms, and the chance that some padded batch did not fit
 CostByLevel = dict[str, Cost]  # what one run spent on records of each level
@@ -457,7 +458,7 @@ def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | No
     lines = [f"run {run}: steps {first} to {last}" for run, (first, last) in told["steps by run"].items()]
     alike: dict[str, list[str]] = {}
     for party, epsilon in told["epsilon by party"].items():
-        alike.setdefault(f"{epsilon:.4g}", []).append(party)
+        alike.setdefault(rounded_up(epsilon, 4), []).append(party)
     for spent, members in alike.items():
         of = f" of {budget.epsilon:g}" if budget is not None else ""
         named = ", ".join(members[:8]) + (f" and {len(members) - 8} more" if len(members) > 8 else "")

@@ -12,9 +12,9 @@ statistics of both samplers.
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,10 +33,26 @@ class Noise(ABC):
 
     kind: ClassVar[str]  # its word in releases, run files and statements
     norm: ClassVar[Literal["l1", "l2"]]  # in which one record's share is bounded
+    reaches: ClassVar[bool] = False  # the noise of a step is made of earlier draws too: the whole run is one mechanism
 
     @abstractmethod
     def draw(self, key: jax.Array, shape: tuple[int, ...], stream: int) -> jax.Array:
         """Return simulated noise of scale 1."""
+
+    def now(self, drawn: Callable[[Any], jax.Array], t: Any) -> jax.Array:
+        """Return the noise of step t, where ``drawn(s)`` are the independent draws of this release at step s <= t."""
+        return drawn(t)
+
+    def check(self, once: bool, alone: bool) -> None:
+        """Refuse a release that `terms` are not about.
+
+        `once` says that a record takes part in one step of the run at most, `alone` that a step releases this once.
+        """
+        if self.reaches and not (once and alone):
+            raise ValueError(
+                f"has {self.kind} noise, which reaches earlier steps: it is charged for batches of sv.OnePass, each "
+                "released once, in the step and outside of loops. Use these, or another law"
+            )
 
     @abstractmethod
     def gain(self, value: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
@@ -48,7 +64,8 @@ class Noise(ABC):
 
         `own` is sensitivity over scale for the records of one level, and `together` the sum over the levels that a
         unit has records in, which is larger than `own` where one noise covers two levels. ValueError where no terms are
-        proved for that.
+        proved for that. A law that reaches earlier draws is given all steps of a run, and says for each of them what a
+        unit pays for the whole run that takes part in this step alone.
         """
 
     @abstractmethod

@@ -14,6 +14,8 @@ import random
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -22,13 +24,17 @@ import numpy as np
 
 from sottovoce.files import read_facts, write_facts
 from sottovoce.privacy.discrete import GridRelease
+from sottovoce.privacy.gdp import gdp_mu
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.ledger_line import Entry, Group
-from sottovoce.privacy.mechanisms import Mechanism, check_delta, check_epsilon
+from sottovoce.privacy.mechanisms import Mechanism, Spent, check_delta, check_epsilon
+from sottovoce.privacy.noise import law_of
 
-_KIND, _VERSION = "what was bought with noisy counts", 1
+_KIND, _VERSION = "what was bought with noisy counts", 2
 _REMEDY = "give another path, which costs again"
 _PARTS = 1024  # parts of a record: noise is drawn in whole parts, so that its scale can be close to what is wanted
+_OF_LISTS = 2e-4  # of delta: what lists of categories may cost
+_OF_NOISE = 0.99  # of delta: what the noise may cost; the accountant keeps a hundredth for lists
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +57,19 @@ class Purchase:
 class NoisyCounts:
     """Say how much may be spent on reading ranges, categories and shares off a table (`sottovoce.data.table`).
 
-    Guarantee: one unit is in one bin of each question, so a question costs what a Laplace release with the stated
-    inverse scale costs. The noise is discrete and exact. Together all questions cost at most `epsilon`, and `delta` if
-    lists of categories are among them, under zero-out adjacency. An account composes them with the run.
+    Guarantee. All counts of all questions together are one release with discrete Gaussian noise, drawn exactly. It
+    costs at most `epsilon` at `delta` by itself, under zero-out adjacency, whatever the rows are. An account composes
+    it with the run, which is far cheaper than to add the two epsilons.
+
+    Proof. A unit is counted by one of its rows, which is chosen without looking at other units, and that row is in at
+    most one bin of each question. So without the unit the vector of all counts moves by at most sqrt(questions), in L2;
+    in another unit's place it moves by at most twice that, which is what an account takes under replace-one. The noise
+    is that of `Gaussian` in `sottovoce.privacy.noise`: at least as private as N(0, scale^2 - 9) in whole parts of a
+    record. So the cost is a Gaussian term of questions / (scale^2 - 9), in the same parts (`cost`). Lists of categories
+    cost a share of delta more: see `shows_nobody`.
 
     Args:
-        epsilon: for all questions together, per party.
-        delta: for lists of categories: the chance that a category with a single record is shown.
+        epsilon, delta: what all questions together may cost, per party, if nothing else is released.
         seed: None draws the noise from the operating system; a number makes it a simulation that can be repeated.
         path: a file that keeps what was bought. The same questions with the same path draw nothing, and do not look at
             the rows; other questions are refused.
@@ -72,7 +84,7 @@ class NoisyCounts:
     """
 
     epsilon: float
-    delta: float = 1e-9
+    delta: float = 1e-5
     seed: int | None = None
     path: str | Path | None = None
     ledger: Ledger | Sequence[Ledger] | None = None
@@ -82,6 +94,8 @@ class NoisyCounts:
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         object.__setattr__(self, "delta", check_delta(self.delta))
+        if self.delta == 0:
+            raise ValueError("delta is 0, where noisy counts have no finite epsilon: give more, such as 1e-5")
         if self.path is not None:  # the same file, wherever the process goes
             object.__setattr__(self, "path", Path(self.path).resolve())
         if self.seed is not None and not isinstance(self.seed, Integral):
@@ -111,18 +125,18 @@ class NoisyCounts:
             name, answers = kept["name"], kept["answers"]
         if self.ledger is None or not self.draws:
             return Purchase(name, answers, path, asked)
-        spent = ((Mechanism(laplace=self.cost(len(questions))), 1),)
-        self._charge(name, spent, self.delta if lists else 0.0, parties, unit)
+        gaussian, shown = self.cost(len(questions), lists)
+        self._charge(name, ((Mechanism(gaussian=gaussian), 1),), shown, parties, unit)
         return Purchase(name, answers, path, asked)
 
-    def _charge(self, name: str, spent: Any, delta: float, parties: Sequence[str], unit: str) -> None:
+    def _charge(self, name: str, spent: Spent, shown: float, parties: Sequence[str], unit: str) -> None:
         shared = isinstance(self.ledger, Ledger)
         ledgers = [self.ledger] if isinstance(self.ledger, Ledger) else list(self.ledger or ())
         if not shared and len(ledgers) != len(parties):
             raise ValueError(f"there are {len(ledgers)} ledgers for {len(parties)} parties: give one ledger per party")
         each = [tuple(parties)] if shared else [(party,) for party in parties]
         entries = [
-            Entry(name, 0, 1, (Group("records", who, spent, delta),), unit, adjacency="zero-out", owned=not shared)
+            Entry(name, 0, 1, (Group("records", who, spent, shown),), unit, adjacency="zero-out", owned=not shared)
             for who in each
         ]
         for ledger, entry in zip(ledgers, entries):  # all of them first: a refusal leaves nothing behind
@@ -134,12 +148,7 @@ class NoisyCounts:
 
     def grid(self, questions: int) -> GridRelease:
         """Return the release of one question out of `questions`: noise on counts, in whole parts of a record."""
-        scale = math.ceil(_PARTS * questions / self.epsilon)
-        while (
-            made := GridRelease(_PARTS, scale, 1 / _PARTS, 1, "laplace")
-        ).inverse_multiplier * questions > self.epsilon:
-            scale += 1
-        return made
+        return _grid(self.epsilon, self.delta, questions)
 
     def noised(self, counts: np.ndarray, questions: int, place: tuple[int, ...] = ()) -> np.ndarray:
         """Return the counts of one party with noise; `place` (party, question) tells the draws of one seed apart.
@@ -156,25 +165,63 @@ class NoisyCounts:
         """Return the scale of the noise on a count."""
         return self.grid(questions).scale / _PARTS
 
-    def cost(self, questions: int) -> tuple[float, ...]:
-        """Return 1 / scale of each question, as an account takes it."""
-        return (self.grid(questions).inverse_multiplier,) * questions
+    def cost(self, questions: int, lists: int) -> tuple[float, float]:
+        """Return what an account takes: the Gaussian term of all questions, and the chance that a list shows a unit.
+
+        >>> gaussian, shown = NoisyCounts(epsilon=0.1).cost(questions=5, lists=0)
+        >>> round(math.sqrt(gaussian), 4), shown
+        (0.0325, 0.0)
+        """
+        return questions * self.grid(questions).inverse_multiplier ** 2, self._shown if lists else 0.0
+
+    @property
+    def _shown(self) -> float:
+        """Return the chance of all lists, so small that it costs `_OF_LISTS` of delta at this epsilon."""
+        return _OF_LISTS * self.delta / (1 + math.exp(min(self.epsilon, 300.0)))
 
     def surely_not_empty(self, questions: int, parties: int, bins: int) -> float:
         """Return what the sum of the parties' counts must exceed: with chance 0.99, no empty bin does.
 
-        The bound is Chernoff's for a sum of Laplace variables.
-
-        >>> 80 < NoisyCounts(epsilon=0.1).surely_not_empty(1, parties=1, bins=50) < 130
+        >>> 100 < NoisyCounts(epsilon=0.1).surely_not_empty(1, parties=1, bins=50) < 120
         True
         """
-        scale, odds = self.scale(questions), math.log(100.0 * bins)
-        steps = np.linspace(0.01, 0.99, 99)
-        return float(np.min((odds - parties * np.log1p(-(steps**2))) / steps) * scale)
+        return _reached(self.grid(questions).scale, parties, 0.01 / bins) / _PARTS
 
     def shows_nobody(self, questions: int, lists: int) -> int:
-        """Return the noisy count from which a party may name a category, when `lists` lists share delta.
+        """Return the noisy count from which a party may name a category, when `lists` lists are bought.
 
-        A category with one record reaches it with chance at most delta / 2, so that replacing a record costs delta.
+        A category with one record reaches it with chance at most shown / (2 lists), where `shown` is what `cost`
+        returns.
+
+        Proof that an account which charges `shown` as the chance of another mechanism covers the lists (see
+        `accountant.epsilon`). Take D with a unit and D' without it, or with another one in its place. Change what is
+        released: a category that only this unit holds is never named. By the threshold this changes anything with
+        chance at most shown / 2, in D, and the same in D' for the other unit. The changed releases name categories that
+        D and D' share, by counts with Gaussian noise; so the noise alone covers them.
         """
-        return 1 + math.ceil(self.scale(questions) * math.log(2 * lists / self.delta))
+        return 1 + math.ceil(_reached(self.grid(questions).scale, 1, self._shown / (2 * lists)) / _PARTS)
+
+
+@lru_cache(maxsize=64)
+def _grid(epsilon: float, delta: float, questions: int) -> GridRelease:
+    """Return the least noise by which all questions cost at most this much."""
+    mu = gdp_mu(epsilon, _OF_NOISE * delta) * (1 - 1e-9)
+    law = law_of("gaussian")
+    scale = law.whole_scale(Fraction(_PARTS * math.sqrt(questions) / mu), _PARTS)
+    return GridRelease(_PARTS, scale, 1 / _PARTS, 1, law.kind)
+
+
+def _reached(scale: int, draws: int, chance: float) -> int:
+    """Return a whole number that the sum of some draws of discrete Gaussian noise reaches with at most this chance.
+
+    Proof. One draw: for m >= 1 the sum of exp(-z^2 / 2s^2) over z >= m is at most its integral from m - 1, and the sum
+    over all z is at least s sqrt(2 pi), by Poisson summation, whose terms are positive. So it reaches m with at most
+    the chance that N(0, s^2) exceeds m - 1. The sum of several draws has the same law with the scale s sqrt(draws), but
+    for a factor within 1 +- 10^-60 (as in the proof of `Gaussian`, for scales above 4): too little to be seen here.
+
+    >>> _reached(scale=100, draws=1, chance=1e-9), _reached(scale=100, draws=4, chance=1e-9)
+    (601, 1201)
+    """
+    from scipy.special import ndtri  # slow to load
+
+    return 1 + math.ceil(-float(ndtri(chance)) * scale * math.sqrt(draws) * (1 + 1e-12))

@@ -6,12 +6,65 @@ standard deviation 0.05 to each coordinate of the mean.
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from sottovoce.closed import Closed
 from sottovoce.privacy.noise import Noise, law_of
 from sottovoce.schedules import PerAgent, Scaled, Schedule, schedule
+
+_READS: ContextVar[set[str] | None] = ContextVar("noise that was read", default=None)
+
+
+@contextmanager
+def noise_reads() -> Iterator[set[str]]:
+    """Note which releases' noise is read meanwhile: code that only releases never looks at it.
+
+    >>> release = Release(clip=1.0, noise=0.05, name="gradient")
+    >>> with noise_reads() as reads:
+    ...     _ = release.clip, release.scale(0, 0)
+    >>> reads
+    {'gradient'}
+    """
+    found: set[str] = set()
+    before = _READS.set(found)
+    try:
+        yield found
+    finally:
+        _READS.reset(before)
+
+
+@contextmanager
+def unnoticed() -> Iterator[None]:
+    """Let noise be read by our own code, which hands it on as it is.
+
+    >>> with noise_reads() as reads, unnoticed():
+    ...     _ = Release(clip=1.0, noise=0.05).noise
+    >>> reads
+    set()
+    """
+    before = _READS.set(None)
+    try:
+        yield
+    finally:
+        _READS.reset(before)
+
+
+class _Noise:
+    """Hold the noise of a release, and note that it was read."""
+
+    def __get__(self, release: "Release | None", _: type) -> "float | Schedule":
+        if release is None:
+            raise AttributeError("noise")  # a field without a default
+        if (reads := _READS.get()) is not None:
+            reads.add(release.name)
+        return vars(release)["noise"]
+
+    def __set__(self, release: "Release", noise: "float | Schedule") -> None:
+        vars(release)["noise"] = noise
 
 
 @dataclass(frozen=True)
@@ -37,7 +90,7 @@ class Release(Closed):
 
     kind: ClassVar[str] = "release"
     clip: float
-    noise: float | Schedule
+    noise: float | Schedule = _Noise()  # type: ignore[assignment]
     mechanism: str = "gaussian"
     name: str = ""
 

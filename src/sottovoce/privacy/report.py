@@ -5,7 +5,7 @@ For example: "each agent's epsilon is at most 2 at delta 1e-05, per record, zero
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -205,6 +205,23 @@ class PrivacyReport:
         """
         return technical(self.spent)
 
+    def of_the_best(self, epsilon: float, delta: float, words: str) -> "PrivacyReport":
+        """Return the statement of a model that was chosen among trials, of which this report is one: `words` say how.
+
+        What one trial releases is not what an attacker sees of the choice, so nothing of it is left but its settings.
+        """
+        return replace(
+            self,
+            epsilon=epsilon,
+            delta=delta,
+            per_agent=(epsilon,),
+            per_level=dict.fromkeys(self.per_level, epsilon),
+            accountant="random stopping (Papernot and Steinke 2022)",
+            events=(*self.events, words),
+            attack=(),
+            spent=(),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for JSON."""
         return {**asdict(self), "spent": encode_spent(self.spent)}
@@ -287,10 +304,12 @@ def merge_caveats(*groups: Sequence[str]) -> tuple[str, ...]:
 def rounded_up(epsilon: float, digits: int) -> str:
     """Write a number >= 0 with this many digits, rounded up, so that what is written is guaranteed too.
 
-    >>> rounded_up(1.9991, 3), rounded_up(2.0001, 3), rounded_up(0.34561, 4)
-    ('2', '2.01', '0.3457')
+    >>> rounded_up(1.9991, 3), rounded_up(2.0001, 3), rounded_up(0.34561, 4), rounded_up(math.inf, 4)
+    ('2', '2.01', '0.3457', 'infinite')
     """
     if epsilon == 0:
         return "0"
+    if math.isinf(epsilon):
+        return "infinite"
     unit = 10.0 ** (math.floor(math.log10(epsilon)) + 1 - digits)
     return f"{math.ceil(epsilon / unit * (1 - 1e-12)) * unit:.{digits}g}"

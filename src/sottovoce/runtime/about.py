@@ -16,7 +16,7 @@ from jax.extend.core import Jaxpr
 
 from sottovoce.accounting.account import Account
 from sottovoce.accounting.table import TableAccount
-from sottovoce.data.population import SINGLE
+from sottovoce.data.parties import SINGLE
 from sottovoce.methods import equations
 from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.table import Table

@@ -21,6 +21,7 @@ from sottovoce.privacy.gate import Reading
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Rows, Sampling
 from sottovoce.privacy.threefry import fold
+from sottovoce.runtime.keys import phase_key, step_key
 from sottovoce.trees import Tree
 
 Drawn = Mapping[str, Rows]  # the rows of a batch by level
@@ -36,15 +37,30 @@ class Moment:
     key: jax.Array
     records: Mapping[str, Sealed]
     chunk: int
+    every: jax.Array | None = None  # the key of all steps, outside of loops: a law may reach the draws of earlier ones
     scale: Any = None  # of the noise of one release, where it is an input of the program
+
+    @classmethod
+    def of(
+        cls, known: Known, root: Any, index: Any, phase: str, t: Any, records: Mapping[str, Sealed], chunk: int
+    ) -> "Moment":
+        """Return the moment of an agent with its key."""
+        key, every = step_key(root, index, phase, t), phase_key(root, index, phase)
+        return cls(known, index, t, key, records, chunk, every)
 
     def inside(self, loop: JaxprEqn, turn: Any) -> "Moment":
         """Return the same moment inside one turn of a loop."""
-        return replace(self, key=fold(self.named(loop), turn))
+        return replace(self, key=fold(self.named(loop), turn), every=None)
 
     def named(self, equation: JaxprEqn) -> jax.Array:
         """Return the key of one equation."""
         return fold(self.key, equation.params["number"])
+
+    def named_at(self, equation: JaxprEqn, t: Any) -> jax.Array:
+        """Return the key that one equation has at another step."""
+        if self.every is None:
+            raise ValueError(f"{equation.params['release'].mechanism} noise reaches earlier steps, not turns of a loop")
+        return fold(fold(self.every, t), equation.params["number"])
 
     def size(self, level: str) -> Any:
         """Return how many records (or units) the agent has."""
@@ -101,4 +117,5 @@ def mean(moment: Moment, equation: JaxprEqn, values: Sequence[Any]) -> Tree:
 def noised(moment: Moment, equation: JaxprEqn, value: Tree) -> Tree:
     """Return a value with the noise of the equation's release."""
     release: Release = equation.params["release"]
-    return gate.noised(value, release, moment.named(equation), moment.t, moment.index, moment.scale)
+    keys = partial(moment.named_at, equation) if release.law.reaches else None
+    return gate.noised(value, release, moment.named(equation), moment.t, moment.index, moment.scale, keys)

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar
 
 import jax
@@ -21,7 +21,6 @@ from sottovoce.runtime import answers, mixing
 from sottovoce.runtime.answers import BatchRows, Moment
 from sottovoce.runtime.blocks import CACHE, in_blocks
 from sottovoce.runtime.interpreter import play, walk
-from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.layout import Layout
 from sottovoce.runtime.place import NEVER, WholePlace, public
 from sottovoce.runtime.shared_program import shared
@@ -105,8 +104,8 @@ def in_cache(moment: Moment, equation: JaxprEqn, values: list[Any]) -> list[Any]
     """
     batch, *operands = values
 
-    def one(rows: Any, operands: list[Any], index: Any, scale: Any, key: Array, records: SealedRecords) -> list[Any]:
-        now = replace(moment, index=index, scale=scale, key=key, records=records)
+    def one(rows: Any, operands: list[Any], index: Any, scale: Any, keys: Any, records: SealedRecords) -> list[Any]:
+        now = replace(moment, index=index, scale=scale, key=keys[0], every=keys[1], records=records)
         mean = answers.mean(now, equation, [BatchRows(rows, batch.sampling), *operands])
         noisy = equation.primitive is equations.release_p
         return jax.tree.leaves(answers.noised(now, equation, mean) if noisy else mean)
@@ -115,13 +114,14 @@ def in_cache(moment: Moment, equation: JaxprEqn, values: list[Any]) -> list[Any]
     held = {level: min(moment.chunk, batch.sampling.usual(counts[level])) for level in levels}
     size = sum(moment.records[level].record_bytes * rows for level, rows in held.items())
     used = {level: moment.records[level] for level in levels}
-    return in_blocks(one, max(1, CACHE // size))(batch.rows, operands, moment.index, moment.scale, moment.key, used)
+    keys = moment.key, moment.every if equation.params["release"].law.reaches else None
+    return in_blocks(one, max(1, CACHE // size))(batch.rows, operands, moment.index, moment.scale, keys, used)
 
 
 def moment(spec: Spec, index: Any, phase: str, t: Any, records: SealedRecords, root: Array) -> Moment:
     """Return one agent's moment; `records` are sealed sets whose `starts` is this agent's."""
     known = spec.trace.known
-    return Moment(known, index, t, step_key(root, index, phase, t), records, spec.chunk)
+    return Moment.of(known, root, index, phase, t, records, spec.chunk)
 
 
 def _shares(spec: Spec, indices: Array, records: SealedRecords) -> dict[str, Tree]:
@@ -210,14 +210,17 @@ class ArrayPlace(WholePlace):
         self, trace: Trace, problem: Any, layout: Layout, root: Array, chunk: int, share: bool = False
     ) -> None:
         super().__init__(trace, problem)
-        self.first_numbers: list[Any] | None = None
-        self.numbers: list[Any] | None = None
-        if share:
-            trace, (self.first_numbers, self.numbers) = shared(trace)
-        self.spec = Spec(trace, chunk)
+        self.chunk = chunk
+        self.spec, self.first_numbers, self.numbers = self.form if share else (Spec(trace, chunk), None, None)
         self.indices = jax.device_put(np.arange(layout.population.parties, dtype=np.int32))
         self.records, self.roots = dict(layout.sealed), jnp.broadcast_to(root, self.indices.shape)
         self.starts = {level: sealed.starts for level, sealed in self.records.items()}
+
+    @cached_property
+    def form(self) -> tuple[Spec, list[Any] | None, list[Any] | None]:
+        """Return the program that all runs of this form share, and the numbers of this one for `init` and `step`."""
+        trace, (first_numbers, numbers) = shared(self.trace)
+        return Spec(trace, self.chunk), first_numbers, numbers
 
     def begin(self) -> list[Array]:
         """Return the first state."""

@@ -8,18 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.data.notes import Note, tell_holder
-from sottovoce.data.population import Population
+from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method
-from sottovoce.networks import Network
 from sottovoce.problems import objectives
 from sottovoce.runtime.layout import Layout
 
 
-def fitting(problem: Any, method: Method, network: Network, population: Population, records: Mapping[str, Any]) -> None:
-    """Refuse a problem, a method and a network that do not belong together; say what to change.
-
-    `records` are the shapes of one record per level.
-    """
+def fitting(problem: Any, method: Method, known: Known) -> None:
+    """Refuse a problem, a method and a run that do not belong together; say what to change."""
+    network, population = known.network, known.population
     if not isinstance(method, Method):
         raise TypeError(f"method is {method!r}: give a configured method, such as sv.methods.DpSgd(rate=0.1, ...)")
     kinds = " or ".join(kind.__name__ for kind in method.solves)
@@ -43,7 +40,7 @@ def fitting(problem: Any, method: Method, network: Network, population: Populati
         raise ValueError(
             f"Levels(upper, lower) are for bilevel problems; {type(problem).__name__} takes one record set per agent"
         )
-    objectives.check(problem, records)
+    objectives.check(problem, known.records)
 
 
 def metrics(problem: Any, evaluate: Callable[..., Mapping[str, Any]] | None) -> None:
@@ -69,7 +66,7 @@ def finite(layout: Layout) -> None:
     record is malformed; the warning is for the holder's own process only. The holder of a declared table was told when
     the table was read.
     """
-    if layout.population.facts.words:
+    if layout.population.facts.norm is not None:
         return
     for level, sealed in layout.sealed.items():
         leaves = jax.tree.leaves(sealed.unseal())

@@ -17,6 +17,7 @@ import numpy as np
 from sottovoce.accounting.account import Account
 from sottovoce.accounting.charging import Charging, own_ledgers
 from sottovoce.accounting.table import SECRET, SIMULATED, calibrate_labels, table_account
+from sottovoce.data.parties import Parties
 from sottovoce.methods.base import Method
 from sottovoce.naming import how_often
 from sottovoce.privacy import discrete, exact_gate
@@ -48,14 +49,15 @@ THREADS = "one machine, a thread per party"
 
 
 def simulated(
-    problem: Any, data: Any, account: Account, budget: Budget | None, ledger: Any, seed: int | None, every: int,
+    parties: Parties, account: Account, budget: Budget | None, ledger: Any, seed: int | None, every: int,
     performance: Performance,
 ) -> Callable[[RunFolder], Job]:  # fmt: skip
     """Return how to make the job of a simulation: all agents as one array, or spread over devices and processes."""
     company, devices = peers.current(), performance.devices
     check_devices(devices)
     spread = company.count * devices > 1
-    layout = lay_out(data, Grid(devices).held(account.population.parties) if spread else None)
+    own = Grid(devices).held(account.population.parties) if spread else None
+    layout = lay_out(parties, own, account.population)
     checks.finite(layout)
     program = account.trace.identity
     report = as_simulated(account, secret=seed is None and not account.population.facts.simulated)
@@ -64,7 +66,7 @@ def simulated(
     def job(folder: RunFolder) -> Job:
         begin_with = folder.secret.hex() if seed is None else seed
         digests = own_digests(layout)
-        given = (account.trace, problem, layout, agent_keys(begin_with, program, digests), performance.chunk)
+        given = (account.trace, account.problem, layout, agent_keys(begin_with, program, digests), performance.chunk)
         place: Place = MeshPlace(*given, devices) if spread else ArrayPlace(*given, performance.share)
         charging = list[Charging]()  # one ledger per run: the leader's
 
@@ -94,7 +96,7 @@ def simulated(
 
 
 def deployed(
-    problem: Any, data: Any, account: Account, budget: Budget | None, ledger: Any, every: int, performance: Performance
+    parties: Parties, account: Account, budget: Budget | None, ledger: Any, every: int, performance: Performance
 ) -> Callable[[RunFolder], Job]:
     """Return how to make the job of a run with exact noise: a thread and a ledger per agent."""
     one_process("noise='discrete'")
@@ -103,7 +105,7 @@ def deployed(
     if performance.devices > 1:
         raise ValueError("discrete noise runs on threads: leave out devices")
     check_exact(account)
-    layout = lay_out(data)
+    layout = lay_out(parties, None, account.population)
     checks.finite(layout)
 
     def job(folder: RunFolder) -> Job:
@@ -119,7 +121,7 @@ def deployed(
 
         place = ThreadPlace.deployed(
             account.trace,
-            problem,
+            account.problem,
             layout,
             performance.chunk,
             lambda agent, t: charging.charge_own(agent, t, t + 1),
@@ -217,6 +219,7 @@ def check_exact(account: Account) -> None:
             raise ValueError(exact_gate.PRINTED.format(charge.release.name))
         if not charge.release.private:
             raise ValueError(f"release {charge.release.name!r} has no clip or no noise: discrete noise needs both")
+        discrete.on_grid(charge.release, 1)  # a law that is not drawn exactly says so, before anything is charged
     if account.population.facts.simulated:
         raise ValueError(
             "ranges or lists of the table were bought with a seed, which simulates: leave seed out of sv.NoisyCounts"

@@ -74,10 +74,19 @@ def secret_key() -> jax.Array:
     return jax.random.wrap_key_data(jax.device_put(np.frombuffer(secrets.token_bytes(8), np.uint32)))
 
 
+def phase_key(root: jax.Array, agent: Any, phase: str) -> jax.Array:
+    """Return the key of one agent that is common to all steps of a phase.
+
+    >>> phase_key(root_key(0), 1, "step").shape
+    ()
+    """
+    return fold(fold(root, agent), PHASES[phase])
+
+
 def step_key(root: jax.Array, agent: Any, phase: str, t: Any) -> jax.Array:
     """Return the key of one agent at one step of a phase ("init" or "step").
 
     >>> bool(step_key(root_key(0), 1, "step", 2) == step_key(root_key(0), 1, "init", 2))
     False
     """
-    return fold(fold(fold(root, agent), PHASES[phase]), t)
+    return fold(phase_key(root, agent, phase), t)

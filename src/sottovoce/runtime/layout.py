@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.data.parties import Parties
 from sottovoce.data.parts import Part, ids_of
-from sottovoce.data.population import Population, parts_by_level
+from sottovoce.data.population import Population
 from sottovoce.data.sealed import Sealed
 from sottovoce.runtime.spread import Spread
 from sottovoce.trees import Tree
@@ -29,8 +30,12 @@ class Layout:
     agents: range  # whose records are held here
 
 
-def lay_out(parts: Sequence[Any], agents: range | None = None) -> Layout:
+def lay_out(
+    parts: Sequence[Any] | Parties, agents: range | None = None, population: Population | None = None
+) -> Layout:
     """Arrange parts for a run; with `agents`, only the records of those agents are held (sizes stay everyone's).
+
+    `population` is who takes part, where it is known already.
 
     Raises ValueError naming the party that is empty, of another kind, or holds records of another shape.
 
@@ -38,10 +43,11 @@ def lay_out(parts: Sequence[Any], agents: range | None = None) -> Layout:
     >>> layout.population.sizes
     {'records': (5, 3)}
     """
-    by_level = parts_by_level(parts)
-    kept = range(len(parts)) if agents is None else agents
-    sealed = {level: _seal(group[kept.start : kept.stop], group[0]) for level, group in by_level.items()}
-    return Layout(sealed, Population.of(parts), kept)
+    parties = Parties.of(parts)
+    known = population or Population.of(parties)
+    kept = range(known.parties) if agents is None else agents
+    sealed = {level: _seal(group[kept.start : kept.stop], group[0]) for level, group in parties.by_level.items()}
+    return Layout(sealed, known, kept)
 
 
 def _seal(group: list[Part], like: Part) -> Sealed:

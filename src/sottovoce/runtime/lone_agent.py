@@ -21,7 +21,8 @@ from jax.extend.core import Literal as Constant
 
 from sottovoce.accounting.account import check_network
 from sottovoce.accounting.trace import Known, Trace, trace
-from sottovoce.data.population import Population, parts_by_level, record_shapes
+from sottovoce.data.parties import Parties
+from sottovoce.data.population import Population
 from sottovoce.data.sealed import Sealed
 from sottovoce.methods import equations
 from sottovoce.methods.base import Method
@@ -34,7 +35,6 @@ from sottovoce.runtime.compiler import require_right_sums
 from sottovoce.runtime.exchange import Edges, Heard, edges_of, settled
 from sottovoce.runtime.interpreter import Answer, Segment, contains, play, walk
 from sottovoce.runtime.journal import NO_JOURNAL, Journal
-from sottovoce.runtime.keys import step_key
 from sottovoce.runtime.layout import Layout, alone, lay_out
 from sottovoce.runtime.place import NEVER, public
 from sottovoce.runtime.transport import Absent, Message, MessageId, Standing, Transport
@@ -98,7 +98,7 @@ def programs_of(trace: Trace, chunk: int) -> Programs:
 
 def moment(spec: Spec, root: Any, index: Any, phase: str, t: Any, turns: Turns, records: Any) -> Moment:
     """Return one agent's moment inside some loops' turns."""
-    now = Moment(spec.trace.known, index, t, step_key(root, index, phase, t), records, spec.chunk)
+    now = Moment.of(spec.trace.known, root, index, phase, t, records, spec.chunk)
     for loop, turn in turns:
         now = now.inside(loop, turn)
     return now
@@ -278,16 +278,15 @@ class LoneAgent:
         ValueError: agent 1 has {'records': 4}, and the population says {'records': 3}: all must state the same sizes
         """
         require_right_sums()
-        layout = lay_out([own])
+        parties = Parties.of([own])
+        layout = lay_out(parties)
         stated, held = (
             {level: int(n[agent]) for level, n in known.counts.items()}
             for known, agent in ((population, me), (layout.population, 0))
         )
         if stated != held:
             raise ValueError(f"agent {me} has {held}, and the population says {stated}: all must state the same sizes")
-        known = Known(
-            population, check_network(network, population.parties), steps, record_shapes(parts_by_level([own]))
-        )
+        known = Known(population, check_network(network, population.parties), steps, parties.records)
         return cls(me, programs_of(trace(method, problem, known), chunk), own_records(layout, 0), root, **how)
 
     def begin(self, transport: Transport) -> tuple[list[Any], Any]:

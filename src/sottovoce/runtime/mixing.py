@@ -130,18 +130,20 @@ def vectorised(network: Network, over: str, others_only: bool) -> Callable[..., 
     wasteful = lists.senders.size > 4 * network.matrix(over).nnz + 64
     apply = partial(_by_edge, network, over, others_only) if wasteful else partial(_padded, lists)
 
+    def summed(leaf: jax.Array, agent: jax.Array) -> jax.Array:
+        return _dense(_matrix(lists), leaf, agent) if _small(lists, leaf.size) else apply(leaf, agent)
+
+    def alone(leaf: jax.Array, agent: jax.Array) -> jax.Array:
+        return summed(leaf[None], agent[None])[0]  # what is vectorised around it are other runs, which it does not hear
+
     @custom_vmap
     def mix(leaf: jax.Array, agent: jax.Array) -> jax.Array:
-        if network.size > 1:
-            return leaf  # traced, never run: an agent is one row of the vectorised whole
-        return over_agents(1, [True], leaf[None], agent[None])[0][0]
+        return leaf  # traced, never run: an agent is one row of the vectorised whole
 
     @mix.def_vmap
     def over_agents(size: int, batched: list[bool], leaf: jax.Array, agent: jax.Array) -> tuple[jax.Array, bool]:
-        if not batched[0]:  # everyone sends the same
-            leaf = jnp.broadcast_to(leaf, (size, *leaf.shape))
-        if _small(lists, leaf.size):
-            return _dense(_matrix(lists), leaf, agent), True
-        return apply(leaf, agent), True
+        # if not batched, everyone sends the same
+        return summed(leaf if batched[0] else jnp.broadcast_to(leaf, (size, *leaf.shape)), agent), True
 
-    return lambda tree, agent: jax.tree.map(lambda leaf: mix(jnp.asarray(leaf), agent), tree)
+    one = mix if network.size > 1 else alone
+    return lambda tree, agent: jax.tree.map(lambda leaf: one(jnp.asarray(leaf), agent), tree)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.accounting.content import KEPT, first_alike, program
 from sottovoce.files import write_facts
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.runtime import checkpoint
@@ -32,7 +33,7 @@ def measure(variables: tuple[Tree, ...], evaluate: Callable[..., Mapping[str, An
     return evaluated(_figures(evaluate), variables)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=KEPT)
 def _figures(evaluate: Callable[..., Mapping[str, Any]] | None) -> Callable[..., dict[str, jax.Array]]:
     def figures(variables: tuple[Tree, ...]) -> dict[str, jax.Array]:
         mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), variables)
@@ -54,24 +55,25 @@ def evaluated(function: Callable[..., Any], *given: Any) -> Any:
     """Return ``function(*given)``, compiled with the arrays that it holds as inputs.
 
     Test records would otherwise be written into the program, which would be another one for each seed that draws them.
+    As it is, all runs side by side share it.
 
     >>> records = np.arange(3.0)
     >>> float(evaluated(lambda x: jnp.sum(x * records), jnp.asarray(2.0)))
     6.0
     """
     leaves, structure = jax.tree.flatten(given)
-    program, form, held = _compiled(function, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
-    return jax.tree.unflatten(form, program(held, *leaves))
+    run, form, held = _compiled(function, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+    return jax.tree.unflatten(form, run(held, *leaves))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=KEPT)
 def _compiled(
     function: Callable[..., Any], structure: Any, shapes: tuple[Any, ...]
 ) -> tuple[Callable[..., list[jax.Array]], Any, list[jax.Array]]:
     given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in shapes])
     closed, found = jax.make_jaxpr(function, return_shape=True)(*given)
-    program = compiled(partial(jax.core.eval_jaxpr, closed.jaxpr))
-    return program, jax.tree.structure(found), [jax.device_put(held) for held in closed.consts]
+    alike = first_alike(program(closed, constants=False), compiled(partial(jax.core.eval_jaxpr, closed.jaxpr)))
+    return alike, jax.tree.structure(found), [jax.device_put(held) for held in closed.consts]
 
 
 def handed(releasable: bool, privacy: PrivacyReport) -> list[tuple[str, str]]:

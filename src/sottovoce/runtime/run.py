@@ -7,8 +7,10 @@ runs 100 steps, and returns a `Result` whose `privacy` is the statement.
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,31 +18,36 @@ import jax
 import numpy as np
 
 from sottovoce.accounting import advice
-from sottovoce.accounting.account import Account, account_of, check_network
-from sottovoce.accounting.calibrate import calibrate, check_target
-from sottovoce.data.population import Population, parts_by_level, record_shapes
+from sottovoce.accounting.account import Account, account_for, known_of
+from sottovoce.accounting.calibrate import calibrated, check_target
+from sottovoce.data.parties import Parties
+from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method
 from sottovoce.naming import check_count
 from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.privacy.ledger import Budget, Ledger
+from sottovoce.privacy.mechanisms import check_delta, check_epsilon
 from sottovoce.privacy.table import Table
 from sottovoce.problems import Minimize
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime import checks, jobs, peers
 from sottovoce.runtime.compiler import require_right_sums
 from sottovoce.runtime.keys import check_seed
-from sottovoce.runtime.loop import Job, drive
+from sottovoce.runtime.loop import Job, Run, drive_all
+from sottovoce.runtime.members import form, held_by, most_of
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.place import Metrics
 from sottovoce.runtime.result import Result
-from sottovoce.runtime.run_state import RunFolder, keep_for_one_run
+from sottovoce.runtime.run_state import RunFolder, RunState, keep_for_one_run
 from sottovoce.schedules import same_for_all
 
 EVALUATED = (
     "figures of `evaluate` are computed without noise, and nothing checks what it reads: they may leave only if it "
     "reads no private record and no private label"
 )
+_HELD, _WAITING = 2**31, 128  # bytes of records, and runs, that wait for others of their form, at most
+
 DECLARED = "figures of `evaluate` are computed without noise, on rows that were declared public"
 
 
@@ -102,6 +109,103 @@ def run(
     >>> np.round(result.x, 1).tolist()
     [1.5, 1.5]
     """
+    given = locals()
+    with _prepared(**given) as ready:
+        ((_, end),) = _ended([(0, ready)])
+    if isinstance(end, FloatingPointError):
+        raise end
+    return end
+
+
+def run_many(runs: Iterable[Mapping[str, Any]]) -> list[Result | FloatingPointError]:
+    """Run several runs, each with the arguments of `run`; those that differ in numbers alone as one program.
+
+    Such numbers are seeds, epsilons, rates, starts, the weights of a small network, and the records themselves. Each
+    run keeps its own account, ledger, folder, checkpoints and history, and its result is that of the run by itself, up
+    to the last bits. A run that diverges gives its FloatingPointError, and the others go on.
+
+    Runs over tables of columns, with discrete noise, over several devices, or with `ledger`, are run one by one. (What
+    a ledger has left for a run is known when the runs before it are done.)
+
+    >>> import jax.numpy as jnp, numpy as np, sottovoce as sv
+    >>> problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(2))
+    >>> method = sv.methods.DpSgd(rate=0.2, gradient=sv.Release(clip=5.0, noise=0.001), sampling=sv.Full())
+    >>> common = {"problem": problem, "data": [np.ones((50, 2), np.float32)], "method": method, "steps": 3}
+    >>> first, second = sv.run_many([{**common, "seed": seed} for seed in (0, 1)])
+    >>> first.privacy.epsilon == second.privacy.epsilon, bool((first.x == second.x).all())
+    (True, False)
+    """
+    ends = dict(as_they_end(runs))
+    return [ends[number] for number in range(len(ends))]
+
+
+def as_they_end(runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Result | FloatingPointError]]:
+    """Yield the number and the end of each run of `run_many`, as they end; runs are taken up one after the other."""
+    waiting: dict[Hashable, list[tuple[int, _Ready]]] = {}
+    with ExitStack() as kept:
+        held = count = 0
+        for number, given in enumerate(runs):
+            arguments = signature(run).bind(**given)
+            arguments.apply_defaults()
+            ready = kept.enter_context(_prepared(**arguments.arguments))
+            kind = None if arguments.arguments["ledger"] is not None else form(ready.run.job.place)
+            if kind is None:
+                yield from _ended([(number, ready)])
+                continue
+            waiting.setdefault(kind, []).append((number, ready))
+            held, count = held + held_by(ready.run.job.place), count + 1
+            if held > _HELD or count == _WAITING:
+                yield from _in_pieces(waiting)
+                held = count = 0
+        yield from _in_pieces(waiting)
+
+
+def _in_pieces(
+    waiting: dict[Hashable, list[tuple[int, "_Ready"]]],
+) -> Iterator[tuple[int, Result | FloatingPointError]]:
+    """Run all that wait, as many of one form together as memory allows; pieces are of one size, as far as possible."""
+    while waiting:
+        group = waiting.pop(next(iter(waiting)))
+        pieces = math.ceil(len(group) / most_of(group[0][1].run.job.place))
+        size = math.ceil(len(group) / pieces)
+        for start in range(0, len(group), size):
+            yield from _ended(group[start : start + size])
+
+
+@dataclass(frozen=True, eq=False)
+class _Ready(AbstractContextManager["_Ready"]):
+    """Hold a run that is checked and ready to start; its folder is kept for it until it ends."""
+
+    run: Run
+    problem: Any
+    public_test: bool
+    kept: ExitStack
+
+    def __exit__(self, *error: Any) -> None:
+        self.kept.close()
+
+
+def _prepared(
+    problem: Any,
+    data: Any,
+    method: Method,
+    steps: int,
+    network: Network | None,
+    epsilon: float | None,
+    delta: float | None,
+    adjacency: Adjacency | None,
+    budget: Budget | None,
+    ledger: Ledger | Sequence[Ledger] | None,
+    noise: str,
+    seed: int | None,
+    evaluate: Metrics | None,
+    public_test: bool,
+    every: int | None,
+    out: str | Path | None,
+    resume: bool,
+    performance: Performance,
+) -> _Ready:
+    """Check the arguments of `run`, and make its job."""
     if noise not in ("simulated", "discrete"):
         raise ValueError(f"noise is {noise!r}: choose 'simulated' or 'discrete'")
     if isinstance(data, Table):
@@ -120,13 +224,17 @@ def run(
             problem, data, method, steps, epsilon, delta or 0.0, _seed_of_table(seed), every, performance.share
         )
     else:
-        account = _account(problem, data, method, steps, network, epsilon, 1e-5 if delta is None else delta, adjacency)
+        if isinstance(problem, Vertical):
+            raise TypeError("a Vertical problem is for a table split by columns: give sv.Table(columns, labels)")
+        parties = Parties.of(data)
+        account = _account(problem, method, known_of(parties, steps, network), epsilon, delta, adjacency)
         if noise == "discrete":
-            job_for = jobs.deployed(problem, data, account, budget, ledger, every, performance)
+            job_for = jobs.deployed(parties, account, budget, ledger, every, performance)
         else:
-            job_for = jobs.simulated(problem, data, account, budget, ledger, seed, every, performance)
+            job_for = jobs.simulated(parties, account, budget, ledger, seed, every, performance)
     company = peers.current()
-    with keep_for_one_run(out if company.leads else None):
+    with ExitStack() as kept:
+        kept.enter_context(keep_for_one_run(out if company.leads else None))
         folder = RunFolder.shared(out, resume, company)
         job = job_for(folder)
         job = replace(job, identity={**job.identity, "public_test": public_test})  # a resumed run has earlier figures
@@ -134,15 +242,30 @@ def run(
             words = DECLARED if public_test else EVALUATED
             job = replace(job, report=replace(job.report, caveats=(*job.report.caveats, words)))
         progress = performance.progress if company.leads else False
-        try:
-            last = drive(job, folder, resume, steps, evaluate, every, f"{type(method).__name__}", progress)
-            made = job.place.result(last.leaves, last.stacked(), job.report)
-            result = replace(made, about=job.about(), public_test=public_test)
-        except jax.errors.JaxRuntimeError as error:
-            company.lost(error)
-        _advise(problem, result)
-        if folder.path is not None and company.leads:
-            result.save(folder.path)
+        made = Run(job, folder, resume, steps, every, evaluate, type(method).__name__, progress)
+        return _Ready(made, problem, public_test, kept.pop_all())
+
+
+def _ended(numbered: Sequence[tuple[int, _Ready]]) -> Iterator[tuple[int, Result | FloatingPointError]]:
+    """Run what is of one form to the end, and yield each number with its result, which is stored, or its error."""
+    company = peers.current()
+    try:
+        ends = drive_all([ready.run for _, ready in numbered])
+        for (number, ready), last in zip(numbered, ends):
+            with ready:
+                yield number, last if isinstance(last, FloatingPointError) else _result(ready, last)
+    except jax.errors.JaxRuntimeError as error:
+        company.lost(error)
+
+
+def _result(ready: _Ready, last: RunState) -> Result:
+    """Return the result of a run from its last state, and store it in the run's folder."""
+    job, folder = ready.run.job, ready.run.folder
+    made = job.place.result(last.leaves, last.stacked(), job.report)
+    result = replace(made, about=job.about(), public_test=ready.public_test)
+    _advise(ready.problem, result)
+    if folder.path is not None and peers.current().leads:
+        result.save(folder.path)
     return result
 
 
@@ -152,25 +275,22 @@ def _advise(problem: Any, result: Result) -> None:
         return
     ends = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(x)]) for x in (problem.x0, result.x)]
     for line in advice.after(["x"], ends[:1], ends[1:]):
-        warnings.warn(line, stacklevel=3)
+        warnings.warn(line, stacklevel=5)
 
 
 def _account(
-    problem: Any, data: Any, method: Method, steps: int, network: Network | None, epsilon: float | None, delta: float,
-    adjacency: Adjacency | None,
-) -> Account:  # fmt: skip
+    problem: Any, method: Method, known: Known, epsilon: float | None, delta: float | None, adjacency: Adjacency | None
+) -> Account:
     """Return the run's account, with everything that belongs to it checked, and calibrated if an epsilon is wanted."""
-    if isinstance(problem, Vertical):
-        raise TypeError("a Vertical problem is for a table split by columns: give sv.Table(columns, labels) as data")
-    population, by_level = Population.of(data), parts_by_level(data)
-    checks.fitting(problem, method, check_network(network, population.parties), population, record_shapes(by_level))
-    given = {"steps": steps, "network": network, "delta": delta, "adjacency": adjacency, "problem": problem}
-    if epsilon is not None:
-        method = calibrate(method, data, epsilon=epsilon, **given)
-    account = account_of(method, data, **given)
-    check_target(account)
-    for line in advice.before(population, delta, shared_noise=_is_shared(account)):
-        warnings.warn(line, stacklevel=3)
+    checks.fitting(problem, method, known)
+    epsilon = None if epsilon is None else check_epsilon(epsilon)
+    account = account_for(method, known, 1e-5 if delta is None else check_delta(delta), adjacency, problem)
+    if epsilon is None:
+        check_target(account)
+    else:
+        account = calibrated(account, epsilon)
+    for line in advice.before(known.population, account.delta, shared_noise=_is_shared(account)):
+        warnings.warn(line, stacklevel=4)
     return account
 
 

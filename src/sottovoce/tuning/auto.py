@@ -248,7 +248,12 @@ def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Net
     spread = entries * reach * known.residual * multiplier * math.sqrt(facts.parties) / (facts.mu * facts.rows)
     spread *= rate / known.curvature / math.sqrt(averaged)
     moved = "" if fitted or spread == 0 else f"; from run to run noise moves a typical score by about {spread:.1g}"
+    alone = "the noise fits the number of records"
     averaged_over = "parties weigh by their released losses" if robust else "averages over records"
+    together = (
+        f"each party's noise fits its size, so that all spend the same; {averaged_over}, in {mixing} "
+        f"{'round' if mixing == 1 else 'rounds'} of mixing"
+    )
     why = (
         f"DpNewton: the model is linear in rows of {entries - 1} numbers of norm {facts.norm:.3g} at most, so their "
         f"noisy second moments ({share:.0%} of the budget) show where the loss is steep; a column that uses a small "
@@ -256,8 +261,7 @@ def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Net
         f"{steps} steps on all records, because the noise has {noise:.2g} of the signal's size ({_MANY} steps below "
         f"{_QUIET:g}, {_FEW} above {_LOUD:g}); rate {rate:.3g} of Newton's own is stable by the bound on the curvature"
         f"{moved}",
-        f"each party's noise fits its size, so that all spend the same; {averaged_over}, in {mixing} "
-        f"{'round' if mixing == 1 else 'rounds'} of mixing; the result is the average of the last half of the steps",
+        f"{alone if facts.parties == 1 else together}; the result is the average of the last half of the steps",
     )
     return _Choice(method, steps, why, None if fitted else spread)
 

@@ -17,6 +17,7 @@ from sottovoce.closed import require
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.ledger_line import Entry, Group
 from sottovoce.privacy.mechanisms import Mechanism, check_delta, check_epsilon
+from sottovoce.privacy.report import rounded_up
 from sottovoce.privacy.selection import GeometricTrials, PoissonTrials, Trials, epsilon_of, mu_for
 
 _APART = 1e-4  # share of delta that an entry in a ledger keeps for the choice
@@ -26,7 +27,8 @@ _APART = 1e-4  # share of delta that an entry in a ledger keeps for the choice
 class Selected:
     """Hold the best trial. How many trials there were stays secret: it is part of the guarantee.
 
-    `mu` is the Gaussian differential privacy of one trial. `statement` says what is guaranteed.
+    `mu` is the Gaussian differential privacy of one trial. `statement` says what is guaranteed, and so does the
+    statement of a private estimator that was chosen.
     """
 
     name: str
@@ -36,17 +38,23 @@ class Selected:
     epsilon: float
     delta: float
     candidates: int
-    seeded: bool = False  # whether the draws can be repeated
+    seeded: bool = False  # whether the draws, or the noise of the scores, can be repeated
 
     @property
     def statement(self) -> str:
         """Write one sentence to attach to the result."""
         said = (
             f"best of a random, secret number of trials among {self.candidates} candidates: training, scores and the "
-            f"choice together have epsilon {self.epsilon:.4g} at delta {self.delta:g}, zero-out adjacency "
-            "(Papernot and Steinke 2022)"
+            f"choice together have epsilon {rounded_up(self.epsilon, 4)} at delta {self.delta:g}, zero-out adjacency, "
+            "if each candidate and score is mu-GDP at the mu that it is given (Papernot and Steinke 2022)"
         )
-        return f"{said}; simulated: who knows the seed knows the number of trials" if self.seeded else said
+        if hasattr(self.output, "privacy_"):
+            said += "; what is taken as public stands in the notes of the model's own statement"
+        return (
+            f"{said}; simulated: who knows the seed knows the number of trials, or the noise of the scores"
+            if self.seeded
+            else said
+        )
 
 
 def select(
@@ -82,8 +90,10 @@ def select(
     one: Murtagh and Vadhan 2016, lemma 3.2.) So a ledger counts more than `epsilon`.
 
     Args:
-        candidates: by name, functions of mu that return a model.
-        score: ``score(model, mu)``, a private score; larger is better.
+        candidates: by name, functions of mu that return a model. A model with `become_chosen` (a private estimator) is
+            told of the choice, because the epsilon of its own training is not that of the best of several.
+        score: ``score(model, mu)``, a private score; larger is better. With an attribute `seeded` it says that a seed
+            draws its noise.
         epsilon, delta: of everything together.
         trials: the mean number of trials; twice the number of candidates by default.
         stopping: `PoissonTrials`, or `GeometricTrials`, which never makes no trial at all.
@@ -103,6 +113,8 @@ def select(
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
     if not any(stopping is kind for kind in (PoissonTrials, GeometricTrials)):
         raise TypeError(f"stopping is {stopping!r}: choose PoissonTrials or GeometricTrials, whose bounds are proved")
+    if not isinstance(party, str):
+        raise TypeError(f"party is {party!r}: give the name under which the ledger keeps these rows, as 'all'")
     law = stopping(max(2.0, 2.0 * len(candidates)) if trials is None else float(trials))
     mu = mu_for(epsilon, law, delta)
     if ledger is not None or budget is not None:
@@ -118,10 +130,13 @@ def select(
         found = -math.inf if math.isnan(found) else found  # the bound needs scores that can be put in one order
         if best is None or found > best[2]:
             best = (name, output, found)
-    if best is None:  # the Poisson law drew 0: an outcome that depends on nothing
-        best = (names[0], None, -math.inf)
-    name, output, found = best
-    return Selected(name, output, found, mu, epsilon_of(mu, law, delta), delta, len(names), seed is not None)
+    # The Poisson law may draw 0: an outcome that depends on nothing.
+    chosen, output, top = (names[0], None, -math.inf) if best is None else best
+    seeded = seed is not None or bool(getattr(score, "seeded", False))
+    made = Selected(chosen, output, top, mu, epsilon_of(mu, law, delta), delta, len(names), seeded)
+    if hasattr(made.output, "become_chosen"):
+        made.output.become_chosen(made)
+    return made
 
 
 def _charge(
