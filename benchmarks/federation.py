@@ -40,6 +40,7 @@ from sottovoce.experiments.toml import dump
 
 SITE, WATCH = "federation_site.Exchanges", "federation_site.Watch"
 WAYS, TURNS = ("bare", "ours"), 3
+_PATH = os.environ.get("PYTHONPATH")
 ROUNDS = 100  # per turn of a case with delay; without, as many as take some seconds
 
 
@@ -144,7 +145,8 @@ def _exchanged(case: Case) -> Seen:
     with tempfile.TemporaryDirectory() as folder, _line(case.delay) as (port, reached):
         made = kits.provision(sites, "localhost", port, Path(folder) / "kits")
         _allow(made, sites, port, reached)
-        os.environ["PYTHONPATH"] = os.pathsep.join(str(network(made / name)) for name in (*sites, kits.SERVER))
+        where = [str(network(made / name)) for name in (*sites, kits.SERVER)]
+        os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [_PATH]), *where])
         with Federation(made, sites) as running:
             admin = Administrator(made / "admin")
             try:

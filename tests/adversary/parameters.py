@@ -15,6 +15,7 @@ WAYS = {
     "evaluate": "reads what was released, and test records of its own: the statement says so",
     "trial": "gives what its caller says is private; select states this as its assumption",
     "result": "holds what a run gave, or where it is kept; what goes into a model file is looked at again",
+    "arguments": "each of them goes the way that it has in `run.run`",
     "outside": "reaches no model and no statement: how fast, where, or in which words",
 }
 
@@ -158,7 +159,7 @@ TABLE: dict[str, dict[str, str]] = {
         "evaluate": "evaluate",
         "outside": "every out resume performance public_test",
     },
-    "run.run_many": {"outside": "runs"},  # arguments of run.run: each goes through its door
+    "run.run_many": {"arguments": "runs"},
     "sampling.FixedSize": {"setting": "batch"},
     "sampling.OnePass": {"setting": "batch"},
     "sampling.Poisson": {"setting": "batch cut"},

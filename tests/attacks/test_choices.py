@@ -1,9 +1,12 @@
 """Attacks on a choice among candidates: what its scores, its ledger and its statement tell."""
 
 import warnings
+from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.pipeline import Pipeline
 
 import sottovoce as sv
 from sottovoce.estimators.choosing import trials
@@ -64,3 +67,18 @@ def test_a_model_that_was_chosen_has_the_epsilon_of_the_choice():
         assert found.seeded is ("simulated" in found.statement) is (who != "nobody")
         assert found.output.travelling([]).result.releasable is (who == "nobody")
         assert stated.drawn == ("exact" if who == "nobody" else "simulated")
+
+
+def test_a_result_or_a_pipeline_that_was_chosen_has_the_epsilon_of_the_choice():
+    problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), jnp.zeros(2))
+    method = sv.methods.DpSgd(0.1, sv.Release(1.0, 0.1), sv.Full())
+    result = sv.run(problem, [X.astype(np.float32)], method, steps=1)
+    last, told = SimpleNamespace(), []
+    last.become_chosen = lambda *given: told.append(given)
+    given = {"result": result, "pipeline": Pipeline([("model", last)])}
+    how = {"epsilon": 3.0, "trials": 1.01, "stopping": GeometricTrials}
+    found = {name: sv.select({"a": lambda mu, g=g: g}, lambda *_: 0.0, **how) for name, g in given.items()}
+    assert result.privacy.epsilon < found["result"].output.privacy.epsilon == found["result"].epsilon
+    assert [(epsilon, delta, seeded) for epsilon, delta, _, seeded in told] == [
+        (found["pipeline"].epsilon, 1e-5, False)
+    ]

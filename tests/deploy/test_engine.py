@@ -96,8 +96,8 @@ def test_a_module_in_flares_folder_is_not_loaded_before_the_next_process_is_conf
     (kit / NETWORK).mkdir(parents=True)
     library.mkdir()
     monkeypatch.chdir(library)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", str(kit / NETWORK), ".", "../library"]))
-    own_process.settle_path(kit)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", "../library", str(library)]))
+    own_process.settle_path()
     assert os.environ["PYTHONPATH"] == os.pathsep.join([str(library)] * 3)
     for name in ("planted", "argparse"):
         (kit / NETWORK / f"{name}.py").write_text("print('the attacker is here')")

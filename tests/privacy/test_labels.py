@@ -335,3 +335,60 @@ def test_accuracy_on_true_labels_is_noised_and_charged() -> None:
 def test_errors_say_what_to_do(wrong: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         wrong()  # type: ignore[operator]
+
+
+# Charged, then drawn: never the other way round.
+
+
+def _killed(*_: object) -> int:
+    raise SystemExit("killed")
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_a_kill_between_the_charge_and_the_draw_leaves_labels_that_are_paid_for(seed, tmp_path, monkeypatch):
+    """The draw is paid for on the disk, so it is made once more, and charged no more; with coins of the system too."""
+    given = {"classes": 2, "path": tmp_path / "labels", "seed": seed, "budget": Budget(1.0, 0.0)}
+    store = Labels([0, 1, 1, 0], **given)
+    with monkeypatch.context() as patch:
+        patch.setattr(Response, "answer", _killed)
+        with pytest.raises(SystemExit):
+            store.memo(1.0, [0, 1, 2])
+    again = Labels([0, 1, 1, 0], **given)
+    assert float(store.epsilon()) == float(again.epsilon()) == 1.0
+    assert (again.memo(1.0).observed >= 0).all()
+    assert float(again.epsilon()) == 1.0
+
+
+def test_a_kill_while_the_charge_is_written_leaves_nothing_drawn(tmp_path, monkeypatch):
+    store = Labels([0, 1], classes=2, path=tmp_path / "labels", seed=0)
+    drawn = []
+    monkeypatch.setattr(Response, "answer", lambda *_: drawn.append(1) or 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("sottovoce.privacy.label_file.write", _killed)
+        with pytest.raises(SystemExit):
+            store.memo(1.0)
+    assert not drawn
+    assert float(store.epsilon()) == 0.0
+
+
+def test_two_draws_that_were_paid_for_together_share_no_coins():
+    one, other = np.arange(200), np.arange(200, 400)
+    store = Labels(np.zeros(400, int), classes=2, seed=0)
+    store.pay(1.0, one)
+    store.pay(1.0, other)
+    store.memo(1.0, one)
+    seen = store.memo(1.0, other).observed
+    assert 0 < np.mean(seen[one] != seen[other]) < 1
+
+
+@pytest.mark.parametrize("gate", [Memoised(1.0), Fresh(1.0), Printed(1.0), Open()], ids=lambda gate: gate.kind)
+def test_a_gate_charges_before_it_draws(gate, monkeypatch):
+    """What a run draws finds itself paid for: nothing is charged by drawing, and the name of the noise comes first."""
+    store, order = Labels([0, 1, 1], classes=2, seed=0), []
+    monkeypatch.setattr(store, "_coins", lambda *_: order.append("draw") or random.Random(0))
+    gate.charge(store, np.arange(3), lambda: [(1, np.ones(3, int))], lambda: order.append("name"))
+    spent = float(store.epsilon())
+    assert spent == (np.inf if gate.kind == "open" else 1.0)
+    assert "draw" not in order
+    gate.vectors(store)
+    assert float(store.epsilon()) == spent

@@ -181,6 +181,17 @@ def test_the_first_screen_says_that_held_out_figures_have_no_noise(compared):
     assert said == [False, True]
 
 
+def test_messages_are_counted_only_where_there_are_some(compared):
+    page = render(Comparison("one", compared.rows[:1]))  # a run without facts sends nothing
+    assert "<h2>Time</h2>" in page
+    assert "sent by all" not in page
+    one = compared.rows[0]
+    runs = tuple(replace(run, about=About(parties=("a", "b"), sent=(2000, 3000))) for run in one.runs)
+    page = render(Comparison("one", (replace(one, runs=runs), compared.rows[1])))
+    assert "<h2>Messages and time</h2>" in page
+    assert ">5.0<" in page
+
+
 def test_a_name_is_no_formula_in_a_table(compared):
     """A spreadsheet computes what begins with =, and a party's name is somebody else's text."""
     named = replace(compared.rows[0], name='=HYPERLINK("http://e.vil")')

@@ -5,7 +5,7 @@ every use is charged, in each perturbed copy. As for rows, what a step sends is 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -27,8 +27,8 @@ from sottovoce.methods.base import Method
 from sottovoce.methods.column_method import ColumnMethod
 from sottovoce.methods.party import KnownTable, Party
 from sottovoce.naming import check_count, how_often
-from sottovoce.privacy.accountant import Mechanism, library
-from sottovoce.privacy.labels import GATES, Fresh, Labels, Memoised
+from sottovoce.privacy.accountant import library
+from sottovoce.privacy.labels import GATES, LabelGate, Labels
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems.programs import Refused
@@ -41,7 +41,6 @@ TAKEN = (
     "losses and methods (texts and shapes too)"
 )
 FEATURES = "features are not covered: each party's head outputs travel in the clear to the server"
-REVEALED = "the printed noise for more than two classes reveals every label: see docs/bambi.md"
 SIMULATED = (
     "simulated noise, do not deploy: whoever knows its seed can subtract it. A floating-point sampler draws it, so "
     "epsilon is that of the ideal mechanism"
@@ -267,29 +266,28 @@ class TableAccount:
     delta: float
     seed: int
 
-    def charge(self, labels: Labels, run: str | None = None, places: np.ndarray | None = None) -> None:
-        """Charge each label for its uses in the whole run, before any of them happens; once for a run with a name.
+    def charge(
+        self, labels: Labels, run: Callable[[], str | None] = lambda: None, places: np.ndarray | None = None
+    ) -> None:
+        """Charge each label for its uses in the whole run, before anything is drawn; once for a run with a name.
 
         `places` are those of the rows in the store, where it holds others too; by default the store holds these rows.
         """
-        method, places = self.method, np.arange(len(self.columns)) if places is None else places
-        method.labels.vectors(labels, places[self.rows])  # memoised labels are drawn, and charged, once
-        if method.labels.per_use(2, 1) is None:
-            return
-        uses = {level: np.zeros(len(self.columns), np.int64) for level in method.batches}
+        places = np.arange(len(self.columns)) if places is None else places
+        self.method.labels.charge(labels, places[self.rows], lambda: self._uses(places, len(labels)), run)
+
+    def _uses(self, places: np.ndarray, count: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield in how many copies a question is answered, and how often each label of the store is used for it."""
+        uses = {level: np.zeros(len(self.columns), np.int64) for level in self.method.batches}
         for step in range(self.steps):
-            for level, rows in schedule(self.columns, method, self.seed, step, 1).items():
+            for level, rows in schedule(self.columns, self.method, self.seed, step, 1).items():
                 uses[level] += np.bincount(rows.ravel(), minlength=len(self.columns))
-        costs: dict[Mechanism, np.ndarray] = {}
         for crossing in self.trace.crossings:
-            cost = method.labels.per_use(labels.classes, crossing.copies) if crossing.level else None
-            if cost is not None:
-                each = cost[1] * crossing.times // method.batches[str(crossing.level)]
-                charged = np.zeros(len(labels), np.int64)
-                charged[places] = each * uses[str(crossing.level)]
-                costs[cost[0]] = costs.get(cost[0], 0) + charged
-        if costs:
-            labels.charge(costs, run=run)
+            if crossing.level:
+                found = np.zeros(count, np.int64)
+                # Where several questions share a level's batches, any of them may have been asked about a label's.
+                found[places] = np.minimum(uses[crossing.level], crossing.times * self.steps)
+                yield crossing.copies, found
 
     @property
     def rows(self) -> np.ndarray:
@@ -304,9 +302,7 @@ class TableAccount:
         """Return the statement: it covers everything ever drawn from these labels, in this run and before."""
         epsilon, gate = labels.epsilon(self.delta), self.method.labels
         declares = self.problem.public_constants or self.method.public_constants
-        caveats = (
-            [FEATURES, TAKEN] + [DECLARED] * declares + [REVEALED] * (gate.design == "printed" and math.isinf(epsilon))
-        )
+        caveats = [FEATURES, TAKEN] + [DECLARED] * declares + list(gate.caveats(float(epsilon)))
         if self.simulated(labels) and math.isfinite(epsilon):
             caveats.append(SIMULATED)
         events = tuple(
@@ -389,7 +385,7 @@ def calibrate_labels(
     dearest label is used depends on the batches, and so on the seed of the run. Other gates have no noise that could be
     scaled.
 
-    >>> from sottovoce.privacy.labels import Open
+    >>> from sottovoce.privacy.labels import Memoised
     >>> import jax.numpy as jnp
     >>> from sottovoce.problems.vertical import logistic
     >>> problem = Vertical(lambda x, a: a, lambda y, a: a @ y, logistic, [jnp.zeros(())], [jnp.zeros((2, 1))])
@@ -399,25 +395,11 @@ def calibrate_labels(
     >>> calibrate_labels(method, table, problem, epsilon=2.0, steps=1, delta=0.0).labels
     Memoised(epsilon=2.0, correction='forward')
     """
-    gate = method.labels
-    if isinstance(gate, Memoised):
-        return method.behind(replace(gate, epsilon=float(epsilon)))
-    if not isinstance(gate, Fresh) or gate.design != "sound":
-        raise ValueError(
-            f"{type(gate).__name__} labels have no noise that gives a wanted epsilon: use labels=Memoised(epsilon), "
-            "whose epsilon is that of the whole run, or Fresh(scale)"
-        )
     account = table_account(method, table, problem, steps, delta, seed)
 
-    def reached(scale: float) -> float:
+    def reached(gate: LabelGate) -> float:
         labels = blank(table.labels)
-        replace(account, method=method.behind(replace(gate, scale=scale))).charge(labels)
+        replace(account, method=method.behind(gate)).charge(labels)
         return float(labels.epsilon(delta))
 
-    low, high = 1e-6, 1.0
-    while reached(high) > epsilon:
-        low, high = high, 2 * high
-    for _ in range(40):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if reached(middle) <= epsilon else (middle, high)
-    return method.behind(replace(gate, scale=high))
+    return method.behind(method.labels.calibrated(epsilon, reached))

@@ -28,7 +28,7 @@ from sottovoce.deploy.own_columns import OwnRows
 from sottovoce.deploy.policy import OwnColumns
 from sottovoce.experiments.columns import TASK, ColumnsSetup, Held, setup, with_levels
 from sottovoce.experiments.schema import TaskTable
-from sottovoce.privacy.labels import Labels, Memoised
+from sottovoce.privacy.labels import Labels
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.problems.tasks.metrics import accuracy
 from sottovoce.problems.vertical import Vertical
@@ -174,11 +174,10 @@ def _setup(seat: Seat, own: OwnRows, train: np.ndarray, joined: Joined) -> tuple
 def _draw(party: LoneParty) -> None:
     """Draw and charge the labels, in the order in which one machine does it; nothing about them was sent before."""
     gate, labels, places = party.account.method.labels, party.labels, party.places
-    assert isinstance(gate, Memoised)  # the policy asks for privacy.epsilon
     assert labels is not None
     assert places is not None
     (rows,) = rows_of_stages(party.account.columns, party.account.seed, 1)
-    labels.memo(gate.epsilon, places[rows], np.full((len(rows), labels.classes), 1 / labels.classes))
+    gate.ask(labels, places[rows], np.full((len(rows), labels.classes), 1 / labels.classes))
     _ = party.desk
 
 

@@ -36,7 +36,7 @@ def main() -> None:
     log_ours()
     kit, account = Path(sys.argv[1]).resolve(), sys.argv[2] if len(sys.argv) > 2 else None
     parties = list[subprocess.Popen[bytes]]()
-    settle_path(kit)
+    settle_path()
     os.chdir(kit)
     _log.info("%s", in_words())
     with listening() as line:
@@ -54,15 +54,14 @@ def main() -> None:
     sys.exit(flare.returncode)
 
 
-def settle_path(kit: Path) -> None:
-    """Make the folders of PYTHONPATH absolute, and leave out those in the kit.
+def settle_path() -> None:
+    """Make the folders of PYTHONPATH absolute, and leave out empty names.
 
     An empty or relative one is looked up in the working folder. That of FLARE's process can be written by whoever took
     it over: a module there would be loaded before the next process is confined. `-P` does not help against that.
     """
-    folders = [Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    outside = [str(folder) for folder in folders if not folder.is_relative_to(kit)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(outside)
+    folders = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
 
 
 def listening() -> socket.socket:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,7 +32,6 @@ from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.tuning.auto import Plan, auto
-from sottovoce.tuning.select import Selected
 
 _FITTED_BEFORE = (
     "not covered: whatever was fitted on these rows before (a scaler, a feature selection), other fits without a "
@@ -132,12 +131,12 @@ class PrivateLinear(BaseEstimator):
         told = (*network, _FITTED_BEFORE, *self._together(report), *read)
         return replace(report, caveats=(*report.caveats, *told))
 
-    def become_chosen(self, choice: Selected) -> None:
+    def become_chosen(self, epsilon: float, delta: float, words: str, seeded: bool) -> Self:
         """Take over the statement of a choice (`sv.select`) in which this model was the best trial."""
         releasable, about = self._kept
-        self._kept = (releasable and not choice.seeded, about)
-        made = self.privacy_.of_the_best(choice.epsilon, choice.delta, f"choice: {choice.statement}")
-        self.privacy_ = replace(made, drawn="simulated") if choice.seeded else made
+        self._kept = (releasable and not seeded, about)
+        self.privacy_ = self.privacy_.of_the_best(epsilon, delta, words, seeded)
+        return self
 
     def _together(self, report: PrivacyReport) -> tuple[str, ...]:
         """Say what all fits in the ledgers cost together, if there are several."""

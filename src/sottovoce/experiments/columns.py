@@ -151,7 +151,7 @@ class ColumnsSetup(Setup, Shown):
         """Run it once."""
         how, asked = self.case.run, self.asked
         gate = self.method.labels
-        staged = isinstance(gate, Memoised) and gate.mixture and asked.question == "groups"
+        staged = gate.staged and asked.question == "groups"
         made = [self.task(seed * asked.models + number) for number in range(asked.models if staged else 1)]
         options: dict[str, Any] = {
             "steps": self.steps,

@@ -19,6 +19,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import wraps
 from hashlib import sha256
@@ -29,7 +30,7 @@ import numpy as np
 
 from sottovoce.files import Here, locked, traces
 from sottovoce.privacy import accountant, label_file
-from sottovoce.privacy.label_values import Memo, checked_ids, checked_labels, checked_seed, rows_of
+from sottovoce.privacy.label_values import NEW, PAID, Memo, checked_ids, checked_labels, checked_seed, rows_of
 from sottovoce.privacy.ledger import Budget, BudgetExceeded
 from sottovoce.privacy.ledger_line import digest
 from sottovoce.privacy.mechanisms import Epsilon, Mechanism, check_delta, check_epsilon
@@ -152,26 +153,26 @@ class Labels:
 
     @_alone
     def memo(self, epsilon: float, rows: Any = None, prior: np.ndarray | None = None) -> Memo:
-        """Return the labels drawn at this epsilon; draw and charge those of `rows` (default: all) that are missing.
+        """Return the labels drawn at this epsilon; charge, then draw those of `rows` (default: all) that are missing.
 
         `prior` (class probabilities, one row per entry of `rows`) lets a label be randomised among groups of classes,
         chosen so that the answer tells most (`sottovoce.privacy.response`). It may come from public features and from
         labels drawn earlier, never from true ones.
         """
-        n, chosen, epsilon = len(self), rows_of(rows, len(self)), check_epsilon(epsilon)
+        chosen, epsilon = rows_of(rows, len(self)), check_epsilon(epsilon)
         if prior is not None and np.shape(prior) != (len(chosen), self.classes):
             raise ValueError(f"the prior has shape {np.shape(prior)}, expected {(len(chosen), self.classes)}")
         if prior is not None and not (np.isfinite(prior).all() and (np.asarray(prior) >= 0).all()):
             raise ValueError("the prior has entries that are negative or not finite: give class probabilities")
-        memo = self._memos.get(epsilon) or Memo(
-            epsilon, np.full(n, -1, np.int32), np.zeros(n, np.int32), np.ones((n, self.classes), np.float32)
-        )
-        missing = memo.observed[chosen] < 0
+        self.pay(epsilon, chosen)
+        memo = self._drawn(epsilon)
+        missing = memo.observed[chosen] == PAID
         if not missing.any():
             return memo
         new = chosen[missing]
-        costs = self._charged({Mechanism(pure=epsilon): np.bincount(new, minlength=n)})  # refused before it is drawn
-        coins = self._coins(f"memo {epsilon!r}", costs)
+        left = np.setdiff1d(np.flatnonzero(memo.observed == PAID), new)  # paid for, and drawn another time
+        others = f" but for {sha256(left.tobytes()).hexdigest()}" if len(left) else ""
+        coins = self._coins(f"memo {epsilon!r}{others}", self._costs)
         if prior is None:
             number, count = np.tile(np.arange(self.classes), (len(new), 1)), np.full(len(new), self.classes)
         else:
@@ -187,8 +188,35 @@ class Labels:
         observed[new], answers[new] = told, count
         likelihood[new] = np.where(number == told[:, None], honest, lie)
         made = Memo(epsilon, observed, answers, likelihood)
-        self._keep(costs, {**self._memos, epsilon: made}, self._runs)  # at once: a kill leaves both or none
+        self._keep(self._costs, {**self._memos, epsilon: made}, self._runs)  # kept before anybody sees it
         return made
+
+    @_alone
+    def pay(self, epsilon: float, rows: Any = None) -> None:
+        """Charge the draw of those of `rows` (default: all) that nobody has paid for at this epsilon, and draw nothing.
+
+        What was paid for stays so: after a kill before the draw, `memo` draws and charges nothing more.
+
+        >>> labels = Labels([0, 1], classes=2, seed=0)
+        >>> labels.pay(1.0)
+        >>> memo = labels.memo(1.0)
+        >>> float(labels.epsilon())
+        1.0
+        """
+        chosen, epsilon = rows_of(rows, len(self)), check_epsilon(epsilon)
+        memo = self._drawn(epsilon)
+        new = chosen[memo.observed[chosen] == NEW]
+        if len(new):
+            costs = self._charged({Mechanism(pure=epsilon): np.bincount(new, minlength=len(self))})
+            observed = memo.observed.copy()
+            observed[new] = PAID
+            self._keep(costs, {**self._memos, epsilon: replace(memo, observed=observed)}, self._runs)
+
+    def _drawn(self, epsilon: float) -> Memo:
+        n = len(self)
+        return self._memos.get(epsilon) or Memo(
+            epsilon, np.full(n, NEW, np.int32), np.zeros(n, np.int32), np.ones((n, self.classes), np.float32)
+        )
 
     @_alone
     def redraw(self, epsilon: float, rows: Any = None) -> Memo:
@@ -198,7 +226,7 @@ class Labels:
         if old is None:
             return self.memo(epsilon, rows)
         forgotten = np.isin(np.arange(len(self)), chosen)
-        self._memos[epsilon] = Memo(epsilon, np.where(forgotten, -1, old.observed), old.answers, old.likelihood)
+        self._memos[epsilon] = Memo(epsilon, np.where(forgotten, NEW, old.observed), old.answers, old.likelihood)
         try:
             return self.memo(epsilon, rows)
         except BaseException:  # refused or interrupted: what was drawn before is kept

@@ -8,10 +8,14 @@ import numpy as np
 from sottovoce.privacy.response import Response
 from sottovoce.shown import Shown
 
+NEW, PAID = -1, -2
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Memo(Shown):
-    """Hold labels as they were drawn: per row what was `observed` (-1: not drawn yet), out of `answers` answers.
+    """Hold labels as they were drawn: per row what was `observed`, out of `answers` answers.
+
+    `NEW` labels were neither paid for nor drawn; `PAID` ones were charged, and are drawn next.
 
     What was observed is a class, or the number of a group of classes where a prior was given. `likelihood[i, b]` is the
     probability of what was observed in row i if b were true; it is 1 for all b where nothing is known.

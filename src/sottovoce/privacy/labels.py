@@ -18,10 +18,12 @@ depend on the labels only through earlier noisy ones, and nothing but `Labels` r
 are known to every party, sampling amplifies nothing.
 """
 
+import math
 import zlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self, final
 
 import jax
 import jax.numpy as jnp
@@ -29,11 +31,15 @@ import numpy as np
 from jax import Array
 
 from sottovoce.closed import Closed
-from sottovoce.privacy import published
+from sottovoce.privacy import accountant, published
 from sottovoce.privacy.label_store import Labels
 from sottovoce.privacy.mechanisms import Mechanism, check_epsilon
 
 __all__ = ["Fresh", "LabelGate", "Labels", "LaplaceGate", "Memoised", "Open", "Printed"]
+
+
+REVEALED = "the printed noise for more than two classes reveals every label: see docs/bambi.md"
+Uses = Callable[[], Iterable[tuple[int, np.ndarray]]]  # copies, and how often each label is used in so many
 
 
 @dataclass(frozen=True)
@@ -43,17 +49,65 @@ class LabelGate(Closed, ABC):
     kind: ClassVar[str]  # its name in run files and in identities
     design: ClassVar[str] = "sound"
 
+    @final
+    @property
+    def covered(self) -> bool:
+        """Say whether what is computed behind the gate has a proved epsilon."""
+        return self.design == "sound"
+
     @property
     @abstractmethod
     def mixture(self) -> bool:
         """Say whether the loss is -log sum_b w_b exp(-theta_b) instead of sum_b w_b theta_b."""
 
+    def charge(self, labels: Labels, rows: np.ndarray, uses: Uses, run: Callable[[], str | None]) -> None:
+        """Charge what a run will draw, before anything is drawn: by default each use.
+
+        `rows` are the labels that are used at all, and ``uses()`` says how often, in how many copies. ``run()`` names
+        the noise: a run that goes on draws the same noise, and pays for it once.
+        """
+        costs: dict[Mechanism, np.ndarray] = {}
+        for copies, counts in uses():
+            if (cost := self.per_use(labels.classes, copies)) is not None:
+                costs[cost[0]] = costs.get(cost[0], 0) + cost[1] * counts
+        if costs:
+            labels.charge(costs, run=run())
+
     @abstractmethod
     def vectors(self, labels: Labels, rows: np.ndarray | None = None) -> np.ndarray:
         """Return one vector per label, from which each use makes its weights.
 
-        Only `rows` will be used; by default all.
+        Only `rows` will be used; by default all. What is drawn here was charged before.
         """
+
+    @property
+    def staged(self) -> bool:
+        """Say whether a label is asked once, so that what is asked of it may follow from others' answers (`ask`)."""
+        return False
+
+    def ask(self, labels: Labels, rows: np.ndarray, prior: np.ndarray) -> None:
+        """Draw these labels, charged first, with the question that tells most under class probabilities."""
+        raise ValueError("stages need labels=Memoised(epsilon) with the forward correction")
+
+    def calibrated(self, epsilon: float, reached: "Callable[[LabelGate], float]") -> Self:
+        """Return the gate with noise for a wanted epsilon; `reached` computes that of a whole run behind a gate."""
+        raise ValueError(
+            f"{type(self).__name__} labels have no noise that gives a wanted epsilon: use labels=Memoised(epsilon), "
+            "whose epsilon is that of the whole run, or Fresh(scale)"
+        )
+
+    def claim(self, classes: int, uses: int, copies: int, delta: float) -> float:
+        """Return the epsilon that an audit holds against what it measures: by default what is accounted."""
+        cost = self.per_use(classes, copies)
+        return float(accountant.epsilon([(cost[0], cost[1] * uses)], delta, "replace-one")) if cost else 0.0
+
+    def gains(self, labels: Labels, uses: int, copies: int, seed: int) -> np.ndarray:
+        """Draw all uses of labels; return each one's log-likelihood of label 0, less that of label 1."""
+        raise ValueError(f"there is nothing to audit: {type(self).__name__} draws nothing")
+
+    def caveats(self, epsilon: float) -> tuple[str, ...]:
+        """Return what a reader of the statement should know of this gate."""
+        return ()
 
     @abstractmethod
     def weights(self, vectors: Array, copies: tuple[int, ...], key: Array) -> Array:
@@ -149,6 +203,35 @@ class Memoised(LabelGate):
         """Say whether the forward correction is used: its loss is a mixture over the true label."""
         return self.correction == "forward"
 
+    def charge(self, labels: Labels, rows: np.ndarray, uses: Uses, run: Callable[[], str | None]) -> None:
+        """Charge each label for the one draw, if nobody has: how often it is used does not matter."""
+        labels.pay(self.epsilon, rows)
+
+    @property
+    def staged(self) -> bool:
+        """Say whether the likelihood of the answer is used: it knows of any question."""
+        return self.mixture
+
+    def ask(self, labels: Labels, rows: np.ndarray, prior: np.ndarray) -> None:
+        """Draw these labels among groups of classes (`sottovoce.privacy.response`)."""
+        if not self.staged:
+            return super().ask(labels, rows, prior)
+        labels.memo(self.epsilon, rows, prior)
+
+    def calibrated(self, epsilon: float, reached: Callable[[LabelGate], float]) -> "Memoised":
+        """Return the gate at this epsilon, which is that of the whole run."""
+        return replace(self, epsilon=float(epsilon))
+
+    def claim(self, classes: int, uses: int, copies: int, delta: float) -> float:
+        """Return epsilon, however often a label is used."""
+        return self.epsilon
+
+    def gains(self, labels: Labels, uses: int, copies: int, seed: int) -> np.ndarray:
+        """Return the gains of the one draw."""
+        with np.errstate(divide="ignore"):
+            found = np.log(labels.memo(self.epsilon).likelihood[:, :2].astype(np.float64))
+        return np.round(found[:, 0] - found[:, 1], 6)
+
     def vectors(self, labels: Labels, rows: np.ndarray | None = None) -> np.ndarray:
         """Return likelihoods or unbiased one-hot vectors; draw the labels that have not been drawn yet."""
         memo = labels.memo(self.epsilon, rows)
@@ -202,6 +285,24 @@ class LaplaceGate(LabelGate):
         return self.scale * _repeated(drawn, copies) if self.shared else self.scale * drawn
 
     @final
+    def gains(self, labels: Labels, uses: int, copies: int, seed: int) -> np.ndarray:
+        """Return the gains of all weights that are seen, which are summed over uses."""
+        vectors, total = jnp.asarray(self.vectors(labels)), np.zeros(len(labels))
+        for use in range(uses):
+            key = jax.random.fold_in(jax.random.key(seed), use)
+            seen = np.asarray(self.weights(vectors, (copies,), key), np.float64)
+            total += self._seen(seen[:1] if self.shared else seen)
+        return np.round(total, 4)
+
+    def _seen(self, weights: np.ndarray) -> np.ndarray:
+        """Return the gains of one use from its weights, (copies, labels, classes)."""
+        classes = weights.shape[-1]
+        # Two classes: the weights are those of one noisy number. More: one noise per entry.
+        entries = slice(1, 2) if classes == 2 else slice(0, classes)
+        gaps = [np.abs(weights[..., entries] - np.eye(classes)[guess][entries]).sum(axis=(0, 2)) for guess in (0, 1)]
+        return (gaps[1] - gaps[0]) / self.scale
+
+    @final
     def vectors(self, labels: Labels, rows: np.ndarray | None = None) -> np.ndarray:
         """Return one-hot true labels, to which `weights` adds noise."""
         return labels.open()
@@ -244,6 +345,16 @@ class Fresh(LaplaceGate):
             return self._binary(vectors, copies, key)
         return _repeated(vectors, copies) + self.noise(vectors.shape, copies, key)
 
+    def calibrated(self, epsilon: float, reached: Callable[[LabelGate], float]) -> "Fresh":
+        """Return the gate with the least scale that the account finds to be enough."""
+        low, high = 1e-6, 1.0
+        while reached(replace(self, scale=high)) > epsilon:
+            low, high = high, 2 * high
+        for _ in range(40):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if reached(replace(self, scale=middle)) <= epsilon else (middle, high)
+        return replace(self, scale=high)
+
     def per_use(self, classes: int, copies: int) -> tuple[Mechanism, int]:
         """Charge one unit shift for two classes and two unit shifts for more, per copy with noise of its own."""
         return self._unit_shifts(1 if classes == 2 else 2, copies)
@@ -269,6 +380,18 @@ class Printed(LaplaceGate):
         if vectors.shape[-1] == 2:
             return self._binary(vectors, copies, key)
         return _repeated(vectors, copies) + self.noise((len(vectors), 1), copies, key)
+
+    def claim(self, classes: int, uses: int, copies: int, delta: float) -> float:
+        """Return the paper's epsilon."""
+        return float(self.published() or math.inf)
+
+    def _seen(self, weights: np.ndarray) -> np.ndarray:
+        """For more than two classes all entries carry one noise, which cancels in differences."""
+        return super()._seen(weights) if weights.shape[-1] == 2 else np.sum(weights[..., 0] - weights[..., 1], axis=0)
+
+    def caveats(self, epsilon: float) -> tuple[str, ...]:
+        """Return, where no epsilon holds, that labels can be read."""
+        return (REVEALED,) if math.isinf(epsilon) else ()
 
     def per_use(self, classes: int, copies: int) -> tuple[Mechanism, int]:
         """Charge as `Fresh` for two classes; for more nothing is hidden and epsilon is infinite."""

@@ -205,10 +205,11 @@ class PrivacyReport:
         """
         return technical(self.spent)
 
-    def of_the_best(self, epsilon: float, delta: float, words: str) -> "PrivacyReport":
+    def of_the_best(self, epsilon: float, delta: float, words: str, seeded: bool = False) -> "PrivacyReport":
         """Return the statement of a model that was chosen among trials, of which this report is one: `words` say how.
 
         What one trial releases is not what an attacker sees of the choice, so nothing of it is left but its settings.
+        `seeded` says that a seed drew something of the choice.
         """
         return replace(
             self,
@@ -220,6 +221,7 @@ class PrivacyReport:
             events=(*self.events, words),
             attack=(),
             spent=(),
+            drawn="simulated" if seeded else self.drawn,
         )
 
     def to_dict(self) -> dict[str, Any]:

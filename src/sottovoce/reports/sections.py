@@ -217,17 +217,20 @@ def graphs(made: Comparison) -> str:
 
 def costs(made: Comparison) -> str:
     """Return what each row takes: time, and the bytes of its messages."""
-    rows = []
+    rows, talks = [], any(any(row.about.sent) for row in made.rows)  # a party by itself sends nothing
     for row in made.rows:
         sent, steps = sum(row.about.sent), row.privacy.steps
+        messages = [_bytes(sent), _bytes(max(row.about.sent, default=0))] if talks else []
         rows.append(
-            [row.name, f"{steps}", f"{row.seconds:.1f}", f"{1000 * row.seconds / max(steps, 1):.1f}", _bytes(sent),
-             _bytes(max(row.about.sent, default=0))]
-        )  # fmt: skip
-    heads = ["", "steps", "seconds", "ms per step", "sent by all, kB", "by one party at most, kB"]
+            [row.name, f"{steps}", f"{row.seconds:.1f}", f"{1000 * row.seconds / max(steps, 1):.1f}", *messages]
+        )
+    heads = ["", "steps", "seconds", "ms per step"]
+    if not talks:
+        return section("Time", table(heads, rows, "time"))
     note = "Bytes count the values in messages."
     if any(row.privacy.drawn != "exact" for row in made.rows):
         note += " A simulation sends nothing: the figures say what a deployed run would send."
+    heads += ["sent by all, kB", "by one party at most, kB"]
     return section("Messages and time", table(heads, rows, "messages and time"), paragraph(note))
 
 

@@ -8,6 +8,7 @@ gives each agent a thread and a ledger of its own.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jax
@@ -148,9 +149,9 @@ def columns(
     account = table_account(method, table, problem, steps, delta, seed)
 
     def job(folder: RunFolder) -> Job:
-        roots = table_roots(account, table)
-        account.charge(table.labels, run=_name_of_noise(folder, roots, steps))
-        place = ColumnsPlace(account, table, roots, share=share)
+        roots = cache(lambda: table_roots(account, table))  # made of labels that were drawn
+        account.charge(table.labels, run=lambda: _name_of_noise(folder, roots(), steps))
+        place = ColumnsPlace(account, table, roots(), share=share)
         split = table.columns
         identity = {"method": described(method), "steps": steps, "every": every, "seed": seed}
         if folder.path is not None:

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import jax
@@ -156,11 +156,14 @@ class LoneParty:
         """Return what answers are made from; the labels are charged for the whole run before the first answer."""
         assert self.labels is not None
         places = np.arange(len(self.labels)) if self.places is None else self.places
-        vectors = self.account.method.labels.vectors(self.labels, places[self.account.rows])[places]
+        made = cache(partial(self._made, self.labels, places))
+        self.account.charge(self.labels, lambda: self._name_of_noise(made().root), places)
+        return made()
+
+    def _made(self, labels: Labels, places: np.ndarray) -> Desk:
+        vectors = self.account.method.labels.vectors(labels, places[self.account.rows])[places]
         secret = None if self.secret is None else self.secret.hex()
-        root = server_root(self.account, self.me, self.labels, places, vectors, secret)
-        self.account.charge(self.labels, self._name_of_noise(root), places)
-        return Desk(jnp.asarray(vectors), root)
+        return Desk(jnp.asarray(vectors), server_root(self.account, self.me, labels, places, vectors, secret))
 
     @property
     def _begin_with(self) -> int | str:
@@ -267,7 +270,7 @@ class PartyAnswers:
             return self.loop(equation, values)
         if equation.primitive is equations.total_p:
             return [self.exchange("scalars", "sums", number, values[0], self.party.programs.sum, "disclosure")]
-        sound = self.party.account.method.labels.design == "sound"
+        sound = self.party.account.method.labels.covered
         answer = lambda said: self.slopes(number, values[0], said)  # noqa: E731
         return [self.exchange("outputs", "gradients", number, values[1], answer, "release" if sound else "disclosure")]
 

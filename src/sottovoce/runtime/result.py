@@ -1,7 +1,7 @@
 """Hold what a run gives: the model, its history, and its privacy statement, which travels with it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,11 @@ class Result(Shown):
     def covered(self) -> bool:
         """Say whether the statement covers every state of the result."""
         return self.privacy.covered
+
+    def become_chosen(self, epsilon: float, delta: float, words: str, seeded: bool) -> "Result":
+        """Return it with the statement of a choice (`sv.select`) in which it was the best trial."""
+        privacy = self.privacy.of_the_best(epsilon, delta, words, seeded)
+        return replace(self, privacy=privacy, releasable=self.releasable and not seeded)
 
     def _told(self) -> list[tuple[str, str]]:
         measured = [name for name in self.history if name not in ("step", "seconds") and "/" not in name]

@@ -17,7 +17,6 @@ import numpy as np
 
 from sottovoce.data.columns import Columns
 from sottovoce.methods.column_method import ColumnMethod
-from sottovoce.privacy.labels import Memoised
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.table import Table
 from sottovoce.problems.tasks.vertical import probabilities
@@ -87,8 +86,6 @@ def run_in_stages(
     (1.0, (400, 2))
     """
     gate, columns, labels = method.labels, table.columns, table.labels
-    if not (isinstance(gate, Memoised) and gate.mixture):
-        raise ValueError("stages need labels=Memoised(epsilon) with the forward correction")
     if stages < 1:
         raise ValueError(f"stages is {stages}: it must be at least 1")
     problems = [problem] if isinstance(problem, Vertical) else list(problem)
@@ -97,7 +94,7 @@ def run_in_stages(
     for number, part in enumerate(parts):
         uniform = np.full((len(part), labels.classes), 1 / labels.classes)
         prior = Staged(problems, done).probabilities(columns, part) if done else uniform
-        labels.memo(gate.epsilon, part, prior)
+        gate.ask(labels, part, prior)
         known = columns.only(np.concatenate(parts[: number + 1]))
         done.append([])
         for member, start in enumerate(problems):

@@ -8,7 +8,7 @@ a random number of times, and shows only the best trial: one (epsilon, delta) co
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class Selected:
             f"choice together have epsilon {rounded_up(self.epsilon, 4)} at delta {self.delta:g}, zero-out adjacency, "
             "if each candidate and score is mu-GDP at the mu that it is given (Papernot and Steinke 2022)"
         )
-        if hasattr(self.output, "privacy_"):
+        if hasattr(self.output, "become_chosen"):
             said += "; what is taken as public stands in the notes of the model's own statement"
         return (
             f"{said}; simulated: who knows the seed knows the number of trials, or the noise of the scores"
@@ -90,8 +90,8 @@ def select(
     one: Murtagh and Vadhan 2016, lemma 3.2.) So a ledger counts more than `epsilon`.
 
     Args:
-        candidates: by name, functions of mu that return a model. A model with `become_chosen` (a private estimator) is
-            told of the choice, because the epsilon of its own training is not that of the best of several.
+        candidates: by name, functions of mu that return a model. What has `become_chosen` (a private estimator, a
+            `Result`) is told of the choice, because the epsilon of its own training is not that of the best of several.
         score: ``score(model, mu)``, a private score; larger is better. With an attribute `seeded` it says that a seed
             draws its noise.
         epsilon, delta: of everything together.
@@ -134,9 +134,17 @@ def select(
     chosen, output, top = (names[0], None, -math.inf) if best is None else best
     seeded = seed is not None or bool(getattr(score, "seeded", False))
     made = Selected(chosen, output, top, mu, epsilon_of(mu, law, delta), delta, len(names), seeded)
-    if hasattr(made.output, "become_chosen"):
-        made.output.become_chosen(made)
-    return made
+    return replace(made, output=_restated(output, made))
+
+
+def _restated(output: Any, choice: Selected) -> Any:
+    """Return what was chosen with the statement of the choice; of a pipeline, its last step has the statement."""
+    if hasattr(output, "named_steps"):
+        _restated(output[-1], choice)
+        return output
+    if not hasattr(output, "become_chosen"):
+        return output
+    return output.become_chosen(choice.epsilon, choice.delta, f"choice: {choice.statement}", choice.seeded)
 
 
 def _charge(
