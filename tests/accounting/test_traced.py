@@ -30,8 +30,7 @@ DOORS = {
     "runtime/blocks.py:call": "one agent's traced program, for some agents at a time",
     # Derivatives of jaxprs that passed; where a rule of one's own writes them, `traced` looks at them.
     "accounting/traced.py:_of_records": "looked at by `traced`",
-    "accounting/content.py:_derivatives": "a key of a program: nothing is computed",
-    "accounting/identity.py:_derivative": "a digest of a program: nothing is computed",
+    "accounting/identity.py:derivative": "a key or a digest of a program: nothing is computed",
     # Compiled from programs that passed.
     "tracing.py:compiled": "a wrapper for those below",
     "runtime/interpreter.py:compiled": "a piece of a traced program",
@@ -40,6 +39,7 @@ DOORS = {
     "runtime/array.py:": "traced programs",
     "runtime/mesh.py:": "traced programs, our own sums, and figures of `evaluate`",
     "runtime/columns.py:": "traced programs",
+    "runtime/members.py:_compiled": "traced programs",
     "runtime/stored_program.py:_exported": "what `stored` traced through the door, and zeros for a reader",
     "runtime/stored_program.py:": "types of jax.export",
     "deploy/columns.py:_outputs": "head outputs, which `traced` gave",

@@ -69,9 +69,17 @@ def test_fits_of_a_search_warn_once(monkeypatch):
         warnings.simplefilter("always")
         for _ in range(2):
             for fold in range(3):
-                base._warn_of_second_fit(X[np.arange(400) % 3 != fold])
-        base._warn_of_second_fit(X)
+                base._fitted_before(X[np.arange(400) % 3 != fold])
+        base._fitted_before(X)
     assert [("best_estimator_" in str(one.message)) for one in heard] == [True]
+
+
+def test_the_second_fit_on_the_same_rows_is_not_called_ready_to_hand_out(monkeypatch, tmp_path, ridge):
+    monkeypatch.setattr(base, "_SEEN", set())
+    alone = clone(ridge).set_params(ledger=None)
+    opened = [sv.load(sv.save(clone(alone).fit(X, X[:, 0]), tmp_path / f"{k}.sv")) for k in range(2)]
+    assert [one.releasable for one in opened] == [True, False]
+    assert "if this model was chosen among the fits" in (tmp_path / "1.md").read_text()
 
 
 def test_with_a_ledger_the_statement_says_what_all_fits_cost(ridge):

@@ -55,8 +55,10 @@ def test_nobody_asks_which_law_it_is() -> None:
     found = []
     for file in sorted(SOURCE.rglob("*.py")):
         name = file.relative_to(SOURCE).as_posix()
-        if name not in OWN and not name.startswith(ELSEWHERE):
-            found += [f"{name}:{node.lineno}" for node in questions(ast.parse(file.read_text()))]
+        text = file.read_text()
+        asks = any(word in text for word in (*WORDS, *KINDS))  # a file is parsed only where it may
+        if asks and name not in OWN and not name.startswith(ELSEWHERE):
+            found += [f"{name}:{node.lineno}" for node in questions(ast.parse(text))]
     assert not found, f"ask the law instead: {found}"
 
 

@@ -37,6 +37,10 @@ _FITTED_BEFORE = (
     "not covered: whatever was fitted on these rows before (a scaler, a feature selection), other fits without a "
     "ledger, and a choice among several fits by their scores on private rows (sv.select covers one)"
 )
+_AGAIN = (
+    "this process fitted on these rows before, without a ledger: if this model was chosen among the fits, as the "
+    "best_estimator_ of a search is, its epsilon is larger than stated, so it is not said to be ready to hand out"
+)
 _SECRET = secrets.token_bytes(16)
 _SEEN: set[bytes] = set()  # keyed digests of rows that this process has fitted on; at most `_REMEMBERED` per fit
 _WARNED: set[bytes] = set()  # of those, the ones of fits that gave a warning
@@ -77,8 +81,7 @@ class PrivateLinear(BaseEstimator):
         _check_positive("norm", self.norm, "the largest L2 norm of a row")
         dense = X.toarray() if sp.issparse(X) else X
         _warn_of_long_rows(dense, self.norm)
-        if self.ledger is None:
-            _warn_of_second_fit(dense)
+        self._again = self.ledger is None and _fitted_before(dense)
         records = {"features": bounded_norm(dense, self.norm) / np.float32(self.norm), "label": label}
         if sample_weight is not None:
             weight = _check_sample_weight(sample_weight, dense, dtype=np.float64)
@@ -125,10 +128,10 @@ class PrivateLinear(BaseEstimator):
 
     def _stated(self, result: Result, *read: str) -> PrivacyReport:
         """Return the statement with what the estimator adds to it, and keep what `sv.save` needs."""
-        self._kept = (result.releasable, result.about)
+        self._kept = (result.releasable and not self._again, result.about)
         report = result.privacy
         network = () if len(report.per_agent) == 1 else (f"network: {self._network_name(len(report.per_agent))}",)
-        told = (*network, _FITTED_BEFORE, *self._together(report), *read)
+        told = (*network, _FITTED_BEFORE, *(_AGAIN,) * self._again, *self._together(report), *read)
         return replace(report, caveats=(*report.caveats, *told))
 
     def become_chosen(self, epsilon: float, delta: float, words: str, seeded: bool) -> Self:
@@ -259,11 +262,12 @@ def _warn_of_long_rows(X: np.ndarray, norm: float) -> None:
         tell_holder([Note(told, told)])
 
 
-def _warn_of_second_fit(X: np.ndarray) -> None:
-    """Warn if this process has fitted on some of these rows before: their epsilons add up."""
+def _fitted_before(X: np.ndarray) -> bool:
+    """Say whether this process has fitted on some of these rows before, and warn once: their epsilons add up."""
     rows = np.ascontiguousarray(X[:: max(1, len(X) // _REMEMBERED)][:_REMEMBERED])
     digests = {hashlib.blake2b(row.tobytes(), key=_SECRET, digest_size=12).digest() for row in rows}
-    if digests & _SEEN and not digests & _WARNED:  # a search fits dozens of times: once is enough
+    again = bool(digests & _SEEN)
+    if again and not digests & _WARNED:  # a search fits dozens of times: once is enough
         _WARNED.update(digests)
         warnings.warn(
             "these rows were fitted on before, and their epsilons add up. The statement of a model, such as the "
@@ -272,3 +276,4 @@ def _warn_of_second_fit(X: np.ndarray) -> None:
             stacklevel=5,
         )
     _SEEN.update(digests)
+    return again

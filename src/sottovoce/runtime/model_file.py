@@ -362,7 +362,7 @@ def _handing_out(model: OpenedModel) -> str:
     elif model.privacy.drawn == "simulated":
         why = "Its noise was simulated: it comes from a seed, and anybody who knows the seed can remove it."
     else:
-        why = "Its noise was not drawn as deployed, or the statement does not cover the model."
+        why = "Its noise was not drawn as deployed, or the statement does not cover the model: see its notes."
     return f"**Do not hand this model out.** {why}"
 
 
