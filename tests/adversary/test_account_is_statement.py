@@ -39,11 +39,11 @@ class _Stated(Exception):
 def statement_of_run(*given, **options):
     """The statement that a run would hand out, without its steps."""
 
-    def drive(job, *_):
-        raise _Stated(job.report)
+    def drive_all(runs):
+        raise _Stated(runs[0].job.report)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RUN, "drive", drive)
+        patch.setattr(RUN, "drive_all", drive_all)
         try:
             sv.run(*given, **options)
         except _Stated as stopped:
