@@ -21,7 +21,8 @@ jax.config.update("jax_num_cpu_devices", 2)
 
 if importlib.util.find_spec("nvflare") is None:  # pip install 'sottovoce[deploy]'
     collect_ignore_glob = [
-        f"src/sottovoce/deploy/{name}.py" for name in ("site", "kits", "federation", "poc", "incoming", "launchers")
+        f"src/sottovoce/deploy/{name}.py"
+        for name in ("site", "kits", "federation", "poc", "incoming", "launchers", "connections")
     ]
 _ROOM = 900 * 2**20  # bytes that a test process may hold before it forgets compiled programs
 _MAPPINGS = 20_000  # Linux ends a process that needs more than 65 530, and each compiled program takes some

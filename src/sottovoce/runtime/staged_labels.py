@@ -75,6 +75,7 @@ def run_in_stages(
     prior and in the end. It costs time and no privacy.
 
     >>> import sottovoce as sv
+    >>> from sottovoce.privacy.labels import Memoised
     >>> from sottovoce.problems.tasks.vertical import hyper_parameters
     >>> rng = np.random.default_rng(0)
     >>> blocks = [rng.normal(size=(400, 2)) for _ in range(2)]
