@@ -29,6 +29,7 @@ from .privacy import WithReplacement as WithReplacement
 from .privacy.labels import Labels as Labels
 from .privacy.noisy_counts import NoisyCounts as NoisyCounts
 from .privacy.table import Table as Table
+from .privacy.trust import Sum as Sum
 from .problems import Bilevel as Bilevel
 from .problems import Minimize as Minimize
 from .problems import MinMax as MinMax

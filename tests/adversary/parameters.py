@@ -189,6 +189,7 @@ TABLE: dict[str, dict[str, str]] = {
     "split.levels": {"records": "parts upper", "setting": "seed"},
     "split.split": {"records": "records", "setting": "agents by skew alpha sizes seed unit names"},
     "table.Table": {"records": "columns labels", "setting": "active"},
+    "trust.Sum": {"setting": "colluding"},
     "ternary_sgd.TernarySgd": {"setting": "rate message sampling threshold weight"},
     "tuned.TunedLogisticRegression": {
         "setting": "epsilon delta groups norm penalty validation steps inner_steps tuning_rate clip classes "

@@ -22,7 +22,7 @@ import numpy as np
 
 from sottovoce.privacy import exact_noise, threefry
 
-_BLUR = 3  # the r of the Gaussian law's proof
+BLUR = 3  # the r of the Gaussian law's proof
 
 
 class Noise(ABC):
@@ -142,11 +142,11 @@ class Gaussian(Noise):
 
     def multiplier(self, clip: int, scale: int) -> float:
         """Return clip / sigma."""
-        return clip / math.sqrt(scale**2 - _BLUR**2) if scale > _BLUR else math.inf
+        return clip / math.sqrt(scale**2 - BLUR**2) if scale > BLUR else math.inf
 
     def whole_scale(self, ideal: Fraction, clip: int) -> int:
         """Return the least s with s^2 - r^2 at least the square of the ideal scale."""
-        return math.isqrt(math.ceil(ideal**2 + _BLUR**2) - 1) + 1
+        return math.isqrt(math.ceil(ideal**2 + BLUR**2) - 1) + 1
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Return the roots of sums of squares."""
