@@ -313,6 +313,7 @@ CALLS = {
     "split.levels": partial(sv.data.levels, Part(ROWS, np.arange(40))),
     "split.split": partial(sv.data.split, ROWS, agents=2),
     "table.Table": of_two_columns,
+    "trust.Sum": sv.Sum,
     "tuned.TunedLogisticRegression": fitted(sv.TunedLogisticRegression),
 }  # fmt: skip
 # Where an array is right, because it is public by declaration or only its shape is kept; or not read by this call.

@@ -45,6 +45,7 @@ def known_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     def noise(own: Any, shape: tuple[int, ...], copies: tuple[int, ...], key: Any) -> Any:
         return jnp.asarray(label_noise((*copies, *shape)), jnp.float32)
 
+    monkeypatch.setattr(sv.methods.Bambi, "public_constants", True)  # the known directions stand in its step
     monkeypatch.setattr(Party, "normal", normal)
     monkeypatch.setattr(LaplaceGate, "noise", noise)
 
@@ -166,7 +167,7 @@ def test_dp_bilevel_walks_as_algorithms_3_and_4(monkeypatch: pytest.MonkeyPatch)
         jax.debug.callback(keep, rows, ordered=True)
         return rows, weights
 
-    def noised(mean: Any, release: Any, key: Any, t: Any, agent: Any, given: Any = None) -> Any:
+    def noised(mean: Any, release: Any, key: Any, t: Any, agent: Any, *_: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf + release.scale(t, agent) * jnp.cos(1.0), mean)
 
     monkeypatch.setattr(WithReplacement, "draw", watched)

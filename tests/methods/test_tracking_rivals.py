@@ -32,7 +32,7 @@ PROBLEM = sv.Minimize(
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    def noised(mean: Any, release: Any, key: Any, t: Any, agent: Any, given: Any = None) -> Any:
+    def noised(mean: Any, release: Any, key: Any, t: Any, agent: Any, *_: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf + release.scale(t, agent) * jnp.cos(1.0 + agent), mean)
 
     monkeypatch.setattr(gate, "noised", noised)

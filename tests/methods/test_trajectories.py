@@ -54,7 +54,7 @@ OTHERS = MIX - np.diag(np.diag(MIX))
 
 @pytest.fixture(autouse=True)
 def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    def noised(mean: Any, release: Any, key: Any, t: Any, agent: Any, given: Any = None) -> Any:
+    def noised(mean: Any, release: Any, key: Any, t: Any, agent: Any, *_: Any) -> Any:
         scale = release.scale(t, agent) * (-0.5 if release.name == "state" else 1.0)
         return jax.tree.map(lambda leaf: leaf + scale * jnp.cos(1.0 + agent) * jnp.ones_like(leaf), mean)
 

@@ -80,7 +80,7 @@ def run_in_stages(
     >>> blocks = [rng.normal(size=(400, 2)) for _ in range(2)]
     >>> labels = sv.Labels((blocks[0][:, 0] > 0).astype(int), classes=2, seed=0)
     >>> table = sv.Table(Columns(blocks), labels)
-    >>> method = sv.methods.VerticalSgd(batch=50, rate_x=0.0, rate_y=1.0, labels=Memoised(1.0))
+    >>> method = sv.methods.VerticalSgd(batch=50, rate_x=0.0, rate_y=1.0, labels=sv.privacy.labels.Memoised(1.0))
     >>> found = run_in_stages(hyper_parameters([2, 2]), table, method, steps=5)
     >>> found.privacy.epsilon, found.probabilities(Columns(blocks)).shape
     (1.0, (400, 2))
