@@ -34,6 +34,7 @@ class Noise(ABC):
     kind: ClassVar[str]  # its word in releases, run files and statements
     norm: ClassVar[Literal["l1", "l2"]]  # in which one record's share is bounded
     reaches: ClassVar[bool] = False  # the noise of a step is made of earlier draws too: the whole run is one mechanism
+    adds_up: ClassVar[bool] = False  # shares that parties draw add up to it: the proof is in `sottovoce.privacy.trust`
 
     @abstractmethod
     def draw(self, key: jax.Array, shape: tuple[int, ...], stream: int) -> jax.Array:
@@ -119,6 +120,7 @@ class Gaussian(Noise):
 
     kind: ClassVar[str] = "gaussian"
     norm: ClassVar[Literal["l1", "l2"]] = "l2"
+    adds_up: ClassVar[bool] = True
 
     def draw(self, key: jax.Array, shape: tuple[int, ...], stream: int) -> jax.Array:
         """Return standard normal numbers."""

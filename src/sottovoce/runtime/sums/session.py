@@ -40,7 +40,7 @@ class Question:
     colluding: int
 
     def __post_init__(self) -> None:
-        if self.grid.mechanism != "gaussian":
+        if not self.grid.law.adds_up:
             raise ValueError(f"shares of {self.grid.mechanism} noise do not add up to it: use Gaussian noise")
         if self.members * self.rows * self.grid.clip + _FAR * self.members * self.share >= LARGEST:
             raise ValueError(
