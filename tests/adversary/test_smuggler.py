@@ -213,7 +213,7 @@ def test_a_function_brings_nothing_along(number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("owner", "name", "hide"), ATTEMPTS, ids=str)
+@pytest.mark.parametrize(("owner", "name", "hide"), ATTEMPTS, ids=lambda part: getattr(part, "__name__", part))
 def test_a_function_brings_nothing_along_in_any_way(owner, name, hide):
     attempt(owner, name, hide)
 
