@@ -36,6 +36,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse to spread the tests of a file: with pytest 9.2, pytest-xdist 3.8 groups none of them, and says nothing."""
+    grouped = getattr(session.config.option, "loadgroup", False)
+    if grouped and session.items and not any("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError("pytest-xdist does not group tests with this pytest: install what constraints.txt says")
+
+
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Forget compiled programs if they fill the memory (between files), or the process (after any slow test)."""
     between = nextitem is None or nextitem.path != item.path
