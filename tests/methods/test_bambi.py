@@ -303,6 +303,7 @@ def _ridge() -> tuple[sv.Vertical, sv.Table, Any, Any]:
         x0=x0,
         y0=[jnp.zeros((2, 1))] * 2,
         penalty=lambda x, y: 0.5 * gamma * jnp.sum(y**2),
+        public_constants=True,  # the margins of both classes
     )
     a, b = jnp.asarray(features), 2.0 * jnp.asarray(label) - 1.0
 

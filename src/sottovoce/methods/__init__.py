@@ -8,6 +8,7 @@ True
 """
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Return a name of the contract, or a method: the registry, which imports this folder, is loaded at first use."""
-    if name.startswith("_"):
+    if name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}"):  # Python then imports the module
         raise AttributeError(name)
     registry = importlib.import_module("sottovoce.registry")
     contract = importlib.import_module("sottovoce.methods.base")
