@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sottovoce import registry
+
 BLOCKED = """
 import sys
 
@@ -79,3 +81,30 @@ def test_the_command_line_needs_no_extra(tmp_path: Path) -> None:
     assert "Report:" in without(main, "run", str(file), "--out", str(tmp_path / "out"))
     assert '"dp_event": null' in without(main, "account", str(file), "--json")
     assert "holds" in without(main, "audit", "--exhibit", "bambi-controls", "--quick")
+
+
+FIRST = """
+import importlib, os, sys
+import jax, numpy, pydantic
+
+def alone(name):
+    child = os.fork()
+    if child == 0:
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+print([name for name in sys.argv[1:] if not alone(name)])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_a_method_can_be_imported_first() -> None:
+    """The registry imports each of them, whichever comes first."""
+    names = [kind.__module__ for kind in registry.available.values()]
+    told = subprocess.run([sys.executable, "-c", FIRST, *names], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"

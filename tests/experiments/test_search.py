@@ -290,7 +290,7 @@ def test_an_experiment_searches_runs_and_repeats_nothing_when_resumed(tiny, tmp_
     made = execute.execute(runfile, tmp_path / "out")
     assert len(runs) == 4
     scored = []
-    monkeypatch.setattr(search, "score", lambda *given: scored.append(given))
+    monkeypatch.setattr(search, "_score", lambda *given: scored.append(given))
     again = execute.execute(runfile, tmp_path / "out", resume=True)
     assert scored == []
     for ours, theirs in zip(made.rows, again.rows, strict=True):
