@@ -21,7 +21,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from sottovoce.data.declared import FEWEST, REST
 from sottovoce.data.notes import Note, tell_holder
-from sottovoce.data.parts import Part
+from sottovoce.data.parts import Part, note_purchases, purchases_of
 from sottovoce.data.preprocess import bounded_norm
 from sottovoce.data.values import is_missing, texts_of
 from sottovoce.networks import Network, complete
@@ -88,6 +88,8 @@ class PrivateLinear(BaseEstimator):
             _check_positive("weight_bound", self.weight_bound, "the largest weight that a row may have")
             _warn_of_weights(weight, self.weight_bound)
             records["weight"] = (np.clip(weight, 0.0, self.weight_bound) / self.weight_bound).astype(np.float32)
+        for paid in purchases_of(dense):
+            note_purchases(records, paid)
         return records
 
     def _parts(self, records: dict[str, np.ndarray], parties: Any) -> list[Part]:
