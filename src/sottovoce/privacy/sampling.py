@@ -51,6 +51,7 @@ class Sampling(Closed, ABC):
     adjacency: ClassVar[accountant.Adjacency] = "replace-one"  # in which its bounds are usually stated
     repeats: ClassVar[bool] = False  # a record may come up several times in one batch
     once: ClassVar[bool] = False  # a record takes part in one step at most, and pays for the most costly one
+    adds_up: ClassVar[bool] = False  # parties that each draw of their own rows, by one rate, draw of all rows
 
     @final
     def __post_init__(self) -> None:
@@ -135,6 +136,7 @@ class Full(Sampling):
 
     kind: ClassVar[str] = "full"
     amplifies: ClassVar[bool] = False
+    adds_up: ClassVar[bool] = True
 
     def check(self, n: int, steps: int) -> None:
         """Accept any data."""
@@ -190,6 +192,7 @@ class Poisson(Sampling):
     batch: int
     cut: bool = False
     amplifies: ClassVar[bool] = True
+    adds_up: ClassVar[bool] = True
     adjacency: ClassVar[accountant.Adjacency] = "zero-out"
 
     def check(self, n: int, steps: int) -> None:

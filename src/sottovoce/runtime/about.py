@@ -86,7 +86,7 @@ def versions() -> dict[str, str]:
 
 def about_rows(account: Account, place: str, budget: Budget | None = None, spent: float | None = None) -> About:
     """Return the facts of a run of parties with records."""
-    population, network = account.population, account.network
+    population, network = account.trace.known.holders, account.network
     traffic = _traffic(account)
     edges = network.edges
     shown = edges[(edges < DRAWN).all(axis=1)]
