@@ -13,7 +13,6 @@ import numpy as np
 
 from sottovoce.accounting.trace import Trace
 from sottovoce.data.sealed import Sealed
-from sottovoce.privacy.trust import Sum
 from sottovoce.runtime.interpreter import Answer
 from sottovoce.runtime.keys import common_key, secret_key
 from sottovoce.runtime.layout import Layout
@@ -22,7 +21,6 @@ from sottovoce.runtime.place import WholePlace
 from sottovoce.runtime.sums.keys import Secrets, digest
 from sottovoce.runtime.sums.member import Member
 from sottovoce.runtime.sums.roster import Roster
-from sottovoce.runtime.sums.session import Session
 from sottovoce.runtime.transport import QueueTransport, Stopped, Transport
 
 
@@ -82,23 +80,21 @@ class ThreadPlace(WholePlace):
 
     @classmethod
     def summed(
-        cls, trace: Trace, problem: Any, layout: Layout, chunk: int, pay: Callable[[int, int], None], trust: Sum,
-        run: str = "", attempt: int = 0,
+        cls, trace: Trace, problem: Any, layout: Layout, chunk: int, pay: Callable[[int, int], None], run: str = "",
+        attempt: int = 0,
     ) -> "ThreadPlace":  # fmt: skip
-        """Return the place of a program with one agent, whose records lie with the parties of the layout.
+        """Return the place of a program whose one agent's records lie with the parties of the layout.
 
-        Each place is a session of its own: what is drawn anew after a resumed run has fresh secrets.
+        Each place is a session with fresh secrets: what is drawn anew after an interrupt is another release.
         """
-        population = layout.population
-        own = [Secrets.fresh(name) for name in population.names]
+        summed = trace.known.summed
+        assert summed is not None
+        own = [Secrets.fresh(name) for name in summed.holders.names]
         about = digest([run, trace.identity])
-        roster = Roster.of([one.card for one in own], trust, population.sizes, about, attempt)
-        members = [
-            Member(Session.begin(one, roster), {level: int(n[me]) for level, n in population.counts.items()})
-            for me, one in enumerate(own)
-        ]
-        records = [own_records(layout, me) for me in range(population.parties)]
-        roots = [common_key(roster.digest)] * population.parties
+        roster = Roster.of([one.card for one in own], summed.trust, summed.holders.sizes, about, attempt)
+        members = [Member.of(one, roster) for one in own]
+        records = [own_records(layout, me) for me in range(len(own))]
+        roots = [common_key(roster.digest)] * len(own)
         return cls(trace, problem, records, roots, chunk, "discrete", pay, run=run, drawn=members)
 
     def begin(self) -> list[Any]:

@@ -17,6 +17,8 @@ from sottovoce.privacy.exact_gate import Noised
 from sottovoce.privacy.gate import Reading
 from sottovoce.privacy.sampling import Rows
 from sottovoce.runtime.lone_agent import LoneAnswers
+from sottovoce.runtime.sums.keys import Secrets
+from sottovoce.runtime.sums.roster import Roster
 from sottovoce.runtime.sums.session import Session
 from sottovoce.runtime.sums.talk import total
 from sottovoce.runtime.transport import MessageId
@@ -28,6 +30,12 @@ class Member:
 
     session: Session
     own: Mapping[str, int]
+
+    @classmethod
+    def of(cls, own: Secrets, roster: Roster) -> "Member":
+        """Begin the session of one member of a roster."""
+        session = Session.begin(own, roster)
+        return cls(session, {level: sizes[session.me] for level, sizes in roster.sizes})
 
     def batches(self, answers: LoneAnswers, equation: JaxprEqn) -> list[Rows]:
         """Draw the own rows of a batch by coins that nobody else knows, at the rate of a batch from all rows."""
