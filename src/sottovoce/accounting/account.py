@@ -27,8 +27,9 @@ from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method, Setting
 from sottovoce.naming import check_count, how_often
 from sottovoce.networks import Network, single
-from sottovoce.privacy import accountant, attacker
+from sottovoce.privacy import accountant, attacker, discrete
 from sottovoce.privacy.accountant import Adjacency, Epsilon
+from sottovoce.privacy.against import MOST, Against, at_several, numbers_of_colluders
 from sottovoce.privacy.mechanisms import Spent, check_delta
 from sottovoce.privacy.report import PrivacyReport, merge_caveats
 from sottovoce.privacy.summed import Summed
@@ -289,7 +290,32 @@ class Account:
             self.report,
             attack=tuple(zip(attacker.RATES, map(max, zip(*found)))),
             spent=self.spent(agent, self.groups(agent)[costliest], steps),
+            against=self._against(agent, self.groups(agent)[costliest]),
         )
+
+    def _against(self, agent: int, levels: Sequence[str]) -> Against | None:
+        """Return whom a sum protects from, and what more parties find; None where there is no sum."""
+        if (summed := self.trace.known.summed) is None:
+            return None
+        steps, parties, trust = range(self.steps), summed.holders.parties, summed.trust
+        grid = min(self._grid_steps(charge) for charge in self.charges)
+        left = {count: trust.left(parties, count, grid) for count in numbers_of_colluders(trust.colluding, parties)}
+        spent, overflow = self.spent(agent, levels, steps), self.overflow(agent, levels, steps)
+        several = {
+            held: at_several(spent, held, self.delta, self.adjacency, held * overflow)
+            for held in range(2, min(MOST, parties) + 1)
+        }
+        found = {count: self.louder(one).report.epsilon if one else math.inf for count, one in left.items()}
+        return Against(trust.colluding, parties, tuple(found.items()), tuple(several.items()))
+
+    def _grid_steps(self, charge: Charge) -> float:
+        """Return the least noise that is charged to a release, in steps of the grid on which it is drawn exactly."""
+        assert charge.sampling is not None
+        times = np.arange(self.steps if charge.phase == "step" else 1)
+        sizes = [int(self.population.counts[level][0]) for level in charge.levels]
+        denominator = math.lcm(*(int(charge.sampling.denominator(n, 0)) for n in sizes))
+        noise = float(np.min(charged(charge.release.scale, times, 0)))
+        return noise * denominator / discrete.on_grid(charge.release, denominator).step
 
     def spent(self, agent: int, levels: Sequence[str], steps: range) -> Spent:
         """Return what one unit of an agent's `levels` takes part in during `steps`: mechanisms and their counts.
@@ -357,7 +383,7 @@ class Account:
                 "epsilon is infinite: a release has no clip or (almost) no noise, or its messages have no proved bound"
             )
         caveats += self._level_caveats()
-        if self.population.spread:
+        if self.population.spread and self.trace.known.summed is None:
             caveats.append("some units have records with several parties: epsilon is of what one party holds of them")
         caveats.append(
             "taken as public: sizes of the parties, settings, preprocessing, starting values, and plain numbers inside "

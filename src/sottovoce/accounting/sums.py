@@ -5,11 +5,13 @@ and what is computed from them. So whatever asks *which* party acts, or keeps a 
 there; and noise or batches must be such that the parties' shares add up to what is charged.
 """
 
+import math
 from typing import Any
 
 from jax.extend.core import Jaxpr, Literal
 
 from sottovoce.accounting.trace import Trace
+from sottovoce.data.population import Population
 from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method
 from sottovoce.networks import Network
@@ -42,15 +44,33 @@ def refuse_for_tables(trust: Sum | None) -> None:
         raise ValueError("trust= is for parties with records of their own; a Table has a server between its parties")
 
 
-def before(method: Method, problem: Any, known: Known) -> None:
-    """Refuse what is known before anything is traced."""
-    if known.summed is None:
-        return
+def gain(trust: Sum, population: Population, *, shared_noise: bool) -> float:
+    """Return the noise of what all learn without sums, over that with sums, from public facts.
+
+    Parties that average in proportion to their records, with noise for their own size, have sqrt(m - t) times as much.
+    `shared_noise` says that all draw noise of one scale, which the smallest sets.
+
+    >>> gain(Sum(1), Population([300] * 5), shared_noise=False)
+    2.0
+    """
+    most = max(sizes.mean() / sizes.min() for sizes in population.counts.values()) if shared_noise else 1.0
+    return float(most) * math.sqrt(population.parties - trust.colluding)
+
+
+def refuse_weights(problem: Any) -> None:
+    """Refuse a problem that weighs parties."""
     if getattr(problem, "weighted", None) is not None:
         raise ValueError(
             "the problem weighs parties (PartyWeights), and a sum does not show what a party contributes: weigh labels "
             f"or other groups that are in the records, {_LOCAL}"
         )
+
+
+def before(method: Method, problem: Any, known: Known) -> None:
+    """Refuse what is known before anything is traced."""
+    if known.summed is None:
+        return
+    refuse_weights(problem)
     for name, rate in method.schedules().items():
         if rate.agents not in (None, 1):
             raise ValueError(f"{name} lists a value per agent, and a sum has one step for all: give one, {_LOCAL}")
