@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 from tests.marks import few
 from tests.methods import contract
+from tests.methods.known_draws import know
 
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
-from sottovoce.clipping import bookkeeping
 from sottovoce.data.parties import Parties
 from sottovoce.methods import available
-from sottovoce.privacy import discrete, gate
-from sottovoce.privacy.noise import Gaussian
-from sottovoce.privacy.sampling import Poisson, mask
 from sottovoce.runtime import threads
 from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.keys import root_key
@@ -46,50 +43,17 @@ def uneven(parts: list[Any]) -> list[Any]:
     return [jax.tree.map(lambda leaf, stop=stop, n=n: leaf[stop - n : stop], whole) for stop, n in zip(ends, SIZES)]
 
 
-@pytest.fixture
-def known_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Coins and noise that both places know: a pattern over rows, and a pattern over numbers."""
-    firsts = dict(zip(SIZES, np.cumsum((0, *SIZES))))  # of each party's rows among all, by the party's size
-
-    def is_in(rows: Any, t: Any) -> Any:
-        return (rows * 7 + t * 3) % 5 < 2
-
-    def draw(self: Poisson, key: Any, sizes: np.ndarray, agent: Any, t: Any) -> Any:
-        rows = jnp.arange(int(sizes.max()))
-        return rows, mask(is_in(rows, t))
-
-    def part(self: Poisson, n: int, whole: int, t: int, source: Any) -> tuple[np.ndarray, int]:
-        assert whole == sum(SIZES)
-        return np.flatnonzero(is_in(np.arange(n) + firsts[n], t)), n
-
-    def pattern(size: int) -> np.ndarray:
-        return np.cos(1.0 + np.arange(size))
-
-    def noised(mean: Any, release: sv.Release, key: Any, t: Any, agent: Any, given: Any, *_: Any) -> Any:
-        flat, back = jax.flatten_util.ravel_pytree(mean)
-        return back(flat + given * pattern(flat.size))
-
-    def exact(self: Gaussian, scale: int, size: int, source: Any) -> np.ndarray:
-        return np.round(scale * math.sqrt(len(SIZES)) / len(SIZES) * pattern(size)).astype(np.int64)
-
-    honest = discrete.on_grid
-    monkeypatch.setattr(bookkeeping, "SAFETY", 0.0)  # in floating point records are clipped a little shorter
-    monkeypatch.setattr(discrete, "on_grid", lambda *given: honest(*given, bits=24))  # rounding is below 1e-6
-    monkeypatch.setattr(Poisson, "draw", draw)
-    monkeypatch.setattr(Poisson, "part", part)
-    monkeypatch.setattr(gate, "noised", noised)
-    monkeypatch.setattr(Gaussian, "exact", exact)
-    monkeypatch.setattr(threads, "common_key", lambda session: root_key(0))
-
-
 def far(a: Any, b: Any) -> float:
     return float(np.max(np.abs(a - b), initial=0) / np.max(np.abs(b), initial=1))
 
 
-@pytest.mark.usefixtures("known_draws")
 @pytest.mark.parametrize("poisson", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", few(EXAMPLES, ("DpSgd",)))
-def test_parties_that_add_up_equal_the_simulated_curator(name: str, poisson: bool) -> None:
+def test_parties_that_add_up_equal_the_simulated_curator(
+    name: str, poisson: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(monkeypatch, SIZES)
+    monkeypatch.setattr(threads, "common_key", lambda session: root_key(0))
     examples = available[name].examples()
     method = examples[EXAMPLES[name] or next(iter(examples))]
     method = method.map_releases(lambda r: dataclasses.replace(sv.Release(4.0, 0.05), name=r.name))

@@ -242,7 +242,7 @@ class Poisson(Sampling):
 
         >>> rows, room = Poisson(50).part(100, 1000, 0, random.Random(0))
         >>> len(rows), room == binomial(100, 50 * 2**32 // 1000).highest
-        (2, True)
+        (4, True)
         """
         rate = self._threshold(whole)
         size, room = exact_rows.successes(n, rate, source), binomial(n, rate).highest

@@ -21,6 +21,7 @@ from sottovoce.runtime.place import WholePlace
 from sottovoce.runtime.sums.keys import Secrets, digest
 from sottovoce.runtime.sums.member import Member
 from sottovoce.runtime.sums.roster import Roster
+from sottovoce.runtime.sums.session import Session
 from sottovoce.runtime.transport import QueueTransport, Stopped, Transport
 
 
@@ -92,7 +93,7 @@ class ThreadPlace(WholePlace):
         own = [Secrets.fresh(name) for name in summed.holders.names]
         about = digest([run, trace.identity])
         roster = Roster.of([one.card for one in own], summed.trust, summed.holders.sizes, about, attempt)
-        members = [Member.of(one, roster) for one in own]
+        members = [Member.of(Session.begin(one, roster)) for one in own]
         records = [own_records(layout, me) for me in range(len(own))]
         roots = [common_key(roster.digest)] * len(own)
         return cls(trace, problem, records, roots, chunk, "discrete", pay, run=run, drawn=members)

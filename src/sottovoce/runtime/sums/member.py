@@ -7,6 +7,7 @@ noise, masks that and says it. The total of all is divided, and the program of e
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from jax.extend.core import JaxprEqn
@@ -17,11 +18,30 @@ from sottovoce.privacy.exact_gate import Noised
 from sottovoce.privacy.gate import Reading
 from sottovoce.privacy.sampling import Rows
 from sottovoce.runtime.lone_agent import LoneAnswers
-from sottovoce.runtime.sums.keys import Secrets
-from sottovoce.runtime.sums.roster import Roster
-from sottovoce.runtime.sums.session import Session
+from sottovoce.runtime.sums.session import Question, Session
 from sottovoce.runtime.sums.talk import total
 from sottovoce.runtime.transport import MessageId
+
+
+class Kept(Protocol):
+    """Keep what a member must have again after its process was killed, or nothing."""
+
+    def answered(self, place: str) -> np.ndarray | None:
+        """Return the total of a place, if the session went on from it before the kill."""
+
+    def keep(self, session: Session, place: str, total: np.ndarray) -> None:
+        """Keep where the session is, with the total that it went on from: both or none."""
+
+
+class _Nothing:
+    def answered(self, place: str) -> None:
+        """Return None."""
+
+    def keep(self, session: Session, place: str, total: np.ndarray) -> None:
+        """Forget it: an interrupted run begins another session."""
+
+
+NOTHING: Kept = _Nothing()
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +50,12 @@ class Member:
 
     session: Session
     own: Mapping[str, int]
+    kept: Kept = NOTHING
 
     @classmethod
-    def of(cls, own: Secrets, roster: Roster) -> "Member":
-        """Begin the session of one member of a roster."""
-        session = Session.begin(own, roster)
-        return cls(session, {level: sizes[session.me] for level, sizes in roster.sizes})
+    def of(cls, session: Session, kept: Kept = NOTHING) -> "Member":
+        """Return the member of a session."""
+        return cls(session, {level: sizes[session.me] for level, sizes in session.roster.sizes}, kept)
 
     def batches(self, answers: LoneAnswers, equation: JaxprEqn) -> list[Rows]:
         """Draw the own rows of a batch by coins that nobody else knows, at the rate of a batch from all rows."""
@@ -46,24 +66,30 @@ class Member:
         ]
 
     def noised(self, answers: LoneAnswers, equation: JaxprEqn, readings: Sequence[Reading]) -> Noised:
-        """Return what makes the noisy mean of all parties' sums, this one's among them.
+        """Return what makes the noisy mean of all parties' sums, this one's among them."""
+        rows = {reading.function.level: int(reading.denominator) for reading in readings}
+
+        def noised(grid: GridRelease, own: np.ndarray) -> np.ndarray:
+            most = sum(answers.counts[level] * (grid.denominator // whole) for level, whole in rows.items())
+            question = self.session.question(answers.place(equation), own.size, grid, most)
+            return grid.mean(self._total(answers, question, own, answers.tag(equation)))
+
+        return noised
+
+    def _total(self, answers: LoneAnswers, question: Question, own: np.ndarray, tag: str) -> np.ndarray:
+        """Return the total of all members' sums and noise.
 
         What is said is in the journal before: a step that is computed again says the same bytes.
         """
-        place, journal = answers.place(equation), answers.journal
-        id = MessageId(answers.run, answers.t, self.session.me, answers.tag(equation))
-
-        def noised(grid: GridRelease, own: np.ndarray) -> np.ndarray:
-            rows = sum(
-                answers.counts[reading.function.level] * (grid.denominator // int(reading.denominator))
-                for reading in readings
-            )
-            question = self.session.question(place, own.size, grid, rows)
+        place, journal = question.place, answers.journal
+        found = self.kept.answered(place)
+        if found is None:
             said = journal.recall(f"{place} share")
             if said is None:
-                noise = grid.law.exact(question.share, own.size, self.session.source(place))
+                noise = question.grid.law.exact(question.share, own.size, self.session.source(place))
                 said = [self.session.masked(question, own + noise)]
                 journal.note(f"{place} share", said)
-            return grid.mean(total(self.session, question, np.asarray(said[0]), answers.transport, id))
-
-        return noised
+            id = MessageId(answers.run, answers.t, self.session.me, tag)
+            found = total(self.session, question, np.asarray(said[0]), answers.transport, id)
+            self.kept.keep(self.session, place, found)
+        return found
