@@ -20,7 +20,7 @@ from tests.marks import few
 from sottovoce.accounting import content, marks, trace, traced
 from sottovoce.accounting.composition import _group
 from sottovoce.clipping import bookkeeping
-from sottovoce.data import overlap
+from sottovoce.data import overlap, parts
 from sottovoce.methods.handle import Handle
 from sottovoce.privacy import (
     accountant,
@@ -55,6 +55,14 @@ class Mutation:
 
 
 MUTATIONS = [
+    Mutation(
+        "what was bought for arrays is forgotten",
+        parts.purchases_of,
+        "found.append(facts)",
+        "pass",
+        "attacks/test_provenance.py",
+        "test_arrays_of_a_table_are_paid_for_by_whoever_makes_parts_of_them",
+    ),
     Mutation(
         "half of the clip's effect",
         bookkeeping.clipped_sum,
