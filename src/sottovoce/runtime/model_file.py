@@ -28,6 +28,7 @@ from sottovoce.privacy.report import PrivacyReport, units_of
 from sottovoce.problems import tasks
 from sottovoce.runtime import checkpoint, stored_program
 from sottovoce.runtime.about import About
+from sottovoce.runtime.coefficients import Coefficients
 from sottovoce.runtime.result import TRAIN, Result, handed
 from sottovoce.shown import Shown, glance
 from sottovoce.trees import Tree
@@ -59,6 +60,7 @@ class Travelling(Shown):
     label: str
     target: Column | None
     values: Sequence[Any] | None = None
+    coefficients: Coefficients | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,6 +81,7 @@ class OpenedModel(Shown):
     label: str | None = None
     target: Column | None = None
     values: tuple[Any, ...] | None = None  # the classes as the rows of an estimator had them
+    coefficients: Coefficients | None = None  # of linear models whose errors are known, in the columns' own units
     blocks: int | None = None  # for parties with columns and no table: the number of blocks that it predicts from
 
     def _told(self) -> list[tuple[str, str]]:
@@ -145,6 +148,7 @@ def save(
     task: NamedTask | None = None,
     features: Any = None,
     holders: Mapping[str, Sequence[str]] | None = None,
+    coefficients: Coefficients | None = None,
 ) -> Path:
     """Write a model to one file, and its card (Markdown) and statement (JSON) beside it.
 
@@ -158,6 +162,7 @@ def save(
             no table: only shapes are used.
         holders: for parties with columns, who held which columns of the table, as for `DeclaredTable.blocks`. The file
             then has the parts of all parties, and predicts from the whole table.
+        coefficients: of a linear model, for the card; an estimator knows its own.
 
     >>> import tempfile, sottovoce as sv
     >>> problem = sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2), jnp.zeros(2), predict=lambda x, rows: rows @ x)
@@ -191,7 +196,7 @@ def save(
         if task is None
         else {"task": {"name": task.name, "options": dict(task.options), "shape": asdict(task.shape)}}
     )
-    return _write(Travelling(result, rows, *what), path, named)
+    return _write(Travelling(result, rows, *what, coefficients=coefficients), path, named)
 
 
 def _of_estimator(model: Any) -> Travelling:
@@ -229,6 +234,8 @@ def _write(made: Travelling, path: Path, named: dict[str, Any]) -> Path:
         facts["label"] = {"name": made.label, **made.target.to_dict()}
     if made.values is not None:
         facts["values"] = list(made.values)
+    if made.coefficients is not None:
+        facts["coefficients"] = made.coefficients.to_dict()
     checkpoint.save(path, variables, facts, kind=_KIND)
     statement = json.dumps({"releasable": result.releasable, **result.privacy.to_dict()}, indent=1)
     write_atomically(path.with_suffix(".statement.json"), statement.encode())
@@ -266,6 +273,8 @@ def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> O
         about |= {"label": label.pop("name"), "target": Column.of(label)}
     if "values" in facts:
         about["values"] = tuple(facts["values"])
+    if "coefficients" in facts:
+        about["coefficients"] = Coefficients.from_dict(facts["coefficients"])
     if "task" in facts:
         named = facts["task"]
         shape = dict(named["shape"], features=tuple(named["shape"]["features"]))
@@ -316,6 +325,7 @@ def card(model: OpenedModel, result: Result) -> str:
         lines.append("")
     statement, *told = map(markdown, model.privacy.lines())
     lines += ["## Privacy", "", statement, "", *(f"- {line}" for line in told), ""]
+    lines += _of_coefficients(model)
     lines += _figures(result)
     if result.about is not None and result.about.parties:
         lines += ["## Data", "", *_made_from(result.about), ""]
@@ -329,6 +339,21 @@ def card(model: OpenedModel, result: Result) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _of_coefficients(model: OpenedModel) -> list[str]:
+    """Return the table of coefficients: computed from what was released, so it may be seen where the model may."""
+    if model.coefficients is None:
+        return []
+    heads, cells = model.coefficients.table()
+    odds = "They are logarithms of odds of the second class. " if model.classes else ""
+    told = (
+        f"{odds}The interval (90 %) is for the same model without noise, trained on the whole population. It counts "
+        "chance in which rows were there, and noise. It does not count what clipping changes, or that effects may "
+        "not be causes."
+    )
+    lines = [f"| {' | '.join(map(markdown, line))} |" for line in (heads, *cells)]
+    return ["## Coefficients", "", told, "", lines[0], "|---" * len(heads) + "|", *lines[1:], ""]
 
 
 def _figures(result: Result) -> list[str]:
