@@ -102,7 +102,8 @@ TABLE: dict[str, dict[str, str]] = {
     "ledger.Budget": {"setting": "epsilon delta adjacency"},
     "ledger.Ledger": {"setting": "path"},
     "logistic.PrivateLogisticRegression": {
-        "setting": "epsilon delta norm objective classes prior weight_bound network random_state ledger budget",
+        "setting": "epsilon delta norm objective classes prior class_weight weight_bound network random_state ledger "
+        "budget",
     },
     "ma_dsbo.MaDsbo": {
         "setting": "step_x step_y step_z release_x release_y release_z sampling inner_y inner_z design within",

@@ -229,7 +229,7 @@ class RowsSetup(Setup, Shown):
             task = model_file.NamedTask(self.case.task.name, self.case.task.options, self.shape)
             table = build.own(self.case.data)[0]
             known = self._coefficients(result, table.columns, table.target)
-            model_file.save(result, out / model_file.NAME, table=table, task=task, coefficients=known)
+            model_file.save_with(known, result, out / model_file.NAME, table, task)
 
     def _coefficients(self, result: Result, columns: Declarations, label: Column) -> Coefficients | None:
         """Return the coefficients in the columns' own units, where their errors are known."""

@@ -148,7 +148,6 @@ def save(
     task: NamedTask | None = None,
     features: Any = None,
     holders: Mapping[str, Sequence[str]] | None = None,
-    coefficients: Coefficients | None = None,
 ) -> Path:
     """Write a model to one file, and its card (Markdown) and statement (JSON) beside it.
 
@@ -162,7 +161,6 @@ def save(
             no table: only shapes are used.
         holders: for parties with columns, who held which columns of the table, as for `DeclaredTable.blocks`. The file
             then has the parts of all parties, and predicts from the whole table.
-        coefficients: of a linear model, for the card; an estimator knows its own.
 
     >>> import tempfile, sottovoce as sv
     >>> problem = sv.Minimize(lambda x, r: jnp.sum((x - r) ** 2), jnp.zeros(2), predict=lambda x, rows: rows @ x)
@@ -173,6 +171,19 @@ def save(
     >>> model.predict(np.ones((5, 2))).shape, model.privacy.epsilon == result.privacy.epsilon
     ((5,), True)
     """
+    return save_with(None, result, path, table, task, features, holders)
+
+
+def save_with(
+    coefficients: Coefficients | None,
+    result: Any,
+    path: str | Path,
+    table: DeclaredTable | None = None,
+    task: NamedTask | None = None,
+    features: Any = None,
+    holders: Mapping[str, Sequence[str]] | None = None,
+) -> Path:
+    """Write a model as `save` does, with coefficients that the caller computed from what this run released."""
     path = Path(path)
     if not isinstance(result, Result):
         if table is not None or task is not None or features is not None or holders is not None:
