@@ -32,6 +32,11 @@ _LEVEL = 0.9  # of the intervals that are shown
 _HIDDEN = 1.1  # a direction is hidden if its moment is below this many times the noise of the moments
 _SHARE = 0.25  # the moment of a hidden direction, over that noise: it lies between 0 and 1
 _NODES = 41  # of the Gauss-Hermite rule for means over scores
+WHAT_IT_IS = (
+    "The interval (90 %) is for the same model without noise, trained on the whole population. It counts chance in "
+    "which rows were there, and noise. It does not count what clipping changes. An effect need not be a cause. Of two "
+    "classes, coefficients are logarithms of the odds of the second one."
+)
 _YEAR, _LEAST = 365.25, 1e-12
 _ANY = 1e6  # variance of a coefficient where nothing at all stands out of the noise
 

@@ -28,7 +28,7 @@ from sottovoce.privacy.report import PrivacyReport, units_of
 from sottovoce.problems import tasks
 from sottovoce.runtime import checkpoint, stored_program
 from sottovoce.runtime.about import About
-from sottovoce.runtime.coefficients import Coefficients
+from sottovoce.runtime.coefficients import WHAT_IT_IS, Coefficients
 from sottovoce.runtime.result import TRAIN, Result, handed
 from sottovoce.shown import Shown, glance
 from sottovoce.trees import Tree
@@ -275,6 +275,19 @@ def load(path: str | Path) -> OpenedModel:
         ) from error
 
 
+def coefficients_of(path: str | Path) -> Coefficients | None:
+    """Return the coefficients that a model file tells, if it is there and tells any; nothing else of it is opened.
+
+    >>> coefficients_of("nothing.sv") is None
+    True
+    """
+    try:
+        told = checkpoint.read_meta(Path(path), _KIND).get("coefficients")
+        return None if told is None else Coefficients.from_dict(told)
+    except (ValueError, TypeError, KeyError):  # a damaged model is no reason to show no report
+        return None
+
+
 def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> OpenedModel:
     about: dict[str, Any] = {"blocks": facts.get("blocks")}
     if "columns" in facts:
@@ -357,14 +370,8 @@ def _of_coefficients(model: OpenedModel) -> list[str]:
     if model.coefficients is None:
         return []
     heads, cells = model.coefficients.table()
-    odds = "They are logarithms of odds of the second class. " if model.classes else ""
-    told = (
-        f"{odds}The interval (90 %) is for the same model without noise, trained on the whole population. It counts "
-        "chance in which rows were there, and noise. It does not count what clipping changes, or that effects may "
-        "not be causes."
-    )
     lines = [f"| {' | '.join(map(markdown, line))} |" for line in (heads, *cells)]
-    return ["## Coefficients", "", told, "", lines[0], "|---" * len(heads) + "|", *lines[1:], ""]
+    return ["## Coefficients", "", WHAT_IT_IS, "", lines[0], "|---" * len(heads) + "|", *lines[1:], ""]
 
 
 def _figures(result: Result) -> list[str]:
