@@ -201,13 +201,13 @@ def save_with(
     if table is not None:
         result = replace(result, privacy=_stated(result.privacy, table))
     rows = np.zeros((1, len(table.names))) if table is not None else features
-    what = (None, "", None) if table is None else (table.columns, table.label, table.target)
+    columns, label, target = (None, "", None) if table is None else (table.columns, table.label, table.target)
     named = (
         {}
         if task is None
         else {"task": {"name": task.name, "options": dict(task.options), "shape": asdict(task.shape)}}
     )
-    return _write(Travelling(result, rows, *what, coefficients=coefficients), path, named)
+    return _write(Travelling(result, rows, columns, label, target, coefficients=coefficients), path, named)
 
 
 def _of_estimator(model: Any) -> Travelling:
