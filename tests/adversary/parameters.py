@@ -41,6 +41,7 @@ TABLE: dict[str, dict[str, str]] = {
     "averaged.Averaged": {"setting": "of weight drawn"},
     "method.Bambi": {"setting": "inner_steps batch rate_x rate_y labels directions smoothing cross_terms copies draw"},
     "vertical_sgd.VerticalSgd": {"setting": "batch rate_x rate_y labels draw"},
+    "base_rate.BaseRate": {"setting": "slope mixing"},
     "base.Setting": {"setting": "sizes steps network delta"},
     "base.summary": {"outside": "cls"},
     "binomial_sgd.BinomialSgd": {"setting": "rate gradient sampling coins dimension"},
