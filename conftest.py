@@ -36,6 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Name bytes by their argument: an archive made at collection holds the time, and two workers name a test alike."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse to spread the tests of a file: with pytest 9.2, pytest-xdist 3.8 groups none of them, and says nothing."""

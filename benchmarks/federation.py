@@ -213,6 +213,8 @@ def _measured(admin: Administrator, running: Federation, case: Case) -> Seen:
         took = [one["turns"][turn] for one in said]
         seconds.setdefault(way, []).append(max(ended - began for began, ended in took) / case.rounds)
         bytes = statistics.median(meter.between(began, ended) for began, ended in took)
+        if bytes <= 0:
+            raise RuntimeError(f"{case.name}: no bytes were counted on the loopback device, so MB per round is unknown")
         passed.setdefault(way, []).append(bytes / case.rounds)
     return Seen(seconds, passed, memory)
 

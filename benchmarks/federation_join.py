@@ -115,6 +115,10 @@ def main() -> None:
         result = json.loads((kits / "bank" / "runs" / "join" / "run" / "result.json").read_text())
         right = all(one == common for one in found.values())
         rows, accuracy = result["about"]["sizes"]["rows"][0], result["history"]["accuracy"][-1]
+        if {name.split()[0] for name in watch.sizes} != set(SITES):
+            raise RuntimeError(
+                f"messages of the join were found of {sorted(watch.sizes)} only: their sizes are unknown"
+            )
         sent = {site: sum(size for name, size in watch.sizes.items() if name.startswith(site)) for site in SITES}
         print(f"ids per site {count}, common {len(common)}, found rightly: {right}")
         print(f"seconds to the end of the join {watch.joined or float('nan'):.0f}, to the end of the run {whole:.0f}")

@@ -1,7 +1,10 @@
-"""What pages say about the tests: each one that is named exists, and no rule is without one."""
+"""What the pages hold: each public name, tests that exist, and no rule without one."""
 
 import re
 from pathlib import Path
+from types import ModuleType
+
+import sottovoce
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -27,3 +30,13 @@ def test_every_rule_of_the_architecture_names_its_test():
     rules = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.strip().splitlines()[1:]]
     assert len(rules) > 30
     assert [rule[0] for rule in rules if len(rule) < 3 or not re.search(r"`test_\w+`", rule[-1])] == []
+
+
+def test_the_reference_has_every_public_name_and_method():
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    described = set(re.findall(r"auto\w+:: sottovoce\.([\w.]+)", pages))
+    names = {name for name in sottovoce.__all__ if not isinstance(getattr(sottovoce, name), ModuleType)}
+    methods = {f"methods.{name}" for name in sottovoce.methods.available}
+    assert len(names) > 30
+    assert len(methods) > 20
+    assert sorted((names | methods) - described) == []

@@ -312,6 +312,7 @@ def _execute(runfile: "RunFile", out: Path, resume: bool, json: bool) -> None:
 def _show(made: "Comparison", report: Path, json: bool) -> None:
     from sottovoce.reports import findings
     from sottovoce.reports.exports import facts
+    from sottovoce.reports.words import chances
 
     if json:
         return print_json({"report": report, **facts(made)})
@@ -332,7 +333,7 @@ def _show(made: "Comparison", report: Path, json: bool) -> None:
         print_line("No figures: no row was held out (data.test), or no held-out label fits its declaration.")
     if made.sense is not None:
         console.print(f"Epsilon is {escape(made.sense)}.", highlight=False)
-    for line in findings(made):
+    for line in (*chances(made), *findings(made)):
         print_line(line)
     print_line(f"Report: {report}")
 

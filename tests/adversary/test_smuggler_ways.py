@@ -386,3 +386,4 @@ def test_what_is_not_tried_has_a_reason_and_a_row():
     by_others = {(owner, name) for owner, row in TABLE.items() for way in ("setting", "function")
                  for name in row.get(way, "").split()}  # fmt: skip
     assert rows == tried | by_others | UNTRIED
+    print(f"\n{len(rows)} parameters of {len(TABLE)} owners: {len(rows - UNTRIED)} tried, {len(UNTRIED)} with a reason")

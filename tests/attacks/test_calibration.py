@@ -21,7 +21,7 @@ def sgd(sampling, mechanism="gaussian", noise=0.1):
         (sgd(sv.FixedSize(900)), 0.04, 100, 1e-6),
         pytest.param(sgd(sv.FixedSize(500)), 0.1, 100, 1e-6, marks=pytest.mark.slow),
         (sgd(sv.FixedSize(10)), 0.04, 10, 1e-5),
-        (sgd(sv.WithReplacement(10)), 0.3, 10, 1e-5),
+        pytest.param(sgd(sv.WithReplacement(10)), 0.3, 10, 1e-5, marks=pytest.mark.slow),
         pytest.param(sgd(sv.WithReplacement(10), "laplace"), 0.3, 10, 1e-5, marks=pytest.mark.slow),
         (sgd(sv.Poisson(900), "laplace"), 0.19, 200, 1e-6),
     ],

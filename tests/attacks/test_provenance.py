@@ -182,7 +182,8 @@ def test_purchases_of_two_levels_add_their_deltas():
 
 def test_a_party_pays_for_what_it_bought_and_for_nothing_else():
     cheap, dear, free = visits(1, 0.5).parts()[0], visits(2, 3.0).parts()[0], visits(3, 1.0)
-    none = Part(free.records, np.arange(200), free.unit, facts=Facts(unit="patient"))
+    records = {name: np.array(held) for name, held in free.records.items()}  # as from a table with declared ranges
+    none = Part(records, np.arange(200), free.unit, facts=Facts(unit="patient"))
     levels = [Levels(cheap, dear), Levels(cheap, cheap), Levels(none, none)]
     report = stated([one.upper for one in levels], [one.lower for one in levels])
     both = gdp_epsilon(math.hypot(gdp_mu(0.5, 1e-5), gdp_mu(3.0, 1e-5)), 1e-5)
@@ -211,6 +212,26 @@ def test_a_purchase_over_columns_is_refused_because_nobody_would_pay():
     ):
         with pytest.raises(ValueError, match=r"bought with noisy counts.*nobody would pay"):
             ask()
+
+
+def test_arrays_of_a_table_are_paid_for_by_whoever_makes_parts_of_them():
+    """The rows of a table, taken out by hand: their encoding tells the bought range, so the purchase goes with them."""
+    held = visits(1, unit=None)
+    (part,), rows = held.parts(), np.arange(200)
+    views = {name: column[:150] for name, column in held.records.items()}
+    by_hand = {"as they are": [held.records], "split": sv.data.split(held.records, 2), "views": [views],
+               "part": [Part(held.records, rows)], "features": [Part(held.records["features"], rows)]}  # fmt: skip
+    for way, parts in by_hand.items():
+        population = sv.Population.of(parts)
+        assert all(population.bought(k, population.sizes) == part.facts.bought for k in range(len(parts))), way
+        assert set(part.facts.words) <= set(population.facts.words)
+    (train,) = held.hold_out(0.2)[0].parts()
+    assert Part(train.records, np.arange(160)).facts.bought == part.facts.bought
+    free = {name: np.array(column) for name, column in held.records.items()}
+    assert sv.Population.of([free]).facts.bought == ()
+    for blocks in ([held.inputs], [free["features"], held.records["features"][:, :1]]):
+        with pytest.raises(ValueError, match=r"bought with noisy counts.*nobody would pay"):
+            sv.Columns(blocks)
 
 
 def test_a_task_that_prepares_records_keeps_what_was_bought():

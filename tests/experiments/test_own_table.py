@@ -159,7 +159,7 @@ def test_what_was_edited_is_named_by_its_key_when_a_run_is_resumed(folder):
 def test_a_regression_says_its_error_in_the_labels_unit_and_classes_their_base_rate(folder, log, name):
     own = FILE.replace(FILE.split("\n")[2], 'method = "auto"').replace('run.steps = 20\nrun.metric = "auroc"\n', "")
     made = planned.setup(next(iter(RunFile.parse(own).cases.values())), draws=False)
-    assert made.metrics() == ["accuracy", "auroc", "base rate", "loss"]
+    assert made.metrics() == ["accuracy", "auroc", "base rate", "calibration error", "log loss"]
     assert made.case.run.metric == "auroc"
     number = own.replace('label = "sick"', 'label = "age"').replace(
         "[20, 100]}", f"[20, 100], log = {str(log).lower()}}}"

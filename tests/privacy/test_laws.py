@@ -21,6 +21,7 @@ from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.threads import ThreadPlace
+from tests.methods import contract
 
 SOURCE = Path(sv.__file__).parent
 # Formulas of a paper are about the paper's law.
@@ -123,10 +124,24 @@ def test_a_new_law_is_one_class(toy: sv.Release) -> None:
     result = sv.run(problem, parts, method, steps=3)
     assert np.abs(np.asarray(result.x)).max() < 2
     assert result.privacy.epsilon == charged.epsilon
+    whole = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(1.0, 0.1, "toy"), sampling=sv.Full())
+    found = sv.audit(whole, sv.Population([10]), steps=1, delta=0.0, adjacency="zero-out", trials=4000)
+    assert found.passed
+    assert found.claimed == pytest.approx(1.0)
+    assert found.ratio > 0.5
     with pytest.raises(ValueError, match="toy noise cannot be drawn exactly"):
         sv.run(problem, parts, method, steps=3, noise="discrete")
     with pytest.raises(ValueError, match="choose 'gaussian' or 'laplace' or 'toy'"):
         sv.Release(1.0, 0.1, "cauchy")
+
+
+@pytest.mark.parametrize(
+    "check",
+    [contract.check_private_is_accounted, contract.check_noise_is_drawn, contract.check_threads_equal_vectorised],
+)
+def test_the_contract_holds_of_a_new_law(check: Any, toy: sv.Release) -> None:
+    """What a method must satisfy is no matter of the law."""
+    check(sv.methods.DpSgd(0.2, replace(sv.Release.open(), mechanism="toy"), sv.Full()), contract.minimize())
 
 
 class Kept(NamedTuple):

@@ -178,7 +178,7 @@ def test_laws_are_laws(sampling, n):
 @pytest.mark.parametrize("others", [pytest.param(5, marks=pytest.mark.slow), 300])  # alone; beside a large agent
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_the_law_is_what_is_drawn(sampling, others):
-    n, steps, runs = 5, 2 if sampling.amplifies else 3, 20_000
+    n, steps, runs = 5, 2 if sampling.amplifies else 3, 6000
     if isinstance(sampling, OnePass):
         steps = 2
     seen = simulated_batches(sampling, n, steps, runs, others)
@@ -215,11 +215,11 @@ def test_the_law_is_what_is_drawn_when_deployed(sampling):
 def test_a_wrong_law_is_told_apart():
     wrong = {Poisson(2): FixedSize(2), FixedSize(2): WithReplacement(2), WithReplacement(2): FixedSize(2)}
     for right, other in wrong.items():
-        for seen in (simulated_batches(right, 5, 1, 20_000, 400), deployed_batches(right, 5, 1, 4000)):
+        for seen in (simulated_batches(right, 5, 1, 6000, 400), deployed_batches(right, 5, 1, 4000)):
             assert fit(seen, law(right, 5, 1)) > 1e-4
             assert fit(seen, law(other, 5, 1)) < 1e-9
-    assert fit(simulated_batches(Poisson(2), 5, 1, 20_000, 400), law(Poisson(3), 5, 1)) < 1e-9
-    twice = simulated_batches(Poisson(2), 5, 2, 20_000, 400)
+    assert fit(simulated_batches(Poisson(2), 5, 1, 6000, 400), law(Poisson(3), 5, 1)) < 1e-9
+    twice = simulated_batches(Poisson(2), 5, 2, 6000, 400)
     same = Counter((first, first) for first, _ in twice.elements())  # no fresh coins for step 2
     assert fit(same, law(Poisson(2), 5, 2)) < 1e-9
 

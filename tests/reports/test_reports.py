@@ -128,6 +128,13 @@ def test_findings_say_where_the_simpler_model_is_ahead(behind):
     assert told == ([expected] if behind == "tuned" else [])
 
 
+@pytest.mark.parametrize(("simple", "seeds", "said"), [(0.9, 1, True), (0.7, 1, False), (0.805, 2, False)])
+def test_findings_say_when_a_variant_is_below_a_simpler_one_by_more_than_seeds_differ(simple, seeds, said):
+    rows = [row("tuned", epsilon=2.0, seeds=seeds), row("untuned", epsilon=2.0, accuracy=simple, seeds=seeds)]
+    told = findings(Comparison("two", tuple(rows)))
+    assert ("So at epsilon 2 untuned is better than tuned." in told) == said
+
+
 def test_a_worst_agent_has_the_lowest_accuracy_and_the_largest_loss():
     assert row("a", accuracy=0.8, seeds=1).worst("accuracy") == pytest.approx(0.7)
     history = {"loss": np.array([1.0]), "loss/agents": np.array([[0.5, 2.0]]), "seconds": np.array([0.0])}

@@ -191,6 +191,25 @@ def test_an_answer_that_takes_all_ids_for_common_is_refused():
         asking.found(1, np.frombuffer(every.SerializeToString(), np.uint8), response, tokens(NAMES, KEY))
 
 
+NO_POINTS = {
+    "infinity": b"\x00",
+    "nothing": b"",
+    "not on the curve": bytes([2]) + b"\x01" * 32,
+    "beyond the field": bytes([2]) + b"\xff" * 32,
+    "both coordinates": bytes([4]) + b"\x05" * 64,
+    "hybrid": bytes([6]) + b"\x05" * 64,
+}
+
+
+@pytest.mark.parametrize("point", NO_POINTS)
+def test_a_question_about_points_that_are_none_is_refused(point):
+    """A point of small order would tell about the key that answers it."""
+    answering = join._Answering(join._Maker(psi, b"s", longest=10), "answer", tokens(NAMES, KEY))
+    asked = psi.Request(reveal_intersection=True, encrypted_elements=[NO_POINTS[point]])
+    with pytest.raises(ValueError, match="of party 1 in the join was refused"):
+        answering.response(1, np.frombuffer(asked.SerializeToString(), np.uint8))
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_with_the_joined_rows():
     """Two tables in other orders, with rows that the other lacks: as if the common rows had been in one place."""

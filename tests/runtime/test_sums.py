@@ -335,6 +335,14 @@ def test_without_honest_digests_two_totals_are_found_by_masks_that_do_not_cancel
         company[0].settle(question, added(said))
 
 
+@pytest.mark.parametrize("number", [-(2**63), 2**63 - 1])
+def test_no_total_is_too_large_to_be_looked_at(number):
+    """The size of -2^63 is -2^63 in 64 bits."""
+    session = members()[0]
+    with pytest.raises(Unequal, match="do not add up"):
+        session.settle(asked(session, size=1), np.array([number]))
+
+
 def test_a_message_that_is_dropped_ends_the_session_and_unmasks_nobody():
     between, said = Dropping(Patience(0.2)), []
     put = between._put

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from sottovoce.data.parts import NO_FACTS, Facts
+from sottovoce.data.parts import NO_FACTS, Facts, purchases_of
 from sottovoce.shown import Shown
 
 _SHOWN = 3  # ids named in a report
@@ -48,7 +48,8 @@ class Columns(Shown):
             values = block.data if sp.issparse(block) else np.asarray(block)
             if not np.isfinite(values).all():
                 raise ValueError(f"party {number} has features that are not finite: drop or impute them")
-        refuse_bought(self.facts)
+        for facts in (self.facts, *purchases_of([block for block in self.blocks if isinstance(block, np.ndarray)])):
+            refuse_bought(facts)
         if self.names and len(self.names) != len(self.blocks):
             raise ValueError(f"{len(self.names)} names for {len(self.blocks)} parties: give one per block, or none")
         for name in ("upper", "lower"):

@@ -19,7 +19,7 @@ from sottovoce.data.columns import refuse_bought
 from sottovoce.data.declarations import FLAG, Column, Declarations
 from sottovoce.data.frames import Frame, as_frame
 from sottovoce.data.notes import Note, absent_classes, holder_notes, tell_holder
-from sottovoce.data.parts import Facts, Part, Records
+from sottovoce.data.parts import Facts, Part, Records, note_purchases
 from sottovoce.data.settle import Counter, Whose, settle, share_of
 from sottovoce.data.split import By, split
 from sottovoce.data.values import Reading, as_text, is_missing, texts_of
@@ -57,6 +57,9 @@ class DeclaredTable(Shown):
     inputs: np.ndarray = field(kw_only=True)  # the features of all rows, whatever their labels
     unknown: np.ndarray = field(kw_only=True)  # whether a row's label cannot be read
     notes: tuple[Note, ...] = ()  # for the holder of the rows only
+
+    def __post_init__(self) -> None:
+        note_purchases((self.records, self.inputs), self.facts)
 
     def __len__(self) -> int:
         return len(self.records["label"])

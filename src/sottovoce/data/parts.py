@@ -4,8 +4,9 @@
 [3, 4]
 """
 
+import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -79,6 +80,26 @@ class Facts:
 
 
 NO_FACTS = Facts()
+_PAID_FOR: dict[int, tuple["weakref.ref[np.ndarray]", Facts]] = {}  # by the id of an array that lives
+
+
+def note_purchases(records: Any, facts: Facts) -> None:
+    """Remember what was paid to know how these arrays are encoded: whoever makes parts of them by hand pays it too."""
+    for leaf in jax.tree.leaves(records) if facts.bought else ():
+        key = id(leaf)
+        _PAID_FOR[key] = weakref.ref(leaf, lambda _, key=key: _PAID_FOR.pop(key, None)), facts  # type: ignore[misc]
+
+
+def purchases_of(records: Any) -> list[Facts]:
+    """Return what was paid for these arrays, or for those that they are views of."""
+    found = []
+    for leaf in jax.tree.leaves(records) if _PAID_FOR else ():
+        while leaf is not None:
+            held, facts = _PAID_FOR.get(id(leaf), (None, NO_FACTS))
+            if held is not None and held() is leaf:
+                found.append(facts)
+            leaf = getattr(leaf, "base", None)
+    return found
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,7 +109,8 @@ class Part(Shown):
     `records` is a pytree whose leaves share their first axis, `rows` the positions that belong to this part, `unit`
     the whole record set's column of unit ids (one per record), or None when a record is its own unit. `name` says whose
     records they are: a ledger that is kept over several runs goes by it. `facts` are what is publicly known about the
-    records of a declared table (`sottovoce.data.table`).
+    records of a declared table (`sottovoce.data.table`); what was bought for such arrays, or for arrays of which these
+    are views, is among them always.
 
     >>> part = Part({"label": np.array([3, 1, 4, 1])}, np.array([0, 2]))
     >>> len(part), part.gather()["label"].tolist()
@@ -100,6 +122,13 @@ class Part(Shown):
     unit: np.ndarray | None = None
     name: str | None = None
     facts: Facts = NO_FACTS
+
+    def __post_init__(self) -> None:
+        for paid in purchases_of(self.records):
+            if not set(paid.bought) <= set(self.facts.bought):
+                words = tuple(dict.fromkeys((*self.facts.words, *paid.words)))
+                bought = tuple(dict.fromkeys((*self.facts.bought, *paid.bought)))
+                object.__setattr__(self, "facts", replace(self.facts, words=words, bought=bought))
 
     def _told(self) -> list[tuple[str, str]]:
         return [

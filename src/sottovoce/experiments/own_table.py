@@ -1,8 +1,8 @@
 """Read one's own table for a run file: ``[data]`` with ``file = "patients.csv"``."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from sottovoce.data.declared import FEWEST
 from sottovoce.experiments.schema import Data
 from sottovoce.naming import unknown
 from sottovoce.privacy.noisy_counts import NoisyCounts
-from sottovoce.problems.tasks.base import Evaluate
+from sottovoce.problems.tasks import metrics
+from sottovoce.problems.tasks.base import Evaluate, Task
+from sottovoce.shown import Shown
 
 # Keys that need `file`:
 _OF_TABLES = ("label", "features", "party", "weight", "id", "columns", "test", "private", "share")
@@ -91,15 +93,28 @@ def require_fitting(*tables: DeclaredTable | None) -> None:
         )
 
 
-def in_units(evaluate: Evaluate, test: Any, table: Data) -> Evaluate:
+@dataclass(frozen=True, eq=False, repr=False)
+class Same(Shown):
+    """Compare what it holds by identity: records are the key of a cache without being read."""
+
+    held: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.held is other.held
+
+    def __hash__(self) -> int:
+        return id(self.held)
+
+
+def in_units(evaluate: Evaluate, test: Any, table: Data, task: Task) -> Evaluate:
     """Return metrics of test rows with plain figures beside: the error in the label's own unit, and the base rate.
 
-    The base rate is the accuracy of always guessing the most frequent class of these rows.
+    The base rate is the accuracy of always guessing the most frequent class of these rows. Where a task predicts
+    chances, log loss and calibration are measured too; of several classes AUROC and accuracy are means over classes.
     """
     target = Column.of(table.columns[str(table.label)])
-    label = np.asarray(test["label"])
     if not target.numeric:
-        return _with_base(evaluate, float(np.bincount(label).max() / len(label)))
+        return _of_classes(evaluate, Same(test), task.problem.predict if task.chances else None)
     if target.source is not None:
         return evaluate
     low, high = map(math.log, target.bounds) if target.log else target.bounds
@@ -107,27 +122,33 @@ def in_units(evaluate: Evaluate, test: Any, table: Data) -> Evaluate:
 
 
 @lru_cache(maxsize=4)  # the same function is compiled once, for all seeds
-def _with_base(evaluate: Evaluate, base: float) -> Evaluate:
-    return lambda *given: _before_loss(evaluate(*given), {"base rate": lambda _: jnp.float32(base)}, "accuracy")
+def _of_classes(evaluate: Evaluate, test: Same, predict: Callable[..., Any] | None) -> Evaluate:
+    label = jnp.asarray(test.held["label"])
+    base = jnp.float32(np.bincount(np.asarray(label)).max() / len(label))
+
+    def figures(*variables: Any) -> dict[str, Any]:
+        found = dict(evaluate(*variables))
+        if "accuracy" in found:
+            found["base rate"] = base
+        if predict is None:
+            return found
+        found.pop("loss", None)  # log loss says the same in known words
+        return found | metrics.of_chances(predict(*variables, test.held["features"]), label)
+
+    return figures
 
 
 @lru_cache(maxsize=4)
 def _with_error(evaluate: Evaluate, half: float, log: bool) -> Evaluate:
-    def error(loss: Any) -> Any:
-        return half * jnp.sqrt(2.0 * loss)
+    def figures(*variables: Any) -> dict[str, Any]:
+        found = dict(evaluate(*variables))
+        if "r2" in found:
+            # The error of a logarithm is a factor: a label of 100 with an error factor of 2 was guessed as 50 or 200.
+            error = half * jnp.sqrt(2.0 * found.pop("loss"))
+            found |= {"error factor": jnp.exp(error)} if log else {"rmse": error}
+        return found
 
-    # The error of a logarithm is a factor: a label of 100 with an error factor of 2 was guessed as 50 or 200.
-    figure = {"error factor": lambda loss: jnp.exp(error(loss))} if log else {"rmse": error}
-    return lambda *given: _before_loss(evaluate(*given), figure, "r2")
-
-
-def _before_loss(found: Mapping[str, Any], beside: Mapping[str, Any], needs: str) -> dict[str, Any]:
-    """Put a figure, a function of the loss, before the loss, if the metric is there that it is read beside."""
-    own = dict(found)
-    loss = own.pop("loss", None)
-    if needs in found and loss is not None:
-        own |= {name: figure(loss) for name, figure in beside.items()}
-    return own if loss is None else {**own, "loss": loss}
+    return figures
 
 
 def parts(table: Data, made: DeclaredTable) -> list[Any]:

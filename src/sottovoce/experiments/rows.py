@@ -166,9 +166,9 @@ class RowsSetup(Setup, Shown):
 
     def judge(self) -> Evaluate:
         """Return metrics on test records and, if wanted, on some training records of every party, the loss first."""
-        on_test = _judge(self.task, _Same(self.test)) if self.test is not None else lambda *variables: {}
+        on_test = _judge(self.task, own_table.Same(self.test)) if self.test is not None else lambda *variables: {}
         if self.case.data.file is not None and self.test is not None:
-            on_test = own_table.in_units(on_test, self.test, self.case.data)
+            on_test = own_table.in_units(on_test, self.test, self.case.data, self.task)
         if (count := self.case.run.train) is None:
             return on_test
         return both(on_test, self.task.metrics(_some(self.parts, count) if self.sample is None else self.sample))
@@ -306,23 +306,10 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
     return made
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Same:
-    """Compare records by identity."""
-
-    records: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.records is other.records
-
-    def __hash__(self) -> int:
-        return id(self.records)
-
-
 @lru_cache(maxsize=8)
-def _judge(task: Task, test: _Same) -> Evaluate:
+def _judge(task: Task, test: own_table.Same) -> Evaluate:
     """Return one and the same function for the same task and records: runs then share its compiled program."""
-    return task.metrics(test.records)
+    return task.metrics(test.held)
 
 
 def _some(parts: Sequence[Any], count: int) -> Any:

@@ -115,7 +115,12 @@ def _refuse_copy(path: Path, head: Mapping[str, Any]) -> None:
     """Refuse a store that was copied from another place, where it still is."""
     home = Path(head["home"])
     try:
-        if home == path.resolve() or not home.exists() or home.samefile(path):
+        # A file with two names is a copy as soon as one of them is written: what is compared is the folder.
+        if (
+            home == path.resolve()
+            or not home.exists()
+            or (home.name == path.name and home.parent.samefile(path.parent))
+        ):
             return
         original = read_head(head_of(home))
     except (ValueError, OSError):

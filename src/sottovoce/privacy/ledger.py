@@ -252,6 +252,11 @@ class Ledger:
         """Read all entries and check the chain of hashes; raise ValueError if anything is missing or changed."""
         head = read_head(_head(path))
         data = content(path)
+        if path.exists() and path.stat().st_nlink > 1:
+            raise ValueError(
+                f"{path} has a second name (a hard link), and who writes by one name does not wait for who writes by "
+                "the other: remove the other name. For a backup, copy the file and its head"
+            )
         *lines, torn = data.split(b"\n")
         digests, entries = [digest(b"")], dict[tuple[str, int, int, int], Entry]()
         for number, line in enumerate(lines, start=1):

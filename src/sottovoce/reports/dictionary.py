@@ -21,6 +21,13 @@ _MEANINGS = {  # what stands on the page, and what it means
     "Memoised": "each label is randomised once, and the randomised label is kept and used in every step.",
     "head outputs": "one number per class and row, which a party computes from its columns and sends to the server.",
     "auroc": "how often the model ranks a positive case above a negative one. 0.5 is guessing, 1 is perfect.",
+    "base rate": "the accuracy of always guessing the most frequent class of the test rows.",
+    "balanced accuracy": "the mean over classes of the share of a class's rows that are right.",
+    "log loss": "the mean of minus the logarithm of the chance that the model gave to what happened. Small is good.",
+    "calibration error": "how far stated chances are from what happened: the mean over ten groups of rows with like "
+    "chances. 0.02 means that of the rows with a stated chance of 30 % about 28 to 32 % are cases.",
+    "r2": "the share of the label's variance that the model explains. 1 is perfect, 0 is to guess the mean always.",
+    "rmse": "the typical error, in the label's unit: the root of the mean squared error.",
     "worst party": "the figure of the party whose own model does worst.",
     "distance between the parties": "how far the models of the parties are from each other. 0 means that all agree.",
 }

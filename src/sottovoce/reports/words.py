@@ -128,13 +128,27 @@ def _beside(row: Row, metric: str) -> str:
     said = ""
     if "base rate" in known and "accuracy" in known:
         said += f" Accuracy is {known['accuracy']:.3g}; to guess the most frequent class always has "
-        said += f"{known['base rate']:.3g}."
+        said += f"{known['base rate']:.3g}{', which is better' * (known['accuracy'] < known['base rate'])}."
+    if "balanced accuracy" in known:
+        said += f" The mean over classes of the accuracy is {known['balanced accuracy']:.3g}."
+    if "calibration error" in known:
+        said += f" Stated chances are off by {known['calibration error']:.2g} on average."
     if "rmse" in known:
         r2 = f", R^2 {known['r2']:.3g}" if metric != "r2" else ""
         said += f" The typical error is {known['rmse']:.3g} in the label's unit (RMSE){r2}."
     if "error factor" in known:
         said += f" A typical guess is off by a factor of {known['error factor']:.3g}."
     return said
+
+
+def chances(made: Comparison) -> list[str]:
+    """Say what the chances that models state are worth, a line per configuration; nothing where none are stated."""
+    lines = []
+    for row in made.rows:
+        known = [name for name in ("log loss", "calibration error", "balanced accuracy") if name in row.metrics]
+        if known:
+            lines.append(f"{row.name}: {', '.join(f'{name} {row.final(name)[0]:.3g}' for name in known)}.")
+    return lines
 
 
 def protected(report: PrivacyReport) -> tuple[str, ...]:
@@ -273,7 +287,20 @@ def findings(made: Comparison) -> list[str]:
     lines = [f"At epsilon {epsilon} per party, {metric}: {figures(True)}."]
     if figures(False):
         lines.append(f"Without any guarantee: {figures(False)}.")
-    return lines + _turned(rows, epsilon, metric)
+    return lines + _behind(told, epsilon, metric) + _turned(rows, epsilon, metric)
+
+
+def _behind(rows: Sequence[Row], epsilon: str, metric: str) -> list[str]:
+    """Say which later configuration is better than the first one, by more than seeds differ, at the shared epsilon."""
+    first, *others = [row for row in rows if row.privacy.private and row.kind == "together"] or [None]
+    if first is None or not others:
+        return []
+    sign = -1.0 if lower_is_better(metric) else 1.0
+    best = max(others, key=lambda row: sign * row.final(metric)[0])
+    (better, above), (usual, below) = best.final(metric), first.final(metric)
+    if sign * (better - usual) <= (0.0 if math.isnan(above + below) else math.hypot(above, below)):
+        return []
+    return [f"So at epsilon {epsilon} {best.family or best.name} is better than {first.family or first.name}."]
 
 
 def _turned(rows: Sequence[Row], epsilon: str, metric: str) -> list[str]:

@@ -46,12 +46,14 @@ class Task:
 
     ``metrics(test)`` takes a test record set and returns the function that `run` evaluates: ``fn(x)``, or ``fn(x, y)``
     for problems with two variables, which returns named numbers. ``prepare(parts)`` adds what the losses need to the
-    parties' records, for example a public column.
+    parties' records, for example a public column. `chances` says that `predict` gives the chances of classes, where
+    labels are classes, and not scores that only rank.
     """
 
     problem: Problem
     metrics: Callable[[Any], Evaluate]
     prepare: Callable[[list[Any]], list[Any]] = list
+    chances: bool = True
 
 
 def task(name: str) -> Callable[[Builder], Builder]:

@@ -199,7 +199,7 @@ def auc(
         project_y=sets.box(-1.0, 1.0),
         predict=lambda x, y, features: score(x, features),
     )
-    return Task(problem, _binary(lambda x, y, features: model(x["model"], features)[..., 0]))
+    return Task(problem, _binary(lambda x, y, features: model(x["model"], features)[..., 0]), chances=False)
 
 
 class _Scores:

@@ -122,7 +122,7 @@ class Session:
 
     def settle(self, question: Question, total: np.ndarray) -> None:
         """Take a total as the one that all go on with, and replace the secrets by ones that follow from it."""
-        if np.max(np.abs(total), initial=0) > question.most:
+        if max(np.max(total, initial=0), -int(np.min(total, initial=0))) > question.most:
             raise Unequal(
                 f"the messages of {question.place} do not add up: the members have seen different totals before, or "
                 "one of them does not add what it should. Start a new run"
