@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.methods import contract
 
 import sottovoce as sv
 from sottovoce.accounting.account import account_of
@@ -21,7 +22,6 @@ from sottovoce.runtime.array import ArrayPlace
 from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.threads import ThreadPlace
-from tests.methods import contract
 
 SOURCE = Path(sv.__file__).parent
 # Formulas of a paper are about the paper's law.

@@ -292,9 +292,10 @@ def findings(made: Comparison) -> list[str]:
 
 def _behind(rows: Sequence[Row], epsilon: str, metric: str) -> list[str]:
     """Say which later configuration is better than the first one, by more than seeds differ, at the shared epsilon."""
-    first, *others = [row for row in rows if row.privacy.private and row.kind == "together"] or [None]
-    if first is None or not others:
+    private = [row for row in rows if row.privacy.private and row.kind == "together"]
+    if len(private) < 2:
         return []
+    first, *others = private
     sign = -1.0 if lower_is_better(metric) else 1.0
     best = max(others, key=lambda row: sign * row.final(metric)[0])
     (better, above), (usual, below) = best.final(metric), first.final(metric)
