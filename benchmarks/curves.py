@@ -46,9 +46,9 @@ def measure(name: str, seeds: int, splits: int) -> Iterable[dict[str, Any]]:
                     curve = table.only(train, curves="private", private=counts, **given)
                     for kind, made in (("lines", line), ("curves", curve)):
                         runs.append(_run(made, epsilon, 1000 * number + seed))
-                        places.append((kind, epsilon, number, made, test))
+                        places.append((kind, epsilon, made, test))
         found: dict[tuple[str, float], list[float]] = {}
-        for (kind, epsilon, number, made, test), result in zip(places, sv.run_many(runs)):
+        for (kind, epsilon, made, test), result in zip(places, sv.run_many(runs)):
             rows, label = _encoded(table, made, test)
             score = rows @ np.asarray(result.x["weights"])
             found.setdefault((kind, epsilon), []).append(float(roc_auc_score(label, score)))
