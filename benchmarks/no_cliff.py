@@ -41,7 +41,7 @@ def cells(names: Iterable[str], seeds: int, epsilons: Any = EPSILONS) -> Iterabl
             common = {"problem": problem, "data": parts, "network": network, "performance": QUIET}
             runs, which = [], []
             for epsilon in epsilons:
-                slopes = sv.auto(problem, parts, epsilon=epsilon, network=network, trust=1.0)  # only DpNewton has trust
+                slopes = sv.auto(problem, parts, epsilon=epsilon, network=network, tail=0.5)  # only DpNewton has a tail
                 rough = sv.methods.BaseRate(sv.Release(0.5, Constant(tuple(0.5 / len(part) for part in parts))))
                 rate = sv.calibrate(rough, parts, epsilon=epsilon, steps=1, network=network, problem=problem)
                 plain = {"method": rate, "steps": 1, "network": network, "adjacency": "zero-out"}

@@ -309,6 +309,31 @@ def test_weights_are_scaled_to_their_bound_and_labels_to_their_range():
     assert held.classes == ()
 
 
+@pytest.mark.parametrize("kind", ["csv", "texts", "pandas"])
+def test_weekday_and_hour_of_dates_are_columns_of_their_own(tmp_path, kind):
+    when = ["2024-02-29T13:45", "2024-03-02 00:00", "2024-03-03", "soon"]  # Thursday, Saturday, Sunday
+    rows = {"came": when, "hour of day": [1, 2, 3, 4]}
+    if kind == "pandas":
+        pandas = pytest.importorskip("pandas")
+        rows = pandas.DataFrame({**rows, "came": pandas.to_datetime(when, errors="coerce", format="mixed")})
+    elif kind == "csv":
+        (tmp_path / "t.csv").write_text("came,hour of day\n" + "\n".join(f"{a},{b + 1}" for b, a in enumerate(when)))
+        rows = tmp_path / "t.csv"
+    declared = Declarations({
+        "weekday of came": {"categories": ["Thursday", "Saturday", "Sunday"]}, "hour of came": {"range": (0, 23)},
+        "hour of day": {"range": (0, 4)}, "came": {"range": ("2024-02-29", "2024-03-04")},
+    })  # fmt: skip
+    read = declared.read(rows)
+    assert read["weekday of came"].values.tolist()[:3] == [0, 1, 2]
+    assert read["weekday of came"].values[3] in (-1, 3)  # missing, or no weekday
+    np.testing.assert_array_equal(read["hour of came"].values[:2], [13, 0])
+    assert np.isnan(read["hour of came"].values[3])
+    assert read["hour of day"].values.tolist() == [1, 2, 3, 4]  # a column of this name is itself
+    np.testing.assert_array_equal(declared.encode(rows)[:3, -1], [-1, 0, 0.5])
+    with pytest.raises(ValueError, match="there is no column 'hour of gone'"):
+        Declarations({"hour of gone": {"range": (0, 23)}}).read(rows)
+
+
 def test_a_header_is_all_that_is_read_of_a_text_file_that_is_not_public(tmp_path):
     from sottovoce.experiments.template import template
 

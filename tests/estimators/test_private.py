@@ -49,6 +49,15 @@ def test_one_table_draws_exact_noise_and_sparse_rows_and_weights_are_used() -> N
     assert model.privacy_.epsilon <= 4.0
 
 
+def test_weights_of_classes_are_weights_of_their_rows() -> None:
+    model = sv.PrivateLogisticRegression(epsilon=4.0, random_state=0, ledger=sv.Ledger())
+    by_class = clone(model).set_params(class_weight={1: 3.0}).fit(X, Y)
+    by_row = clone(model).set_params(weight_bound=3.0).fit(X, Y, sample_weight=np.where(Y == 1, 3.0, 1.0))
+    np.testing.assert_array_equal(by_class.coef_, by_row.coef_)
+    assert by_class.predict(X).mean() > clone(model).fit(X, Y).predict(X).mean() + 0.03
+    assert by_class.privacy_.epsilon <= 4.0
+
+
 def test_ledger_adds_up_fits_and_a_budget_refuses() -> None:
     model = sv.PrivateRidge(1.0, label_range=(0, 1), ledger=sv.Ledger(), budget=sv.Budget(1.2, 1e-5, "zero-out"))
     model.fit(X, Y)
@@ -132,6 +141,13 @@ def test_select_prefers_the_better_model_and_charges_the_choice() -> None:
         (sv.PrivateLogisticRegression(delta=0.5), "at most 1/n"),
         (sv.PrivateLogisticRegression(objective="worst"), "choose 'mean'"),
         (sv.PrivateLogisticRegression(objective="worst-party"), "needs several parties"),
+        (
+            sv.PrivateLogisticRegression(class_weight="balanced"),
+            "shares off private labels. Give weights, such as {0: 1",
+        ),
+        (sv.PrivateLogisticRegression(class_weight={2: 1.0}), "2, which is no class"),
+        (sv.PrivateLogisticRegression(class_weight={0: -1.0}), "a number of 0 or more"),
+        (sv.PrivateLogisticRegression(objective="auc", prior=0.5, class_weight={0: 1.0}), "for objective='mean'"),
         (sv.PrivateRidge(label_range=(1, 0)), "lowest and the highest"),
         (sv.PrivateRidge(label_range=(0, 1, 2)), "lowest and the highest"),
         (sv.PrivateRidge(label_range="01"), "lowest and the highest"),

@@ -106,13 +106,14 @@ def test_check_stops_where_nothing_of_a_column_fits_and_run_goes_on(folder, caps
     [
         (["run", "patients.csv"], "patients.csv is a table, and no run file: `sottovoce init`"),
         (["init", "mine.toml"], "mine.toml is a run file: `sottovoce check` takes it"),
-        (["predict", "runs", "patients.csv"], "runs holds 1 run: name the one that predicts, such as runs/auto/0"),
+        (["predict", "runs", "patients.csv"], "runs holds 2 runs: name the one that predicts, such as runs/auto/0"),
         (["check", "bare.toml"], "no feature is declared: write age = {range"),
     ],
 )
 def test_one_kind_of_file_in_the_place_of_another_is_named(folder, capsys, monkeypatch, words, answer):
-    (folder / "runs" / "auto" / "0").mkdir(parents=True)
-    (folder / "runs" / "auto" / "0" / "model.sv").touch()
+    for seed in "01":
+        (folder / "runs" / "auto" / seed).mkdir(parents=True)
+        (folder / "runs" / "auto" / seed / "model.sv").touch()
     rows = (folder / "patients.csv").read_text().splitlines()
     (folder / "patients.csv").write_text("\n".join([f"rownames,{rows[0]}", *(f"1,{row}" for row in rows[1:])]))
     (folder / "bare.toml").write_text(FILE.partition("age =")[0] + 'sick = {categories = {0 = "well", 1 = "ill"}}')

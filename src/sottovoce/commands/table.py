@@ -150,12 +150,19 @@ def _show_check(name: str, setup: "Setup") -> None:
 
 
 def _built(setup: "Setup") -> list[tuple[str, str]]:
-    graph = setup.graph
     lines = [("method", _described(setup.method)), ("steps", str(setup.steps))]
     if setup.case.task is not None:
         lines.insert(0, ("task", setup.case.task.name))
     lines += [("why", line) for line in setup.why]
-    return [*lines, ("network", graph.name if graph is not None else "parties talk to a server")]
+    gain = [("by sums", setup.gain)] if setup.gain else []
+    return [*lines, _between(setup), *gain]
+
+
+def _between(setup: "Setup") -> tuple[str, str]:
+    """Say how the parties work together."""
+    if setup.trust is not None:
+        return "trust", f"secure sums over {len(setup.data)} parties, of which any {setup.trust.colluding} may collude"
+    return "network", setup.graph.name if setup.graph is not None else "parties talk to a server"
 
 
 def _described(method: "Method") -> str:
@@ -178,6 +185,7 @@ def _privacy(report: "PrivacyReport") -> list[tuple[str, str]]:
 
     said = f"{upward(report.epsilon, 5)} at delta {report.delta:g}, per {report.unit}, {report.adjacency} adjacency"
     means = [("means", report.meaning)] if report.private else []
+    means += [(name.lower(), said) for name, _, said in (line.partition(": ") for line in report.by_sums())]
     released = [("released", event) for event in report.events]
     technical = [("technical", line) for line in report.technical()]
     notes = [("note", caveat) for caveat in report.caveats]
@@ -206,16 +214,16 @@ def predict(
     from sottovoce.runtime.model_file import load
 
     runs = sorted(str(one.parent) for one in model.glob("*/*/model.sv"))  # none in the folder of one run
-    if runs:
-        raise ValueError(f"{model} holds {_counted(len(runs), 'run')}: name the one that predicts, such as {runs[0]}")
-    opened = load(model)
+    if len(runs) > 1:
+        raise ValueError(f"{model} holds {len(runs)} runs: name the one that predicts, such as {runs[0]}")
+    opened = load(runs[0] if runs else model)
     if opened.columns is None or opened.label is None:
         raise ValueError(f"{model} was saved without its columns: it predicts from arrays, in Python (sv.load)")
-    heads, rows = [opened.label], [[value] for value in opened.predict(table).tolist()]
+    heads, rows = [opened.label], [[_short(value)] for value in opened.predict(table).tolist()]
     if opened.classes:
         heads += [f"{opened.label}={name}" for name in opened.classes]
-        chances = opened.probabilities(table)
-        rows = [[*row, *(float(f"{chance:.6g}") for chance in own)] for row, own in zip(rows, chances)]
+        chances = opened.probabilities(table).tolist()
+        rows = [[*row, *map(_short, own)] for row, own in zip(rows, chances)]
     if json:
         found = [dict(zip(heads, row)) for row in rows]
         if out is None:
@@ -229,3 +237,12 @@ def predict(
     if out is not None:
         target.close()
         notes.print(f"wrote {escape(str(out))}")
+
+
+def _short(value: object) -> object:
+    """Write a number with six digits: a private model knows no more.
+
+    >>> _short(203102.47663680668), _short("yes")
+    (203102.0, 'yes')
+    """
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from sottovoce.data.values import part_of_dates
 from sottovoce.naming import unknown
 from sottovoce.shown import Shown
 
@@ -28,6 +29,7 @@ _UNSEPARATED = ": there is one column only, so separate columns by commas, semic
 _NO_NAMES = "its first line looks like a row, so write the names of the columns above it"
 _VALUE = re.compile(r"[+-]?\d[\d.,:/eE+-]*")
 _QUOTED = re.compile(r'"[^"]*"')
+_PARTED = re.compile(r"(weekday|hour) of (.+)")
 _COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")  # a number with a decimal comma
 
 
@@ -46,7 +48,8 @@ codecs.register_error(_WESTERN, _as_western)
 class Frame(Shown):
     """Give access to a table with named columns, read from a file, a DataFrame or a mapping.
 
-    `kind(name)` returns the type of a column, and `frame[name]` its values as an array.
+    `kind(name)` returns the type of a column, and `frame[name]` its values as an array. Of a column of dates called
+    `when` there are also "weekday of when" and "hour of when".
 
     `source` names it in messages. `notes` are for the holder of the rows only. `decimal` is how texts write numbers: a
     file that is separated by semicolons may write 3,5 for 3.5. A kind is "number", "bool", "date",
@@ -69,7 +72,16 @@ class Frame(Shown):
         return self.rows
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self.column(self.require(name))
+        self.require(name)
+        part, whole = self._parted(name)
+        return part_of_dates(self.column(whole), part) if part else self.column(name)
+
+    def _parted(self, name: str) -> tuple[str, str]:
+        """Return which part of the dates of which column a name stands for; no part for a column of its own."""
+        found = _PARTED.fullmatch(name)
+        if found is None or name in self.kinds or found[2] not in self.kinds:
+            return "", name
+        return found[1], found[2]
 
     def numbers(self, name: str) -> np.ndarray:
         """Return a column that is to be read as numbers, with a point in place of a decimal comma."""
@@ -80,11 +92,12 @@ class Frame(Shown):
 
     def kind(self, name: str) -> str:
         """Return the type of a column, as far as the schema tells."""
-        return self.kinds[self.require(name)]
+        part, whole = self._parted(self.require(name))
+        return {"weekday": "text", "hour": "number"}.get(part) or self.kinds[whole]
 
     def require(self, name: str) -> str:
         """Return the name; if there is no such column, the ValueError names the file and the nearest column."""
-        if name not in self.kinds:
+        if self._parted(name)[1] not in self.kinds:
             if _like_values(self.names):  # then they may be private values, and must not be shown
                 raise ValueError(f"{self.source}: there is no column {str(name)!r}: {_NO_NAMES}")
             alone = len(self.kinds) == 1 and "unread" in self.kinds.values()

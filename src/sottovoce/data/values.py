@@ -172,3 +172,36 @@ def _day(value: Any) -> float:
     if isinstance(value, datetime.datetime):
         value = value.date()
     return float((value - datetime.date(1970, 1, 1)).days) if isinstance(value, datetime.date) else np.nan
+
+
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def part_of_dates(values: Any, part: str) -> np.ndarray:
+    """Return the weekday of dates as text, or the hour of times as a number; what is no date or time stays as it is.
+
+    >>> part_of_dates(["2024-02-29 13:45", "soon"], "weekday").tolist()
+    ['Thursday', 'soon']
+    >>> part_of_dates(np.array(["2024-02-29T13:45"], "datetime64[m]"), "hour").tolist()
+    [13.0]
+    """
+    array = _as_array(values)
+    if array.dtype.kind == "M":
+        array = array.astype("datetime64[us]").astype(object)
+    return np.array([_part(value, part) for value in array.tolist()], object)
+
+
+def _part(value: Any, part: str) -> Any:
+    when = value
+    if isinstance(value, str):
+        try:
+            when = datetime.datetime.fromisoformat(value.strip())
+        except ValueError:
+            return value
+        if part == "hour" and len(value.strip()) <= len("2024-02-29"):
+            return None  # a date without a time
+    if part == "weekday" and isinstance(when, datetime.date) and not is_nothing(when):
+        return WEEKDAYS[when.weekday()]
+    if part == "hour" and isinstance(when, datetime.datetime) and not is_nothing(when):
+        return float(when.hour)
+    return None if isinstance(when, datetime.date) else value

@@ -3,7 +3,7 @@
 Nothing has to be guessed: clips, steps and rates follow from public facts (`sv.auto`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -53,8 +53,13 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         classes: the class list; by default it is read from y, and the statement says so. A row with another label
             contributes nothing.
         prior: for "auc", the public share of the second class; by default it is read from y, and the statement says so.
+        class_weight: how much a row of each class counts, such as ``{"ill": 5, "well": 1}``: what you know of the
+            classes, or bought. "balanced" is refused, because it would read the classes' shares off private labels.
         weight_bound: the largest `sample_weight`; larger ones are cut. Rows of all weights are protected alike.
         network: who talks to whom, if `fit` is given parties; everybody with everybody by default.
+        trust: "sum" lets parties fit as one table by secure sums: they share one noise, so that being many costs next
+            to nothing (`sottovoce.privacy.trust`). "local", the default, protects each party by noise of its own.
+        colluding: with "sum", how many parties may pool what they know.
         random_state: None draws exact noise from the operating system. With a given state the fit is a simulation, and
             its statement says so: anybody who knows the state can subtract the noise.
         ledger: an `sv.Ledger` that all fits on this data share.
@@ -76,8 +81,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         objective: Objective = "mean",
         classes: Sequence[Any] | None = None,
         prior: float | None = None,
+        class_weight: Mapping[Any, float] | None = None,
         weight_bound: float = 1.0,
         network: Network | None = None,
+        trust: Literal["local", "sum"] = "local",
+        colluding: int = 1,
         random_state: Any = None,
         ledger: Ledger | Sequence[Ledger] | None = None,
         budget: Budget | None = None,
@@ -88,8 +96,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         self.objective = objective
         self.classes = classes
         self.prior = prior
+        self.class_weight = class_weight
         self.weight_bound = weight_bound
         self.network = network
+        self.trust = trust
+        self.colluding = colluding
         self.random_state = random_state
         self.ledger = ledger
         self.budget = budget
@@ -101,7 +112,12 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         """
         X, y = validated(self, X, y, accept_sparse="csr")
         label, read = self._labels(y)
+        each = _weights_of(self.class_weight, self.classes_)
+        if self.objective != "mean" and (each is not None or sample_weight is not None):
+            raise ValueError(f"objective={self.objective!r} weighs rows itself: weights are for objective='mean'")
         records = self._class_records(X, label, sample_weight)
+        if each is not None:
+            records["weight"] = records.get("weight", np.float32(1.0)) * each[np.maximum(label, 0)]
         parts = self._parts(records, parties)
         task, told = self._task(self._shape(records, len(self.classes_), len(parts)), label)
         result = self._run(task, parts)
@@ -158,6 +174,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
             told = () if self.prior is not None else ("the share of the second class was read from the labels: public",)
             return task_of(auc, shape, prior=share), told
         groups: Literal["party", "label"] = "party" if self.objective == "worst-party" else "label"
+        if groups == "party" and self.trust == "sum":
+            raise ValueError(
+                "objective='worst-party' weighs parties, and a sum does not show what a party contributes: leave trust "
+                "out, or use 'worst-class'"
+            )
         if groups == "party" and shape.agents == 1:
             raise ValueError("objective='worst-party' needs several parties: fit(X, y, parties=...)")
         price = _MILD / (shape.agents if groups == "party" else shape.classes) ** 2
@@ -169,6 +190,28 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True  # a few dozen rows cannot be learned privately
         return tags
+
+
+def _weights_of(given: Mapping[Any, float] | str | None, classes: np.ndarray) -> np.ndarray | None:
+    """Return each class's weight over the largest one: no row counts for more than 1, so clip and charge stay.
+
+    >>> _weights_of({"ill": 5, "well": 1}, np.array(["ill", "well"])).tolist()
+    [1.0, 0.20000000298023224]
+    """
+    if given is None:
+        return None
+    example = dict.fromkeys(classes.tolist(), 1)
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"class_weight is {given!r}: 'balanced' would read the classes' shares off private labels. Give weights, "
+            f"such as {example}: one over each share, where the shares are publicly known or bought (sv.NoisyCounts)"
+        )
+    if foreign := [value for value in given if value not in example]:
+        raise ValueError(f"class_weight names {foreign[0]!r}, which is no class: the classes are {list(example)}")
+    weights = np.array([given.get(value, 1.0) for value in example], np.float64)
+    if not (np.all(np.isfinite(weights)) and np.all(weights >= 0) and weights.max() > 0):
+        raise ValueError(f"class_weight is {dict(given)}: give a number of 0 or more for each class, not all 0")
+    return (weights / weights.max()).astype(np.float32)
 
 
 def _linear(x: Any) -> tuple[np.ndarray, np.ndarray]:
