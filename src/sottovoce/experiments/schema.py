@@ -64,6 +64,7 @@ class Data(_Open):
     test: float | str = 0.2
     private: Positive | None = None
     share: Literal["public", "private"] | None = None
+    curves: Literal["auto", "public", "private"] | None = None
     agents: Annotated[Count, Field(le=10**6)] = 10
     by: Literal["iid", "label", "dirichlet", "sizes"] = "iid"
     skew: Number = 0.5
