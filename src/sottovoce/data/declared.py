@@ -365,7 +365,7 @@ def _with_curves(
 ) -> Declarations:
     """Return the declarations in which every number among the features has a curve, if this is asked for."""
     for role, name in roles.items():
-        if name in declared and declared[name].curve is not None:
+        if name is not None and name in declared and declared[name].curve is not None:
             raise ValueError(f"column {name!r} is the {role}, and curves are for features: remove its curve")
     if curves is None:
         return declared
