@@ -7,7 +7,7 @@ label) is listed in the statement as public.
 import hashlib
 import secrets
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Self
@@ -17,8 +17,9 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
+from sottovoce.data.declarations import Declarations
 from sottovoce.data.declared import FEWEST, REST
 from sottovoce.data.notes import Note, tell_holder
 from sottovoce.data.parts import Part, note_purchases, purchases_of
@@ -30,6 +31,7 @@ from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport, rounded_up
 from sottovoce.privacy.trust import Sum
 from sottovoce.problems.tasks import Shape, Task
+from sottovoce.runtime.coefficients import Coefficients, Passage, empty_directions, in_units, passage
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
@@ -74,6 +76,8 @@ class PrivateLinear(BaseEstimator):
     ledger: Ledger | Sequence[Ledger] | None
     budget: Budget | None
     privacy_: PrivacyReport
+    n_features_in_: int
+    _passage: Passage | None
 
     def _records(self, X: Any, label: np.ndarray, sample_weight: Any) -> dict[str, np.ndarray]:
         """Return the record set: rows of norm at most 1, labels, and weights between 0 and 1."""
@@ -138,7 +142,37 @@ class PrivateLinear(BaseEstimator):
             every=plan.steps, ledger=ledger, budget=self.budget, performance=Performance(chunk=8192, progress=False),
         )  # fmt: skip
         self.plan_, self.n_iter_ = plan, plan.steps
+        weighted = "weight" in parts[0].records  # what errors are then is not known
+        sizes = [len(part) for part in parts]
+        self._passage = None if weighted else passage(result.agents, plan.method, task.problem, sizes, plan.steps)
         return result
+
+    def coefficients(self, columns: Mapping[str, Any] | None = None) -> Coefficients:
+        """Return the coefficients with their intervals, the intercept last.
+
+        They are known for two classes or a number, without weights and penalty, where `auto` chose `DpNewton`.
+
+        Args:
+            columns: what the `DeclaredScaler` in front was given; then coefficients are in the columns' own units.
+                Without it they are those of X, by name.
+        """
+        check_is_fitted(self)
+        if getattr(self, "_passage", None) is None:
+            raise ValueError(
+                "intervals are known for two classes or a number, without weights and penalty: coef_ has bare numbers"
+            )
+        assert self._passage is not None
+        if columns is None:
+            names = getattr(self, "feature_names_in_", [f"x{number}" for number in range(self.n_features_in_)])
+            return self._of_label(self._passage.coefficients(list(map(str, names)), unit=1.0 / self.norm))
+        declared = columns if isinstance(columns, Declarations) else Declarations(columns)
+        norm = declared.norm * float(self.norm)
+        encoded = self._passage.coefficients(declared.names, empty_directions(declared, norm), unit=1.0 / norm)
+        return in_units(self._of_label(encoded), declared)
+
+    def _of_label(self, made: Coefficients) -> Coefficients:
+        """Return coefficients for the label as the rows had it."""
+        return made
 
     def _stated(self, result: Result, *read: str) -> PrivacyReport:
         """Return the statement with what the estimator adds to it, and keep what `sv.save` needs."""
