@@ -35,10 +35,9 @@ def held(*sizes: int) -> list[np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore:.*has not moved|.*delta is")
-@pytest.mark.parametrize(
-    ("parties", "colluding", "share"), few([(3, 1, True), (3, 1, False), (6, 3, True)], [(3, 1, True)])
-)
-def test_the_account_charges_s_and_the_place_draws_more(parties: int, colluding: int, share: bool) -> None:
+@pytest.mark.parametrize("case", few([(3, 1, True), (3, 1, False), (6, 3, True)], [(3, 1, True)]))
+def test_the_account_charges_s_and_the_place_draws_more(case: tuple[int, int, bool]) -> None:
+    parties, colluding, share = case
     data, trust = held(*[40] * parties), sv.Sum(colluding)
     how = sv.Performance(share=share, progress=False)
     result = sv.run(flat(), data, sgd(0.5), steps=1, trust=trust, performance=how)
