@@ -23,20 +23,20 @@ TABLE: dict[str, dict[str, str]] = {
     "account.account": {
         "method": "method",
         "records": "data",
-        "setting": "steps network delta adjacency",
+        "setting": "steps network delta adjacency trust",
         "problem": "problem",
     },
     "auditing.audit": {
         "method": "method",
         "records": "data",
-        "setting": "steps network noise delta adjacency seed",
+        "setting": "steps network noise trust delta adjacency seed",
         "problem": "problem",
         "outside": "adversary runtime agent level row replacement claimed trials confidence repeat progress",
     },
     "auto.auto": {
         "problem": "problem",
         "records": "data",
-        "setting": "epsilon delta network adjacency norm steps by_hand",
+        "setting": "epsilon delta network trust adjacency norm steps by_hand",
     },
     "averaged.Averaged": {"setting": "of weight drawn"},
     "method.Bambi": {"setting": "inner_steps batch rate_x rate_y labels directions smoothing cross_terms copies draw"},
@@ -47,7 +47,7 @@ TABLE: dict[str, dict[str, str]] = {
     "calibrate.calibrate": {
         "method": "method",
         "records": "data",
-        "setting": "epsilon steps network delta adjacency tolerance",
+        "setting": "epsilon steps network delta adjacency tolerance trust",
         "problem": "problem",
     },
     "checks.Condition": {"outside": "name holds detail"},
@@ -102,8 +102,8 @@ TABLE: dict[str, dict[str, str]] = {
     "ledger.Budget": {"setting": "epsilon delta adjacency"},
     "ledger.Ledger": {"setting": "path"},
     "logistic.PrivateLogisticRegression": {
-        "setting": "epsilon delta norm objective classes prior class_weight weight_bound network random_state ledger "
-        "budget",
+        "setting": "epsilon delta norm objective classes prior class_weight weight_bound network "
+        "trust colluding random_state ledger budget",
     },
     "ma_dsbo.MaDsbo": {
         "setting": "step_x step_y step_z release_x release_y release_z sampling inner_y inner_z design within",
@@ -145,18 +145,19 @@ TABLE: dict[str, dict[str, str]] = {
     "release.Release": {"setting": "clip noise mechanism name"},
     "report.PrivacyReport": {
         "result": "epsilon delta per_agent per_level published design adjacency unit accountant library method "
-        "steps events caveats parties attack drawn spent states",
+        "steps events caveats parties attack drawn spent states against",
     },
     "result.Model": {"result": "x y privacy predictor"},
     "result.Result": {"result": "x y agents history privacy releasable predictor about public_constants public_test"},
     "ridge.PrivateRidge": {
-        "setting": "epsilon delta label_range alpha norm weight_bound network random_state ledger budget",
+        "setting": "epsilon delta label_range alpha norm weight_bound network "
+        "trust colluding random_state ledger budget",
     },
     "run.run": {
         "problem": "problem",
         "records": "data",
         "method": "method",
-        "setting": "steps network epsilon delta adjacency budget ledger noise seed",
+        "setting": "steps network trust epsilon delta adjacency budget ledger noise seed",
         "evaluate": "evaluate",
         "outside": "every out resume performance public_test",
     },
@@ -194,7 +195,7 @@ TABLE: dict[str, dict[str, str]] = {
     "ternary_sgd.TernarySgd": {"setting": "rate message sampling threshold weight"},
     "tuned.TunedLogisticRegression": {
         "setting": "epsilon delta groups norm penalty validation steps inner_steps tuning_rate clip classes "
-        "random_state ledger budget",
+        "trust colluding random_state ledger budget",
     },
     "vertical.Vertical": {
         "function": "embed head losses penalty alter",

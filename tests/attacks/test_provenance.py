@@ -227,6 +227,9 @@ def test_arrays_of_a_table_are_paid_for_by_whoever_makes_parts_of_them():
         assert set(part.facts.words) <= set(population.facts.words)
     (train,) = held.hold_out(0.2)[0].parts()
     assert Part(train.records, np.arange(160)).facts.bought == part.facts.bought
+    model = sv.PrivateLogisticRegression(epsilon=4.0)
+    (fitted,) = model._parts(model._records(held.records["features"], held.records["label"], None), None)
+    assert fitted.facts.bought == part.facts.bought
     free = {name: np.array(column) for name, column in held.records.items()}
     assert sv.Population.of([free]).facts.bought == ()
     for blocks in ([held.inputs], [free["features"], held.records["features"][:, :1]]):

@@ -137,7 +137,11 @@ def test_a_new_law_is_one_class(toy: sv.Release) -> None:
 
 @pytest.mark.parametrize(
     "check",
-    [contract.check_private_is_accounted, contract.check_noise_is_drawn, contract.check_threads_equal_vectorised],
+    [
+        contract.check_private_is_accounted,
+        pytest.param(contract.check_noise_is_drawn, marks=pytest.mark.slow),
+        pytest.param(contract.check_threads_equal_vectorised, marks=pytest.mark.slow),
+    ],
 )
 def test_the_contract_holds_of_a_new_law(check: Any, toy: sv.Release) -> None:
     """What a method must satisfy is no matter of the law."""

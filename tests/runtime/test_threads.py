@@ -188,9 +188,9 @@ def test_every_run_is_new_and_every_agent_pays_before_each_step(monkeypatch):
     honest = discrete.on_grid
 
     def watched(release, share, t=None, agent=None):
-        if t is not None:  # not for the report
+        if agent is not None:  # not for the report
             drawn.append((t, agent, len(ledgers[agent].entries)))
-        return honest(release, share) if t is None else honest(release, share, t, agent)
+        return honest(release, share, t or 0, agent or 0)
 
     monkeypatch.setattr(discrete, "on_grid", watched)
     first = run_discrete(PROBLEM, PARTS, sgd(), ledger=ledgers, budget=budget, **setting)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.accounting import sums
 from sottovoce.accounting.composition import composed, paid
 from sottovoce.accounting.renoise import renoised
 from sottovoce.accounting.stand_in import trace_stand_in
@@ -26,11 +27,14 @@ from sottovoce.methods.agent import Known
 from sottovoce.methods.base import Method, Setting
 from sottovoce.naming import check_count, how_often
 from sottovoce.networks import Network, single
-from sottovoce.privacy import accountant, attacker
+from sottovoce.privacy import accountant, attacker, discrete
 from sottovoce.privacy.accountant import Adjacency, Epsilon
+from sottovoce.privacy.against import MOST, Against, at_several, numbers_of_colluders
 from sottovoce.privacy.mechanisms import Spent, check_delta
 from sottovoce.privacy.report import PrivacyReport, merge_caveats
+from sottovoce.privacy.summed import Summed
 from sottovoce.privacy.table import Table
+from sottovoce.privacy.trust import Sum
 from sottovoce.schedules import charged, same_for_all
 
 
@@ -43,6 +47,7 @@ def account(
     delta: float | None = None,
     adjacency: Adjacency | None = None,
     problem: Any = None,
+    trust: Sum | None = None,
 ) -> PrivacyReport:
     """Return the privacy statement of a configured method; nothing is run and no record is read.
 
@@ -57,6 +62,8 @@ def account(
         adjacency: "zero-out" or "replace-one"; by default the one natural to the method's sampling.
         problem: what will be solved. Most methods release the same for every problem; the others ask for it, and so do
             bilevel ones with release_x=None. It needs the parts, or ``Population(..., record=...)``.
+        trust: ``sv.Sum(colluding=1)`` for secure sums over the parties, which need no network; None, the default, for
+            noise of each party's own.
 
     >>> import sottovoce as sv
     >>> method = sv.methods.DpSgd(rate=0.5, gradient=sv.Release(clip=1.0, noise=0.02), sampling=sv.Poisson(100))
@@ -65,11 +72,14 @@ def account(
     (3.36, 'zero-out')
     """
     if isinstance(data, Table):
+        sums.refuse_for_tables(trust)
         labels = blank(data.labels)
         about = table_account(method, data, problem, steps, 0.0 if delta is None else check_delta(delta))
         about.charge(labels)
         return about.report(labels)
-    return account_of(method, data, steps, network, 1e-5 if delta is None else delta, adjacency, problem).statement
+    return account_of(
+        method, data, steps, network, 1e-5 if delta is None else delta, adjacency, problem, trust
+    ).statement
 
 
 def account_of(
@@ -80,6 +90,7 @@ def account_of(
     delta: float = 1e-5,
     adjacency: Adjacency | None = None,
     problem: Any = None,
+    trust: Sum | None = None,
 ) -> "Account":
     """Return the account itself; arguments as for `account`, all checked.
 
@@ -92,20 +103,25 @@ def account_of(
         raise TypeError(f"method is {method!r}: give a configured method, such as sv.methods.DpSgd(rate=0.1, ...)")
     check_count("steps", steps)
     delta = check_delta(delta)
-    known = known_of(data, steps, network)
+    known = known_of(data, steps, network, trust)
     if problem is not None and not known.records:
         raise TypeError("problem= needs to know a record: give the parties' parts, or Population(..., record=...)")
     return account_for(method, known, delta, adjacency, problem)
 
 
-def known_of(data: Any, steps: int, network: Network | None) -> Known:
+def known_of(data: Any, steps: int, network: Network | None, trust: Sum | None = None) -> Known:
     """Return what everybody knows of a run: who takes part and with whom, for how long, and the shapes of a record.
+
+    With `trust`, the program is that of one agent, whose records the parties hold.
 
     >>> known_of([np.zeros((5, 2), np.float32)], steps=3, network=None).records
     {'records': ShapeDtypeStruct(shape=(2,), dtype=float32)}
     """
     held = data if isinstance(data, Population) else Parties.of(data)
     population = Population.of(held)
+    if trust is not None:
+        summed = Summed(sums.checked(trust, network), population)
+        return Known(summed.program, single(), steps, held.records, summed)
     return Known(population, check_network(network, population.parties), steps, held.records)
 
 
@@ -123,7 +139,9 @@ def account_for(
         hash(method)
     except TypeError as error:
         raise TypeError(f"{type(method).__name__} has a field that cannot be hashed ({error}): use tuples") from error
+    sums.before(method, problem, known)
     traced = trace_stand_in(method, known) if problem is None else trace(method, problem, known)
+    sums.after(method, traced)
     _check_per_agent(traced.charges, known.population.parties)
     _check_laws(traced.charges)
     relation = accountant.check_adjacency(adjacency or default_adjacency(traced.charges))
@@ -162,8 +180,9 @@ class Account:
 
     @property
     def population(self) -> Population:
-        """Return who takes part."""
-        return self.trace.known.population
+        """Return who takes part, and among how many records each one's are (`Summed.charged`)."""
+        known = self.trace.known
+        return known.population if known.summed is None else known.summed.charged
 
     @property
     def network(self) -> Network:
@@ -178,7 +197,7 @@ class Account:
     @cached_property
     def setting(self) -> Setting:
         """Return what a method's own bounds may depend on."""
-        return Setting(self.population.sizes, self.steps, self.network, self.delta)
+        return Setting(self.trace.known.population.sizes, self.steps, self.network, self.delta)
 
     @cached_property
     def tells(self) -> bool:
@@ -271,7 +290,32 @@ class Account:
             self.report,
             attack=tuple(zip(attacker.RATES, map(max, zip(*found)))),
             spent=self.spent(agent, self.groups(agent)[costliest], steps),
+            against=self._against(agent, self.groups(agent)[costliest]),
         )
+
+    def _against(self, agent: int, levels: Sequence[str]) -> Against | None:
+        """Return whom a sum protects from, and what more parties find; None where there is no sum."""
+        if (summed := self.trace.known.summed) is None:
+            return None
+        steps, parties, trust = range(self.steps), summed.holders.parties, summed.trust
+        grid = min(self._grid_steps(charge) for charge in self.charges)
+        left = {count: trust.left(parties, count, grid) for count in numbers_of_colluders(trust.colluding, parties)}
+        spent, overflow = self.spent(agent, levels, steps), self.overflow(agent, levels, steps)
+        several = {
+            held: at_several(spent, held, self.delta, self.adjacency, held * overflow)
+            for held in range(2, min(MOST, parties) + 1)
+        }
+        found = {count: self.louder(one).report.epsilon if one else math.inf for count, one in left.items()}
+        return Against(trust.colluding, parties, tuple(found.items()), tuple(several.items()))
+
+    def _grid_steps(self, charge: Charge) -> float:
+        """Return the least noise that is charged to a release, in steps of the grid on which it is drawn exactly."""
+        assert charge.sampling is not None
+        times = np.arange(self.steps if charge.phase == "step" else 1)
+        sizes = [int(self.population.counts[level][0]) for level in charge.levels]
+        denominator = math.lcm(*(int(charge.sampling.denominator(n, 0)) for n in sizes))
+        noise = float(np.min(charged(charge.release.scale, times, 0)))
+        return noise * denominator / discrete.on_grid(charge.release, denominator).step
 
     def spent(self, agent: int, levels: Sequence[str], steps: range) -> Spent:
         """Return what one unit of an agent's `levels` takes part in during `steps`: mechanisms and their counts.
@@ -339,7 +383,7 @@ class Account:
                 "epsilon is infinite: a release has no clip or (almost) no noise, or its messages have no proved bound"
             )
         caveats += self._level_caveats()
-        if self.population.spread:
+        if self.population.spread and self.trace.known.summed is None:
             caveats.append("some units have records with several parties: epsilon is of what one party holds of them")
         caveats.append(
             "taken as public: sizes of the parties, settings, preprocessing, starting values, and plain numbers inside "

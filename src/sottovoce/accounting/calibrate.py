@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sottovoce.accounting import sums
 from sottovoce.accounting.account import Account, account_of
 from sottovoce.accounting.table import calibrate_labels
 from sottovoce.methods.base import TARGET, Method
@@ -20,6 +21,7 @@ from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.privacy.mechanisms import check_delta, check_epsilon
 from sottovoce.privacy.table import Table
+from sottovoce.privacy.trust import Sum
 
 M = TypeVar("M", bound=Method)
 _FAR = 1.02  # a run whose epsilon differs from the target by more than this factor gets a warning
@@ -46,6 +48,7 @@ def calibrate(
     adjacency: Adjacency | None = None,
     problem: Any = None,
     tolerance: float = 1e-3,
+    trust: Sum | None = None,
 ) -> M:
     """Return the method with its noise scaled so that the worst agent's epsilon is the wanted one.
 
@@ -68,10 +71,11 @@ def calibrate(
     if not isinstance(tolerance, float) or not 0 < tolerance < 1:
         raise ValueError(f"tolerance is {tolerance!r}: give a relative error between 0 and 1, such as 1e-3")
     if isinstance(data, Table):
+        sums.refuse_for_tables(trust)
         within = 0.0 if delta is None else check_delta(delta)
         return calibrate_labels(method, data, problem, epsilon, steps, within)  # type: ignore[return-value, arg-type]
     within = 1e-5 if delta is None else check_delta(delta)
-    rough = account_of(method, data, steps, network, within, adjacency, problem)
+    rough = account_of(method, data, steps, network, within, adjacency, problem, trust)
     return calibrated(rough, epsilon, tolerance).method  # type: ignore[return-value]  # of the same class
 
 

@@ -117,7 +117,7 @@ class Charging:
 
     def _entry(self, stretch: range, agent: int | None) -> Entry:
         """Return the entry of a stretch, for everyone or in the ledger of one agent."""
-        account = self.account
+        account, summed = self.account, self.account.trace.known.summed
         return Entry(
             self.run,
             stretch.start,
@@ -127,6 +127,8 @@ class Charging:
             self.attempt,
             account.adjacency,
             owned=agent is not None,
+            roster=() if summed is None else summed.holders.names,
+            colluding=0 if summed is None else summed.trust.colluding,
         )
 
     def _planned(self, stretch: range, agent: int | None = None) -> tuple[Group, ...]:

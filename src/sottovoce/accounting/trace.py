@@ -88,7 +88,9 @@ class Trace:
 
         Noise by a schedule of another module stands in the program by its numbers (`Listed`).
         """
-        return identity(self.init, self.step, self.known.network.matrices, self.known.population.counts)
+        known, summed = self.known, self.known.summed
+        sums = () if summed is None else (summed.trust, summed.holders.counts)
+        return identity(self.init, self.step, known.network.matrices, known.population.counts, *sums)
 
     @property
     def covered(self) -> bool:

@@ -9,17 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.accounting import sums
 from sottovoce.accounting.account import account_of
 from sottovoce.accounting.table import table_account
 from sottovoce.audit import adversaries, bounds
 from sottovoce.audit.adversaries import Instance, SealedRecords, Target
 from sottovoce.audit.bounds import Finding
 from sottovoce.audit.labels import audit_labels
+from sottovoce.data.parties import Parties
 from sottovoce.data.population import Population
 from sottovoce.methods.base import Method
 from sottovoce.networks import Network
 from sottovoce.privacy.accountant import Adjacency
 from sottovoce.privacy.table import Table
+from sottovoce.privacy.trust import Sum
 from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.progress import Progress
 from sottovoce.runtime.threads import NoiseSource
@@ -44,6 +47,7 @@ def audit(
     adversary: Adversary = "canary",
     runtime: Runtime = "vectorised",
     noise: NoiseSource = "simulated",
+    trust: Sum | None = None,
     agent: int = 0,
     level: str | None = None,
     row: int = 0,
@@ -77,6 +81,8 @@ def audit(
         runtime: "vectorised", or "threads": one thread per agent, one run after the other. It is slow: a few hundred
             trials take minutes.
         noise: "simulated", or, on threads, "discrete": exact, as deployed.
+        trust: ``sv.Sum(...)`` audits a run by secure sums: the adversary then is as many parties as may collude. They
+            have subtracted their own records and noise from each total, so that the noise which is charged is left.
         claimed: what to compare with; by default what `account` says of the agent.
         trials: runs counted under each hypothesis. A pilot of a quarter as many, on which the event is chosen, comes in
             addition. A claim that is found false early ends the audit; the early checks are paid for in confidence.
@@ -96,6 +102,7 @@ def audit(
     if adversary not in ("canary", "replay", "one-run"):
         raise ValueError(f"adversary is {adversary!r}: choose 'canary', 'replay' or 'one-run'")
     if isinstance(data, Table):
+        sums.refuse_for_tables(trust)
         return _labels(method, data, problem, steps, delta or 0.0, claimed, trials, confidence, seed)
     delta = 1e-5 if delta is None else delta
     if adversary == "replay" and (problem is None or isinstance(data, Population)):
@@ -112,11 +119,17 @@ def audit(
         adjacency = "zero-out"
     population = Population.of(data)
     replayed = problem if adversary == "replay" else None
-    account = account_of(method, data, steps, network, delta, adjacency, replayed)
-    network, report, by_level = account.network, account.report, population.counts
+    account = account_of(method, data, steps, network, delta, adjacency, replayed, trust)
+    network, report, holder = account.network, account.report, agent
+    if trust is not None:
+        if runtime == "threads":
+            raise ValueError("an audit of secure sums simulates them: leave runtime out")
+        data, agent, row = _seen_by_colluders(account.trace.known.holders, data, agent, level, row)
+        population = account.trace.known.population
+    by_level = population.counts
     relation: Adjacency = report.adjacency  # type: ignore[assignment]
     if claimed is None:
-        claimed = report.per_agent[agent]
+        claimed = report.per_agent[holder]
     if not math.isfinite(claimed):
         raise ValueError(f"there is no claim to audit: {report.statement()}")
     dearest = max(report.per_level, key=lambda name: report.per_level[name]) if report.per_level else "records"
@@ -141,6 +154,15 @@ def audit(
     found = [once(seed + number) for number in range(repeat)]
     each, counts = zip(*found)
     return Finding(max(each), claimed, delta, confidence, sum(counts), adversary, what, each)
+
+
+def _seen_by_colluders(holders: Population, data: Any, agent: int, level: str | None, row: int) -> tuple[Any, int, int]:
+    """Return the data as one table, and where in it the record of a party is."""
+    sizes = holders.sizes[level or next(iter(holders.sizes))]
+    if not 0 <= agent < holders.parties or not 0 <= row < sizes[agent]:
+        raise ValueError(f"there is no record {row} of party {agent}: give an agent and a row that exist")
+    together = data if isinstance(data, Population) else Parties.of(data).together()
+    return together, 0, sum(sizes[:agent]) + row
 
 
 def _labels(

@@ -77,6 +77,7 @@ def _audit_file(file: Path, sets: list[str] | None, scale: "Scale", how: dict[st
             setup.data,
             problem=setup.problem,
             network=setup.graph,
+            trust=setup.trust,
             steps=setup.steps,
             delta=setup.delta,
             adjacency=setup.case.privacy.adjacency,

@@ -150,12 +150,19 @@ def _show_check(name: str, setup: "Setup") -> None:
 
 
 def _built(setup: "Setup") -> list[tuple[str, str]]:
-    graph = setup.graph
     lines = [("method", _described(setup.method)), ("steps", str(setup.steps))]
     if setup.case.task is not None:
         lines.insert(0, ("task", setup.case.task.name))
     lines += [("why", line) for line in setup.why]
-    return [*lines, ("network", graph.name if graph is not None else "parties talk to a server")]
+    gain = [("by sums", setup.gain)] if setup.gain else []
+    return [*lines, _between(setup), *gain]
+
+
+def _between(setup: "Setup") -> tuple[str, str]:
+    """Say how the parties work together."""
+    if setup.trust is not None:
+        return "trust", f"secure sums over {len(setup.data)} parties, of which any {setup.trust.colluding} may collude"
+    return "network", setup.graph.name if setup.graph is not None else "parties talk to a server"
 
 
 def _described(method: "Method") -> str:
@@ -178,6 +185,7 @@ def _privacy(report: "PrivacyReport") -> list[tuple[str, str]]:
 
     said = f"{upward(report.epsilon, 5)} at delta {report.delta:g}, per {report.unit}, {report.adjacency} adjacency"
     means = [("means", report.meaning)] if report.private else []
+    means += [(name.lower(), said) for name, _, said in (line.partition(": ") for line in report.by_sums())]
     released = [("released", event) for event in report.events]
     technical = [("technical", line) for line in report.technical()]
     notes = [("note", caveat) for caveat in report.caveats]

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from sottovoce.data import overlap
-from sottovoce.data.parts import Levels, Part
+from sottovoce.data.parts import Facts, Levels, Part, ids_of
 from sottovoce.shown import Shown
 
 SINGLE = "records"  # the level of a problem that has one record set
@@ -70,6 +70,44 @@ class Parties(Shown):
         {'records': ShapeDtypeStruct(shape=(2,), dtype=float32)}
         """
         return {level: jax.tree.map(_one_record, group[0].records) for level, group in self.by_level.items()}
+
+    def together(self) -> "Parties":
+        """Return all parties' records as those of one, as a secure sum adds them up.
+
+        Ids mean what their party means by them: a unit that two parties hold is two units, each clipped by itself.
+
+        >>> both = Parties.of([Part(np.zeros(3), np.arange(3), unit=np.array([7, 7, 8]))] * 2).together()
+        >>> len(both.by_level["records"]), both.by_level["records"][0].units
+        (1, 4)
+        """
+        return Parties({level: [_together(group, self._numbers)] for level, group in self.by_level.items()})
+
+    @cached_property
+    def _numbers(self) -> list[dict[Any, int]]:
+        """Return a number for each unit of each party, the same in both levels."""
+        found, first = [], 0
+        for party in range(len(next(iter(self.by_level.values())))):
+            held = [ids_of(group[party]).tolist() for group in self.by_level.values()]
+            own = {one: first + number for number, one in enumerate(dict.fromkeys(one for ids in held for one in ids))}
+            found.append(own)
+            first += len(own)
+        return found
+
+
+def _together(group: list[Part], numbers: list[dict[Any, int]]) -> Part:
+    """Return one part with the records of all; `numbers` are those of each party's units."""
+    rows = np.concatenate([np.asarray(part.rows) for part in group])
+    shared = all(part.records is group[0].records for part in group) and len(np.unique(rows)) == len(rows)
+    if shared:
+        records = group[0].records
+    else:
+        records = jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.gather() for part in group))
+        rows = np.arange(len(rows))
+    unit = None
+    if group[0].unit is not None:
+        unit = np.full(len(jax.tree.leaves(records)[0]), -1)
+        unit[rows] = [own[one] for part, own in zip(group, numbers) for one in ids_of(part).tolist()]
+    return Part(records, rows, unit, facts=Facts.together(part.facts for part in group))
 
 
 def as_part(records: Any) -> Part:

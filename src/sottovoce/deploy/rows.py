@@ -71,6 +71,8 @@ def take_part(seat: Seat, transport: FlareTransport) -> None:
 
 def _agreed(seat: Seat, transport: FlareTransport) -> tuple[RowsSetup, Account]:
     """Read the records, tell sizes, hear those of the others, and check that all parties mean the same run."""
+    if seat.case.privacy.by_sums is not None:
+        raise ValueError('privacy.trust = "sum" is simulated only: its messages are not masked across sites yet')
     case, (parts, test, shape) = own_part.read(seat.case, seat.policy, seat.home, seat.deploy.sites, seat.me)
     own = parts[seat.me if len(parts) > 1 else 0]
     numbers = np.array(own_part.sizes(own), np.int64)

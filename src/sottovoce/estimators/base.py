@@ -22,12 +22,14 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from sottovoce.data.declarations import Declarations
 from sottovoce.data.declared import FEWEST, REST
 from sottovoce.data.notes import Note, tell_holder
-from sottovoce.data.parts import Part
+from sottovoce.data.parts import Part, note_purchases, purchases_of
 from sottovoce.data.preprocess import bounded_norm
 from sottovoce.data.values import is_missing, texts_of
+from sottovoce.naming import check_choice
 from sottovoce.networks import Network, complete
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.report import PrivacyReport, rounded_up
+from sottovoce.privacy.trust import Sum
 from sottovoce.problems.tasks import Shape, Task
 from sottovoce.runtime.coefficients import Coefficients, Passage, empty_directions, in_units, passage
 from sottovoce.runtime.performance import Performance
@@ -68,6 +70,8 @@ class PrivateLinear(BaseEstimator):
     norm: float
     weight_bound: float
     network: Network | None
+    trust: str
+    colluding: int
     random_state: Any
     ledger: Ledger | Sequence[Ledger] | None
     budget: Budget | None
@@ -92,6 +96,8 @@ class PrivateLinear(BaseEstimator):
             _check_positive("weight_bound", self.weight_bound, "the largest weight that a row may have")
             _warn_of_weights(weight, self.weight_bound)
             records["weight"] = (np.clip(weight, 0.0, self.weight_bound) / self.weight_bound).astype(np.float32)
+        for paid in purchases_of(dense):
+            note_purchases(records, paid)
         return records
 
     def _parts(self, records: dict[str, np.ndarray], parties: Any) -> list[Part]:
@@ -108,13 +114,21 @@ class PrivateLinear(BaseEstimator):
     def _run(self, task: Task, parts: list[Part], **by_hand: Any) -> Result:
         """Choose settings from public facts, run, and keep the statement and the plan."""
         parts = task.prepare(parts)
-        network = self.network
-        if network is None and len(parts) > 1:
+        network, trust = self.network, self._trust()
+        if network is None and trust is None and len(parts) > 1:
             network = complete(len(parts))
-        plan = auto(task.problem, parts, epsilon=self.epsilon, delta=self.delta, network=network, **by_hand)
+        plan = auto(
+            task.problem, parts, epsilon=self.epsilon, delta=self.delta, network=network, trust=trust, **by_hand
+        )
         for line in plan.expected:  # the run itself gives the other warnings
             warnings.warn(line, stacklevel=4)
         return self._carry_out(task, parts, plan)
+
+    def _trust(self) -> Sum | None:
+        """Return whom parties trust: nobody, or nobody with less than a sum."""
+        check_choice("trust", self.trust, ("local", "sum"))
+        by_sums = Sum(self.colluding)
+        return by_sums if self.trust == "sum" else None
 
     def _carry_out(self, task: Task, parts: list[Part], plan: Plan) -> Result:
         seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -129,8 +143,9 @@ class PrivateLinear(BaseEstimator):
         )  # fmt: skip
         self.plan_, self.n_iter_ = plan, plan.steps
         weighted = "weight" in parts[0].records  # what errors are then is not known
-        sizes = [len(part) for part in parts]
-        self._passage = None if weighted else passage(result.agents, plan.method, task.problem, sizes, plan.steps)
+        sizes, trust = [len(part) for part in parts], self._trust()
+        found = passage(result.agents, plan.method, task.problem, sizes, plan.steps, trust)
+        self._passage = None if weighted else found
         return result
 
     def coefficients(self, columns: Mapping[str, Any] | None = None) -> Coefficients:
@@ -164,7 +179,8 @@ class PrivateLinear(BaseEstimator):
         """Return the statement with what the estimator adds to it, and keep what `sv.save` needs."""
         self._kept = (result.releasable and not self._again, result.about)
         report = result.privacy
-        network = () if len(report.per_agent) == 1 else (f"network: {self._network_name(len(report.per_agent))}",)
+        several = len(report.per_agent) > 1 and report.against is None
+        network = (f"network: {self._network_name(len(report.per_agent))}",) if several else ()
         told = (*network, _FITTED_BEFORE, *(_AGAIN,) * self._again, *self._together(report), *read)
         return replace(report, caveats=(*report.caveats, *told))
 

@@ -57,6 +57,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
             classes, or bought. "balanced" is refused, because it would read the classes' shares off private labels.
         weight_bound: the largest `sample_weight`; larger ones are cut. Rows of all weights are protected alike.
         network: who talks to whom, if `fit` is given parties; everybody with everybody by default.
+        trust: "sum" lets parties fit as one table by secure sums: they share one noise, so that being many costs next
+            to nothing (`sottovoce.privacy.trust`). "local", the default, protects each party by noise of its own.
+        colluding: with "sum", how many parties may pool what they know.
         random_state: None draws exact noise from the operating system. With a given state the fit is a simulation, and
             its statement says so: anybody who knows the state can subtract the noise.
         ledger: an `sv.Ledger` that all fits on this data share.
@@ -81,6 +84,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         class_weight: Mapping[Any, float] | None = None,
         weight_bound: float = 1.0,
         network: Network | None = None,
+        trust: Literal["local", "sum"] = "local",
+        colluding: int = 1,
         random_state: Any = None,
         ledger: Ledger | Sequence[Ledger] | None = None,
         budget: Budget | None = None,
@@ -94,6 +99,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         self.class_weight = class_weight
         self.weight_bound = weight_bound
         self.network = network
+        self.trust = trust
+        self.colluding = colluding
         self.random_state = random_state
         self.ledger = ledger
         self.budget = budget
@@ -167,6 +174,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
             told = () if self.prior is not None else ("the share of the second class was read from the labels: public",)
             return task_of(auc, shape, prior=share), told
         groups: Literal["party", "label"] = "party" if self.objective == "worst-party" else "label"
+        if groups == "party" and self.trust == "sum":
+            raise ValueError(
+                "objective='worst-party' weighs parties, and a sum does not show what a party contributes: leave trust "
+                "out, or use 'worst-class'"
+            )
         if groups == "party" and shape.agents == 1:
             raise ValueError("objective='worst-party' needs several parties: fit(X, y, parties=...)")
         price = _MILD / (shape.agents if groups == "party" else shape.classes) ** 2

@@ -1,7 +1,7 @@
 """Fit private linear regression on one table or over parties, with the interface of scikit-learn."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -28,7 +28,7 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         epsilon, delta: the whole budget of `fit`, per party; epsilon None is for a comparison without privacy.
         label_range: the lowest and the highest label; by default it is read from y, and the statement says so.
         alpha: public penalty on the squared norm of the weights, for rows of norm 1 at most and labels within -1 and 1.
-        norm, weight_bound, network, random_state, ledger, budget: as for `PrivateLogisticRegression`.
+        norm, weight_bound, network, trust, colluding, random_state, ledger, budget: as for `PrivateLogisticRegression`.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-0.5, 0.5, size=(5000, 3)); y = 10 * X[:, 0] + rng.normal(size=5000)
@@ -47,6 +47,8 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         norm: float = 1.0,
         weight_bound: float = 1.0,
         network: Network | None = None,
+        trust: Literal["local", "sum"] = "local",
+        colluding: int = 1,
         random_state: Any = None,
         ledger: Ledger | Sequence[Ledger] | None = None,
         budget: Budget | None = None,
@@ -58,6 +60,8 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         self.norm = norm
         self.weight_bound = weight_bound
         self.network = network
+        self.trust = trust
+        self.colluding = colluding
         self.random_state = random_state
         self.ledger = ledger
         self.budget = budget

@@ -6,7 +6,7 @@ Training and tuning share one (epsilon, delta): there is no grid search, and no 
 import math
 import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -31,9 +31,10 @@ _MOMENTUM = 0.8
 class TunedLogisticRegression(PrivateLogisticRegression):
     """Fit logistic regression (softmax for several classes) with a privately tuned penalty for each feature or group.
 
-    Guarantee as for `PrivateLogisticRegression`, on one table, and of `penalties_` too; noise is drawn in floating
-    point, from a secret key of 64 bits. Tuning is worth its price where many features are useless. A random share
-    `validation` of the rows is used to judge the penalties, the others are used to train: no row is used for both.
+    Guarantee as for `PrivateLogisticRegression`, on one table or by secure sums over parties, and of `penalties_` too;
+    noise is drawn in floating point, from a secret key of 64 bits. Tuning is worth its price where many features are
+    useless. A random share `validation` of the rows is used to judge the penalties, the others are used to train: no
+    row is used for both.
 
     Args:
         epsilon, delta: the whole budget of `fit`.
@@ -46,7 +47,7 @@ class TunedLogisticRegression(PrivateLogisticRegression):
         inner_steps: steps of training (and as many of judging) before each update.
         tuning_rate: how far the logarithm of a penalty moves; 0 leaves all at `penalty`.
         clip: bound on a row's gradient.
-        classes, random_state, ledger, budget: as for `PrivateLogisticRegression`.
+        classes, trust, colluding, random_state, ledger, budget: as for `PrivateLogisticRegression`.
 
     >>> from sottovoce.data.synthetic import logistic
     >>> rows = logistic(4000, 5)
@@ -69,6 +70,8 @@ class TunedLogisticRegression(PrivateLogisticRegression):
         tuning_rate: float = 0.05,
         clip: float = 1.0,
         classes: Sequence[Any] | None = None,
+        trust: Literal["local", "sum"] = "local",
+        colluding: int = 1,
         random_state: Any = None,
         ledger: Ledger | None = None,
         budget: Budget | None = None,
@@ -84,21 +87,29 @@ class TunedLogisticRegression(PrivateLogisticRegression):
         self.tuning_rate = tuning_rate
         self.clip = clip
         self.classes = classes
+        self.trust = trust
+        self.colluding = colluding
         self.random_state = random_state
         self.ledger = ledger
         self.budget = budget
 
-    def fit(self, X: Any, y: Any) -> "TunedLogisticRegression":  # type: ignore[override]  # one table, no weights
-        """Train and tune; afterwards `privacy_` holds the statement that goes with the model."""
+    def fit(self, X: Any, y: Any, *, parties: Any = None) -> "TunedLogisticRegression":  # type: ignore[override]
+        """Train and tune; afterwards `privacy_` holds the statement that goes with the model.
+
+        `parties` says who holds each row (a column of names); several parties need trust="sum".
+        """
         X, y = validated(self, X, y, accept_sparse="csr")
         label, read = self._labels(y)
         records = self._class_records(X, label, None)
         seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
         rows_seed = secrets.randbits(63) if seed is None else seed  # which rows judge is kept secret
-        part = levels(self._parts(records, None)[0], self.validation, rows_seed)
+        held, trust = self._parts(records, parties), self._trust()
+        if len(held) > 1 and trust is None:
+            raise ValueError(f"{len(held)} parties cannot tune together by noise of their own: give trust='sum'")
+        parts = levels(held, self.validation, rows_seed)
         task = self._tuned(self._shape(records, len(self.classes_), 1))
         result = run(
-            task.problem, [part], self._method(), steps=self.steps, epsilon=self.epsilon, delta=self.delta,
+            task.problem, parts, self._method(), steps=self.steps, trust=trust, epsilon=self.epsilon, delta=self.delta,
             adjacency="zero-out", seed=seed, every=self.steps, ledger=self.ledger, budget=self.budget,
             performance=Performance(chunk=8192, progress=False),
         )  # fmt: skip

@@ -110,6 +110,7 @@ def check(case: Case) -> None:
     wrong = {
         "[columns]: sv.select has no bound for labels, so remove [select]": case.columns is not None,
         "compare: other trials stay secret, so remove [compare]": case.compare.alone or case.compare.pooled,
+        "privacy.trust: everybody sees the totals of every trial, so remove it": case.privacy.trust == "sum",
         "data.unit: a person with several rows would change a score by more than one row does, so remove [select]":
             case.data.unit is not None,
         "data.private: declare ranges and categories, so that all of privacy.epsilon is for the choice":

@@ -221,6 +221,8 @@ def setup(case: Case, held: Held | None = None) -> ColumnsSetup:
         raise ValueError(f"the task {made.asked_task.name!r} is not for parties with columns: choose one of {fitting}")
     if (wanted := case.run.metric) is not None:
         build.check_metric(wanted, made.metrics())
+    if case.privacy.by_sums is not None:
+        raise ValueError('privacy.trust = "sum" is for parties with records: with [columns] parties talk to a server')
     if case.privacy.budget is not None and made.account.epsilon > case.privacy.budget:
         raise ValueError(
             f"the run would spend epsilon {made.account.epsilon:g}, more than privacy.budget {case.privacy.budget:g}: "

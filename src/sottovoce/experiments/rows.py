@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from sottovoce import accounting
-from sottovoce.accounting import advice
+from sottovoce.accounting import advice, sums
 from sottovoce.data.declarations import Column, Declarations
 from sottovoce.data.held import held
 from sottovoce.data.parts import Levels, Part
@@ -27,8 +27,11 @@ from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.mechanisms import check_adjacency
 from sottovoce.privacy.report import PrivacyReport
 from sottovoce.privacy.sampling import Sampling
+from sottovoce.privacy.summed import Summed
+from sottovoce.privacy.trust import Sum
 from sottovoce.problems import objectives, tasks
 from sottovoce.problems.tasks.base import Evaluate, Task
+from sottovoce.problems.tasks.robust import numbered
 from sottovoce.registry import over_columns
 from sottovoce.reports import comparison
 from sottovoce.runtime import model_file, peers
@@ -41,6 +44,7 @@ from sottovoce.schedules import same_for_all
 from sottovoce.shown import Shown
 
 _WEIGHTED = ("logistic", "softmax", "ridge")  # tasks that count a record with its weight
+_FEWEST = 3  # parties that secure sums are for, of which one may collude
 _TOLD_APART = 64  # up to this number of agents, a run records the metrics of each one
 Loaded = tuple[list[Any], Any, tasks.Shape]  # the parties' parts, test records, and what a task may know of them
 
@@ -61,6 +65,7 @@ class RowsSetup(Setup, Shown):
     sample: Any = None  # training records for metrics, taken before other processes' records are dropped
     judges: choice.Judges | None = None  # with [select]: what a trial is scored on
     share: bool = False  # whether runs with other numbers share its compiled program
+    trust: Sum | None = None  # secure sums over the parties
 
     @cached_property
     def account(self) -> PrivacyReport:
@@ -73,7 +78,28 @@ class RowsSetup(Setup, Shown):
         if not self.case.privacy.enabled:
             return ()
         shared = all(same_for_all(release.scale) for release in self.method.releases())
-        return (*advice.before(Population.of(self.parts), self.delta, shared_noise=shared), *self.expected)
+        population = Population.of(self.parts)
+        if self.trust is not None:
+            population = Summed(self.trust, population).program
+        return (*advice.before(population, self.delta, shared_noise=shared), *self.expected)
+
+    @cached_property
+    def gain(self) -> str:
+        """Say what secure sums would change; nothing where they serve already, or cannot."""
+        privacy, population = self.case.privacy, Population.of(self.parts)
+        if self.trust is not None or population.parties < _FEWEST or not privacy.enabled or self.judges is not None:
+            return ""
+        trust, shared = Sum(), all(same_for_all(release.scale) for release in self.method.releases())
+        probe = self.method.map_releases(lambda release: replace(release, noise=1.0))
+        try:
+            accounting.account(probe, self.parts, **{**self.setting, "network": None, "trust": trust})
+        except (ValueError, TypeError):
+            return ""
+        less = sums.gain(trust, population, shared_noise=shared)
+        return (
+            f'privacy.trust = "sum" would need {less:.2g} times less noise in what all learn: parties would share one '
+            f"noise, against any {trust.colluding} of the {population.parties} together"
+        )
 
     @cached_property
     def one_run(self) -> PrivacyReport:
@@ -94,9 +120,9 @@ class RowsSetup(Setup, Shown):
         return self.task.problem
 
     @property
-    def graph(self) -> Network:
+    def graph(self) -> Network | None:
         """Return who talks to whom."""
-        return self.network
+        return self.network if self.trust is None else None
 
     @property
     def delta(self) -> float:
@@ -108,7 +134,8 @@ class RowsSetup(Setup, Shown):
         """Return what `account` and `calibrate` take besides the method, the parts and delta."""
         return {
             "steps": self.steps,
-            "network": self.network,
+            "network": self.graph,
+            "trust": self.trust,
             "adjacency": self.case.privacy.adjacency,
             "problem": self.task.problem,
         }
@@ -126,14 +153,16 @@ class RowsSetup(Setup, Shown):
     def alone(self) -> "RowsSetup":
         """Return the setup in which each party trains alone.
 
-        Noise and sizes stay the same, so epsilon does too.
+        Noise and sizes stay the same, so epsilon does too. In place of a sum's noise, which is for the records of all,
+        each party has noise for the same epsilon of its own.
         """
         if len(self.parts) > _TOLD_APART:
             raise ValueError(
                 f"compare.alone needs the metrics of each party, which runs record for up to {_TOLD_APART} parties; "
                 f"there are {len(self.parts)}: set compare.alone = false, or lower data.agents"
             )
-        return replace(self, network=isolated(len(self.parts)))
+        alone = replace(self, network=isolated(len(self.parts)), trust=None)
+        return alone if self.trust is None else alone.calibrated()
 
     def pooled(self) -> "RowsSetup":
         """Return the setup of one party with all records, without privacy.
@@ -146,12 +175,12 @@ class RowsSetup(Setup, Shown):
         else:
             everything = _joined(self.parts)
         network = isolated(1)
-        method = _with_batches(self.method.without_privacy(), agents)
-        return replace(self, parts=[everything], network=network, method=method)
+        method = _with_batches(self.method.without_privacy(), 1 if self.trust is not None else agents)
+        return replace(self, parts=[everything], network=network, method=method, trust=None)
 
     def here(self) -> "RowsSetup":
         """Return the setup with the records of this process's parties alone."""
-        if peers.current().count == 1:
+        if peers.current().count == 1 or self.trust is not None:  # a sum is one agent with everybody's records
             return self
         own = Grid(self._devices).held(len(self.parts))
         sample = None if self.case.run.train is None else _some(self.parts, self.case.run.train)
@@ -159,7 +188,7 @@ class RowsSetup(Setup, Shown):
 
     @property
     def _devices(self) -> int:
-        return self.case.run.devices if len(self.parts) > 1 else 1
+        return self.case.run.devices if len(self.parts) > 1 and self.trust is None else 1
 
     @property
     def public_test(self) -> bool:
@@ -198,7 +227,8 @@ class RowsSetup(Setup, Shown):
             "data": self.parts,
             "method": self.method,
             "steps": self.steps,
-            "network": self.network,
+            "network": self.graph,
+            "trust": self.trust,
             "seed": seed,
             "evaluate": self.judge(),
             "public_test": self.public_test,
@@ -237,7 +267,7 @@ class RowsSetup(Setup, Shown):
         if data.weight is not None or data.unit is not None:
             return None
         sizes = [len(part) for part in self.parts]
-        found = passage(result.agents, self.method, self.task.problem, sizes, self.steps)
+        found = passage(result.agents, self.method, self.task.problem, sizes, self.steps, self.trust)
         if found is None:
             return None
         return in_units(found.coefficients(columns.names, empty_directions(columns, found.norm)), columns, label)
@@ -254,7 +284,9 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
     """Build a case of parties with rows; arguments as for `planned.setup`."""
     if case.method.name in over_columns:
         raise ValueError(f"{case.method.name} is for a table split by columns: add [columns], for example parties = 4")
-    wanted = case.privacy
+    wanted, trust = case.privacy, case.privacy.by_sums
+    if trust is not None and case.network is not None:
+        raise ValueError('with privacy.trust = "sum" everybody sees every sum: leave [network] out')
     build.check_data(case.data)
     if case.data.id is not None:
         raise ValueError("data.id names rows that several parties know ([columns]): for whose row it is, set data.unit")
@@ -281,6 +313,11 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
     if case.data.weight is not None and asked.name not in _WEIGHTED:
         known = ", ".join(_WEIGHTED)
         raise ValueError(f"data.weight: the task {asked.name!r} has no weights, {known} have: remove data.weight")
+    if trust is not None and task.prepare is numbered:
+        raise ValueError(
+            f"the task {asked.name!r} weighs parties, and a sum does not show what a party contributes: set "
+            'task.groups = "label", or leave privacy.trust out'
+        )
     ready = task.prepare(parts)
     why: tuple[str, ...] = ()
     expected: tuple[str, ...] = ()
@@ -302,7 +339,9 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
     if isinstance(parts[0], Levels) and set(task.problem.losses) != {"upper", "lower"}:
         raise ValueError(f"data.upper makes two levels, but the task {asked.name!r} has one: leave data.upper out")
     share = case.run.redraw  # seeds that draw their own data and start then have one program
-    made = RowsSetup(case, task, ready, test, network, method, shape, why, expected, judges=judges, share=share)
+    made = RowsSetup(
+        case, task, ready, test, network, method, shape, why, expected, judges=judges, share=share, trust=trust
+    )
     if case.data.file is not None and case.run.metric is None:
         # The accuracy of two classes says little where one of them is rare, and a loss says nothing to most readers.
         first = next((name for name in ("auroc", "r2") if name in made.metrics()), None)

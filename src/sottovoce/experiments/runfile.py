@@ -47,6 +47,9 @@
 
     [privacy]
     epsilon = 1.0           # scales the noise; releases keep their ratios
+    trust = "sum"           # secure sums: parties share one noise, and
+                            # need no network. Default: "local"
+    colluding = 1           # so many of them may pool what they know
     delta = 1e-5
     adjacency = "zero-out"  # or replace-one
     budget = 2.0            # refuse to run when an agent would spend more

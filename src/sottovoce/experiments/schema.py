@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from sottovoce.experiments.toml import TomlTable
 from sottovoce.naming import unknown
+from sottovoce.privacy.trust import Sum
 
 
 def _a_number(value: Any) -> Any:
@@ -113,8 +114,25 @@ class Privacy(_Closed):
     epsilon: Positive | None = None
     delta: Annotated[Number, Field(ge=0, lt=1)] = 1e-5
     adjacency: Literal["zero-out", "replace-one"] | None = None
+    trust: Literal["local", "sum"] = "local"
+    colluding: Annotated[Whole, Field(ge=0)] | None = None
     budget: Positive | None = None
     enabled: Yes = True
+
+    @property
+    def by_sums(self) -> Sum | None:
+        """Return whom the parties of a secure sum trust; None if each party's noise protects it from everybody.
+
+        >>> Privacy(trust="sum").by_sums, Privacy().by_sums
+        (Sum(colluding=1), None)
+        """
+        if self.trust == "sum":
+            return Sum(1 if self.colluding is None else self.colluding)
+        if self.colluding is not None:
+            raise ValueError(
+                'privacy.colluding says how many parties of a secure sum may collude: set privacy.trust = "sum"'
+            )
+        return None
 
 
 class ColumnsTable(_Closed):

@@ -9,6 +9,7 @@ from sottovoce.experiments.schema import Case
 from sottovoce.methods import Method
 from sottovoce.networks import Network
 from sottovoce.privacy.report import PrivacyReport
+from sottovoce.privacy.trust import Sum
 from sottovoce.problems.tasks.base import Evaluate
 from sottovoce.runtime.result import TRAIN, Result
 
@@ -22,8 +23,14 @@ class Setup(ABC):
 
     case: Case
     method: Method
+    trust: Sum | None = None  # secure sums over the parties
     why: tuple[str, ...] = ()
     expected: tuple[str, ...] = ()  # warnings about what noise will do
+
+    @property
+    def gain(self) -> str:
+        """Say what secure sums would change, if anything."""
+        return ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -49,7 +56,7 @@ class Setup(ABC):
     @property
     @abstractmethod
     def graph(self) -> Network | None:
-        """Return who talks to whom; None where parties talk to a server."""
+        """Return who talks to whom; None where parties talk to a server, and where everybody sees sums."""
 
     @property
     @abstractmethod

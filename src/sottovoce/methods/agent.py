@@ -26,6 +26,7 @@ from sottovoce.privacy.gate import RecordFunction
 from sottovoce.privacy.release import Release, unnoticed
 from sottovoce.privacy.sampling import KINDS as SAMPLINGS
 from sottovoce.privacy.sampling import Sampling
+from sottovoce.privacy.summed import Summed
 from sottovoce.schedules import settled
 from sottovoce.shown import Shown
 from sottovoce.trees import Tree
@@ -33,12 +34,21 @@ from sottovoce.trees import Tree
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Known(Shown):
-    """Hold what every agent knows of a run: all of it is public."""
+    """Hold what every agent knows of a run: all of it is public.
+
+    Under secure sums (`summed`) the population is the one agent of the program; `holders` are the parties.
+    """
 
     population: Population
     network: Network
     steps: int
     records: Mapping[str, Any]  # the shapes of one record per level
+    summed: Summed | None = None
+
+    @property
+    def holders(self) -> Population:
+        """Return the parties that hold records: the agents themselves, except under secure sums."""
+        return self.population if self.summed is None else self.summed.holders
 
     @cached_property
     def tables(self) -> list[np.ndarray]:
@@ -56,7 +66,7 @@ class Known(Shown):
     def _content(self) -> tuple[Any, ...]:
         leaves, structure = jax.tree.flatten(dict(self.records))
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-        return self.population, self.network, self.steps, shapes, structure
+        return self.population, self.network, self.steps, shapes, structure, self.summed
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Known) and self._content == other._content
@@ -126,6 +136,14 @@ class Agent(Handle):
     def sent(self, over: str = "mix") -> jax.Array:
         """Return the sum of the weights others give to this agent (its column)."""
         return self._weight(over, axis=0)
+
+    def noise(self, release: Release) -> Any:
+        """Return the scale of the noise that a release really has at this step.
+
+        Under secure sums it is larger than the release's own scale, which is the one that is charged.
+        """
+        summed = self._known.summed
+        return release.scale(self.t, self.index) if summed is None else summed.drawn(release.scale(self.t, 0))
 
     # Reading records: through the gate.
 

@@ -118,7 +118,7 @@ class DpNewton(Method):
         size, start = self._size(agent), jnp.zeros((rows + (target is not None),) * 2)
         here = agent.release(self.moments, square, at=start, batch=agent.sample(Full(), "moments"))
         # Whitening does not depend on whose rows count how much: weights by squared size have the least noise.
-        noise = self.moments.scale(agent.t, agent.index)
+        noise = agent.noise(self.moments)
         weight = size**2
         total, squares, power = self._average(agent, (weight * here, (weight * noise) ** 2, weight))
         moments, deviation = (total + total.T) / (2 * power), jnp.sqrt(squares / agent.parties) / power
@@ -211,7 +211,7 @@ class DpNewton(Method):
         return own + (1 - heard) * size / (agent.parties * records)
 
     def _share_heard(self, agent: Agent, release: Release, per_noise: float) -> jax.Array:
-        noise = release.scale(agent.t, agent.index)
+        noise = agent.noise(release)
         return 1 / (1 + (per_noise * noise) ** 2)
 
     def _size(self, agent: Agent) -> jax.Array:

@@ -120,7 +120,10 @@ class GridRelease:
         """Return the mean to hand out, from a whole-number sum of steps."""
         if np.max(np.abs(total), initial=0) > LARGEST:
             raise ValueError("a whole-number sum overflows 64 bits: use a coarser grid or fewer records")
-        noisy = np.asarray(total, np.int64) + self.noise(np.size(total), source).reshape(np.shape(total))
+        return self.mean(np.asarray(total, np.int64) + self.noise(np.size(total), source).reshape(np.shape(total)))
+
+    def mean(self, noisy: np.ndarray) -> np.ndarray:
+        """Return the mean to hand out, from a whole-number sum with its noise in it."""
         return noisy.astype(np.float64) * self.step / self.denominator
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ in `sottovoce.privacy.discrete`.
 """
 
 import math
+import random
 import secrets
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -23,6 +24,7 @@ from sottovoce.privacy.sampling import Rows, Sampling
 from sottovoce.tracing import compiled
 from sottovoce.trees import Tree
 
+Noised = Callable[[discrete.GridRelease, np.ndarray], np.ndarray]
 _BYTES = 2**26  # of gradients that are held at once
 _CACHED = 2**17  # numbers that are rounded at once
 
@@ -44,13 +46,33 @@ def draw(sampling: Sampling, n: int, t: int) -> Rows:
     """
     rows = sampling.exact(n, t, secrets.SystemRandom())
     usual = sampling.capacity(n) if sampling.amplifies else min(sampling.capacity(n), _power(len(rows)))
+    return _padded(rows, usual)
+
+
+def draw_part(sampling: Sampling, n: int, whole: int, t: int, source: random.Random) -> Rows:
+    """Draw a party's own rows of a batch from all parties' rows (`Sampling.part`), padded like those of `draw`.
+
+    >>> from sottovoce.privacy.sampling import Full, Poisson
+    >>> draw_part(Full(), 2, 5, 0, random.Random(0))[0].tolist()
+    [0, 1]
+    """
+    return _padded(*sampling.part(n, whole, t, source))
+
+
+def _padded(rows: np.ndarray, usual: int) -> Rows:
     room = max(usual, len(rows))
     padded, present = np.pad(rows, (0, room - len(rows))), (np.arange(room) < len(rows)).astype(np.float32)
     return cast(Rows, (padded, present))  # read by NumPy, so they stay off the device
 
 
-def release(readings: Sequence[Reading], at: Tree, release: Release, t: int, agent: int, chunk: int) -> Tree:
+def release(
+    readings: Sequence[Reading], at: Tree, release: Release, t: int, agent: int, chunk: int,
+    noised: Noised = discrete.GridRelease.noised,
+) -> Tree:  # fmt: skip
     """Return the noisy mean: the levels' whole-number sums on their common grid, noised, then divided.
+
+    `noised` makes the noisy mean of the sum of these records: by itself, or together with others who hold records too
+    (`sottovoce.runtime.sums`). The denominators are then those of all.
 
     Guarantee: the result is a function of S + Z as `GridRelease` states it, so the account of the stated release
     covers it bit for bit, provided that a compiled program gives the same bits for the same input.
@@ -64,7 +86,7 @@ def release(readings: Sequence[Reading], at: Tree, release: Release, t: int, age
     total = np.zeros(ends[-1], np.int64)
     for reading in readings:
         total += whole_sum(grid, reading, at, chunk) * (common // int(reading.denominator))
-    pieces = np.split(grid.noised(total), ends[:-1])
+    pieces = np.split(noised(grid, total), ends[:-1])
     return jax.tree.unflatten(
         structure, [piece.reshape(leaf.shape).astype(leaf.dtype) for piece, leaf in zip(pieces, leaves)]
     )

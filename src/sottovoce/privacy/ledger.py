@@ -460,7 +460,11 @@ def show(ledger: Ledger, delta: float, adjacency: Adjacency, budget: Budget | No
     if budget is not None:
         delta, adjacency = budget.delta, budget.under(adjacency).sense
     told = totals(ledger, delta, adjacency)
-    lines = [f"run {run}: steps {first} to {last}" for run, (first, last) in told["steps by run"].items()]
+    sums = told.get("sums hold against", {})
+    lines = [
+        f"run {run}: steps {first} to {last}" + (f", by sums, against any {sums[run]}" if run in sums else "")
+        for run, (first, last) in told["steps by run"].items()
+    ]
     alike: dict[str, list[str]] = {}
     for party, epsilon in told["epsilon by party"].items():
         alike.setdefault(rounded_up(epsilon, 4), []).append(party)
@@ -481,7 +485,10 @@ def totals(ledger: Ledger, delta: float, adjacency: Adjacency) -> dict[str, Any]
     {'owned': False, 'steps by run': {'a1': (0, 9)}, 'epsilon by party': {'a': 1.0}}
     """
     runs: dict[str, tuple[int, int]] = {}
+    sums: dict[str, str] = {}
     for entry in ledger.entries.values():
+        if entry.roster:
+            sums[entry.run] = f"{entry.colluding} of {', '.join(entry.roster)}"
         first, last = runs.get(entry.run, (entry.start, entry.stop - 1))
         runs[entry.run] = min(first, entry.start), max(last, entry.stop - 1)
     agents = {agent for entry in ledger.entries.values() for agent in entry.names}
@@ -491,7 +498,8 @@ def totals(ledger: Ledger, delta: float, adjacency: Adjacency) -> dict[str, Any]
     ):
         epsilons |= dict.fromkeys(members, float(ledger.epsilon(members[0], delta, adjacency)))
     owned = any(entry.owned for entry in ledger.entries.values())
-    return {"owned": owned, "steps by run": runs, "epsilon by party": epsilons}
+    told = {"owned": owned, "steps by run": runs, "epsilon by party": epsilons}
+    return {**told, "sums hold against": sums} if sums else told
 
 
 def _head(path: Path) -> Path:

@@ -8,6 +8,9 @@ refused. Within a version these may never change: the names of the fields in a l
     {"version": 2, "run": "a", "start": 0, "stop": 10, "unit": "record", "attempt": 0, "adjacency": "zero-out",
      "owned": false, "groups": [{"level": "records", "agents": ["north"], "overflow": 0.0, "spent": [{"count": 10,
          "gaussian": 0.25, "laplace": [], "pure": 0.0, "sampling": {"kind": "poisson", "rate": 0.1}}]}]}
+
+A line of a secure sum has ``"roster": ["north", ...], "colluding": 1`` in addition: what it says it spent holds against
+that many of these parties.
 """
 
 import hashlib
@@ -71,6 +74,8 @@ class Entry:
     attempt: int = 0  # how often the stretch was drawn before: deployed noise cannot be repeated
     adjacency: Adjacency = "replace-one"  # that the run states
     owned: bool = False  # whether the ledger is kept by the one party in the groups
+    roster: tuple[str, ...] = ()  # of a secure sum: all who took part in it
+    colluding: int = 0  # and how many of them may pool what they know
 
     @property
     def key(self) -> tuple[str, int, int, int]:
@@ -154,7 +159,8 @@ def encoded(entry: Entry) -> dict[str, Any]:
         for group in entry.groups
     ]
     names = ("run", "start", "stop", "unit", "attempt", "adjacency", "owned")
-    return {**{name: getattr(entry, name) for name in names}, "groups": groups}
+    sums = {"roster": list(entry.roster), "colluding": entry.colluding} if entry.roster else {}
+    return {**{name: getattr(entry, name) for name in names}, **sums, "groups": groups}
 
 
 def encode_spent(spent: Spent) -> list[dict[str, Any]]:
@@ -215,4 +221,6 @@ def decoded(data: dict[str, Any]) -> Entry:
         data["attempt"],
         check_adjacency(data["adjacency"]),
         _of(bool, data["owned"], "owned"),
+        tuple(_of(str, name, "a name") for name in data.get("roster", ())),
+        _of(int, data.get("colluding", 0), "colluding"),
     )

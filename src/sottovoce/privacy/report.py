@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from sottovoce.privacy.against import Against
 from sottovoce.privacy.attacker import RATES, power_of
 from sottovoce.privacy.events import dp_event, technical
 from sottovoce.privacy.ledger_line import decode_spent, encode_spent
@@ -68,6 +69,9 @@ class PrivacyReport:
     drawn: Drawn = ""  # how the noise of the run was drawn; empty before a run
     spent: Spent = ()  # what the party with the largest epsilon releases; none where no mechanism describes it
     states: bool = True  # whether the states that a run ends with are covered too, and not its messages alone
+    against: Against | None = (
+        None  # under secure sums: from how many colluding parties it protects, and what others find
+    )
 
     @property
     def private(self) -> bool:
@@ -91,13 +95,19 @@ class PrivacyReport:
         several = len(self.per_agent) > 1 or self.unit == "label"
         return "the messages between the parties, and the result" if several else "the result"
 
+    @property
+    def adversary(self) -> str:
+        """Name whom the guarantee protects from."""
+        return f"everybody who sees {self.seen}" if self.against is None else self.against.adversary
+
     def statement(self) -> str:
         """Write one sentence to attach to a model."""
         if not self.private:
             return f"No differential privacy is guaranteed ({self.method}, {self.design} design): epsilon is infinite."
         spread = min(self.per_agent)
         what = "" if self.states else ", for its messages and not for what it ends with,"
-        who = f"each agent's epsilon{what} is at most {rounded_up(self.epsilon, 4)}"
+        sums = "" if self.against is None else f", {self.against.briefly},"
+        who = f"each agent's epsilon{what}{sums} is at most {rounded_up(self.epsilon, 4)}"
         if spread < self.epsilon * 0.995:
             who += f" (the lowest {rounded_up(spread, 4)})"
         return (
@@ -118,19 +128,39 @@ class PrivacyReport:
             others, found = "rows without it", "the rows with it"
         where = (
             " that one party holds. If two parties hold data of a person, the person pays at both"
-            if several and unit != "label"
+            if several and unit != "label" and self.against is None
+            else " that one party holds"
+            if self.against is not None
             else ""
         )
         (rate, power), *rest = self.power()
         more = "".join(f"; for {100 * rate:g} %, at most {_percent(power)} %" for rate, power in rest)
         return (
             f"Protected: {held}{where}.",
-            f"Against: everybody who sees {self.seen}, even if they know all other records, the settings and the "
-            "program.",
+            f"Against: {self.adversary}, even if they know all other records, the settings and the program.",
+            *self.by_sums(),
             f"What they can gain: they test whether {tested}. If they accept a false alarm for {100 * rate:g} % of the "
             f"{others}, they find at most {_percent(power)} % of {found}{more}.",
             "Public: the sizes of the parties, the settings, and what the notes list.",
             *_DRAWN[self.drawn],
+        )
+
+    def by_sums(self) -> tuple[str, ...]:
+        """Say of secure sums what more parties find, what a person at several pays, and what masks assume."""
+        if self.against is None:
+            return ()
+        unit = unit_of(self.unit)
+        more = [(count, epsilon) for count, epsilon in self.against.colluders if count > self.against.colluding]
+        found = ", ".join(f"{count} find {rounded_up(epsilon, 3)}" for count, epsilon in more)
+        paid = ", ".join(f"at {count} parties {rounded_up(epsilon, 3)}" for count, epsilon in self.against.several)
+        return (
+            *((f"More parties together: of the {self.against.parties}, {found} (epsilon).",) * bool(more)),
+            *(
+                (f"Held by several parties: the same {unit} at each is clipped at each, and pays {paid} (epsilon).",)
+                * bool(paid)
+            ),
+            "Assumed: parties follow the protocol, and nobody breaks the masks (X25519, SHA-256, ChaCha20). "
+            "What this run and others cost together holds against as many parties as the weakest of them.",
         )
 
     @property
@@ -211,6 +241,11 @@ class PrivacyReport:
         What one trial releases is not what an attacker sees of the choice, so nothing of it is left but its settings.
         `seeded` says that a seed drew something of the choice.
         """
+        if self.against is not None:
+            raise ValueError(
+                "a choice among trials (sv.select) is for trials that nobody sees, and everybody sees the totals of a "
+                "secure sum: choose among runs of one table, or use DpGrid, which pays for all candidates"
+            )
         return replace(
             self,
             epsilon=epsilon,
@@ -234,7 +269,9 @@ class PrivacyReport:
         try:
             lists = {name: tuple(data[name]) for name in ("per_agent", "events", "caveats", "parties")}
             attack = tuple((float(rate), float(power)) for rate, power in data.get("attack", ()))
-            return cls(**{**data, **lists, "attack": attack, "spent": decode_spent(data.get("spent", ()))})
+            against = Against.from_dict(data.get("against"))
+            spent = decode_spent(data.get("spent", ()))
+            return cls(**{**data, **lists, "attack": attack, "spent": spent, "against": against})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"{file} holds no privacy statement of this version ({type(error).__name__}: {error!s:.100}): use the "

@@ -51,6 +51,7 @@ class Sampling(Closed, ABC):
     adjacency: ClassVar[accountant.Adjacency] = "replace-one"  # in which its bounds are usually stated
     repeats: ClassVar[bool] = False  # a record may come up several times in one batch
     once: ClassVar[bool] = False  # a record takes part in one step at most, and pays for the most costly one
+    adds_up: ClassVar[bool] = False  # parties that each draw of their own rows, by one rate, draw of all rows
 
     @final
     def __post_init__(self) -> None:
@@ -79,6 +80,17 @@ class Sampling(Closed, ABC):
 
         Guarantee: the law is exactly the one that `event` charges.
         """
+
+    def part(self, n: int, whole: int, t: int, source: random.Random) -> tuple[np.ndarray, int]:
+        """Return a party's own rows of a batch from all parties' rows, and how many rows it is padded to.
+
+        The party has n of the `whole` rows. Guarantee: parts that parties draw apart from each other make a batch of
+        the law of ``exact(whole, t, source)``.
+        """
+        raise ValueError(
+            f"{self} takes a number of rows that parties cannot share out among them without telling who has how many "
+            "of them: with sums of all parties, use sv.Full() or sv.Poisson(...)"
+        )
 
     @abstractmethod
     def event(self, n: int) -> accountant.Amplification:
@@ -124,6 +136,7 @@ class Full(Sampling):
 
     kind: ClassVar[str] = "full"
     amplifies: ClassVar[bool] = False
+    adds_up: ClassVar[bool] = True
 
     def check(self, n: int, steps: int) -> None:
         """Accept any data."""
@@ -143,6 +156,10 @@ class Full(Sampling):
     def exact(self, n: int, t: int, source: random.Random) -> np.ndarray:
         """Return all rows."""
         return np.arange(int(self.denominator(n, t)))
+
+    def part(self, n: int, whole: int, t: int, source: random.Random) -> tuple[np.ndarray, int]:
+        """Return all rows of the party."""
+        return np.arange(n), n
 
     def in_order(self, sizes: np.ndarray) -> bool:
         """Return True."""
@@ -175,6 +192,7 @@ class Poisson(Sampling):
     batch: int
     cut: bool = False
     amplifies: ClassVar[bool] = True
+    adds_up: ClassVar[bool] = True
     adjacency: ClassVar[accountant.Adjacency] = "zero-out"
 
     def check(self, n: int, steps: int) -> None:
@@ -215,8 +233,20 @@ class Poisson(Sampling):
         The time does not depend on the size of the batch, unless it is larger than `capacity`: as many rows as that are
         drawn, and the first ones are taken.
         """
-        size = exact_rows.successes(n, self._threshold(n), source)
-        return exact_rows.distinct(n, max(size, self.capacity(n)), source)[:size]
+        return self.part(n, n, t, source)[0]
+
+    def part(self, n: int, whole: int, t: int, source: random.Random) -> tuple[np.ndarray, int]:
+        """Return a binomial number of distinct own rows, at the rate of a batch from the `whole` rows.
+
+        Each row of the whole then has a coin of its own with one rate, whoever holds it: that is the law of `exact`.
+
+        >>> rows, room = Poisson(50).part(100, 1000, 0, random.Random(0))
+        >>> len(rows), room == binomial(100, 50 * 2**32 // 1000).highest
+        (4, True)
+        """
+        rate = self._threshold(whole)
+        size, room = exact_rows.successes(n, rate, source), binomial(n, rate).highest
+        return exact_rows.distinct(n, max(size, room), source)[:size], room
 
     def coin(self, n: int) -> np.ndarray:
         """Return the chances of 0 and 1."""

@@ -163,9 +163,11 @@ def protected(report: PrivacyReport) -> tuple[str, ...]:
     else:
         who = f"Each {unit_of(report.unit)}, with all their records."
     lines = [who]
-    if several:
+    if report.against is not None:
+        lines.append("Counted per party: a person whose data two parties hold is clipped at each, and pays more.")
+    elif several:
         lines.append("Counted per party: if two parties hold data of one person, both epsilons count for that person.")
-    lines.append(f"Against everybody who sees {report.seen}, even if they know all other records, and the program.")
+    lines.append(f"Against {report.adversary}, even if they know all other records, and the program.")
     return tuple(lines)
 
 

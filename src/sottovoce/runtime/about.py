@@ -22,6 +22,7 @@ from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.table import Table
 
 FEDERATION = "a federation"  # first words of the place of a run in which each party is a process of its own
+DIGEST = 32  # bytes of a digest of earlier totals, which goes with each masked share
 DRAWN = 60  # parties up to which links are kept, to be drawn
 
 
@@ -86,7 +87,7 @@ def versions() -> dict[str, str]:
 
 def about_rows(account: Account, place: str, budget: Budget | None = None, spent: float | None = None) -> About:
     """Return the facts of a run of parties with records."""
-    population, network = account.population, account.network
+    population, network = account.trace.known.holders, account.network
     traffic = _traffic(account)
     edges = network.edges
     shown = edges[(edges < DRAWN).all(axis=1)]
@@ -97,13 +98,20 @@ def about_rows(account: Account, place: str, budget: Budget | None = None, spent
             for level, counts in population.sizes.items()
         },
         place=place,
-        network=network.name if network.size > 1 else "",
+        network=_talk(account),
         links=tuple((int(sender), int(hearer)) for sender, hearer in shown),
         **traffic._asdict(),
         public=population.facts.words,
         budget=None if budget is None else budget.under(account.adjacency),
         spent=spent,
     )
+
+
+def _talk(account: Account) -> str:
+    """Say who talks to whom."""
+    if (summed := account.trace.known.summed) is not None:
+        return f"secure sums over {summed.holders.parties} parties"
+    return account.network.name if account.network.size > 1 else ""
 
 
 def about_table(account: TableAccount, table: Table, place: str) -> About:
@@ -143,12 +151,15 @@ class _Traffic(NamedTuple):
 
 def _traffic(account: Account) -> _Traffic:
     """Count what each agent tells its neighbours and hears from them, in bytes and messages, and its batches."""
-    bytes_, messages, batches = Counter[str](), Counter[str](), 0
+    bytes_, messages, batches, totals = Counter[str](), Counter[str](), 0, np.zeros(2, np.int64)
     for jaxpr, times in ((account.trace.init.jaxpr, 1), (account.trace.step.jaxpr, account.steps)):
         own = _Said.of(jaxpr)
         for total, one in ((bytes_, own.bytes), (messages, own.messages)):
             total.update({over: count * times for over, count in one.items()})
         batches += own.batches * times
+        totals += np.array(own.totals) * times
+    if account.trace.known.summed is not None:
+        return _by_sums(account.trace.known.holders.parties, int(totals[0]), int(totals[1]), batches)
     sent, received, said = np.zeros((3, account.network.size), np.int64)
     for over, size in bytes_.items():
         links = account.network.matrix(over).tocoo()
@@ -160,27 +171,40 @@ def _traffic(account: Account) -> _Traffic:
     return _Traffic(tuple(sent.tolist()), tuple(received.tolist()), tuple(said.tolist()), batches)
 
 
+def _by_sums(parties: int, totals: int, numbers: int, batches: int) -> _Traffic:
+    """Count the messages of secure sums: each party sends its masked share to the first, which sends the total back."""
+    share, total, others = 8 * numbers + DIGEST * totals, 8 * numbers, parties - 1
+    sent, received = (others * total, *(share,) * others), (others * share, *(total,) * others)
+    return _Traffic(sent, received, (others * totals, *(totals,) * others), batches)
+
+
 class _Said(NamedTuple):
-    """Count what one agent sends to one neighbour, by the weights of the exchange, and how many batches it reads."""
+    """Count what one agent sends to one neighbour, by the weights of the exchange, and how many batches it reads.
+
+    `totals` counts its releases and their numbers, which a secure sum adds up.
+    """
 
     bytes: Counter[str]
     messages: Counter[str]
     batches: int
+    totals: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(cls, jaxpr: Jaxpr) -> "_Said":
         """Count the equations of a traced step; those inside a loop count as often as it turns."""
-        bytes_, messages, batches = Counter[str](), Counter[str](), 0
+        bytes_, messages, batches, asked, numbers = Counter[str](), Counter[str](), 0, 0, 0
         for equation in jaxpr.eqns:
             if equation.primitive is equations.loop_p:
                 inner, times = cls.of(equation.params["body"]), equation.params["times"]
                 bytes_.update({over: size * times for over, size in inner.bytes.items()})
                 messages.update({over: count * times for over, count in inner.messages.items()})
                 batches += inner.batches * times
+                asked, numbers = asked + inner.totals[0] * times, numbers + inner.totals[1] * times
             elif equation.primitive is equations.mix_p:
                 shapes = [equations.shape_of(heard) for heard in equation.outvars]
                 bytes_[equation.params["over"]] += sum(shape.size * shape.dtype.itemsize for shape in shapes)
                 messages[equation.params["over"]] += 1
             elif equation.primitive in (equations.release_p, equations.mean_p):
                 batches += len(equation.params["asked"].functions)  # one per level
-        return cls(bytes_, messages, batches)
+                asked, numbers = asked + 1, numbers + sum(equations.shape_of(one).size for one in equation.outvars)
+        return cls(bytes_, messages, batches, (asked, numbers))

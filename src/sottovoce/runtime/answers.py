@@ -115,7 +115,10 @@ def mean(moment: Moment, equation: JaxprEqn, values: Sequence[Any]) -> Tree:
 
 
 def noised(moment: Moment, equation: JaxprEqn, value: Tree) -> Tree:
-    """Return a value with the noise of the equation's release."""
+    """Return a value with the noise of the equation's release; under secure sums, with that of all parties together."""
     release: Release = equation.params["release"]
+    given, summed = moment.scale, moment.known.summed
+    if summed is not None:
+        given = summed.drawn(release.scale(moment.t, moment.index) if given is None else given)
     keys = partial(moment.named_at, equation) if release.law.reaches else None
-    return gate.noised(value, release, moment.named(equation), moment.t, moment.index, moment.scale, keys)
+    return gate.noised(value, release, moment.named(equation), moment.t, moment.index, given, keys)

@@ -24,6 +24,7 @@ from sottovoce.data import Column, Declarations
 from sottovoce.data.declarations import FLAG, MISSING
 from sottovoce.methods import Method
 from sottovoce.methods.dp_newton import DpNewton
+from sottovoce.privacy.trust import Sum
 from sottovoce.problems import Minimize
 from sottovoce.problems.linear_model import INTERCEPT
 from sottovoce.shown import Shown, glance
@@ -197,7 +198,9 @@ class Passage(Shown):
         return max(float(np.mean(held)), 0.0) * lost @ lost.T
 
 
-def passage(state: Any, method: Method, problem: Any, sizes: Sequence[int], steps: int) -> Passage | None:
+def passage(
+    state: Any, method: Method, problem: Any, sizes: Sequence[int], steps: int, trust: Sum | None = None
+) -> Passage | None:
     """Return what a run's last state tells; None where the method or the model is another than those it is known for.
 
     `state` is that of all agents, stacked, as `Result.agents` has it. All agents have the same releases up to how far
@@ -210,9 +213,11 @@ def passage(state: Any, method: Method, problem: Any, sizes: Sequence[int], step
     x = {name: np.asarray(leaf[0], np.float64) for name, leaf in state.x.items()}
     if x["bias"].size != 1 or method.norm <= 0:
         return None
-    size = np.asarray(sizes, np.float64)
-    own = np.array([float(method.gradient.scale(steps - 1, agent)) for agent in range(len(size))])
-    moments = np.array([float(method.moments.scale(0, agent)) for agent in range(len(size))])
+    # With secure sums the program is that of one agent, and the shares of noise add up to more than is charged.
+    size = np.asarray(sizes if trust is None else [sum(sizes)], np.float64)
+    louder = 1.0 if trust is None else trust.factor(len(sizes))
+    own = louder * np.array([float(method.gradient.scale(steps - 1, agent)) for agent in range(len(size))])
+    moments = louder * np.array([float(method.moments.scale(0, agent)) for agent in range(len(size))])
     width = len(x["weights"].reshape(-1)) + 1
     # As in `DpNewton`: gradients are averaged by size, moments by squared size.
     deviation = math.sqrt(float(np.sum((size**2 * moments) ** 2))) / float(np.sum(size**2))

@@ -17,6 +17,7 @@ import numpy as np
 from sottovoce.accounting.account import Account
 from sottovoce.accounting.charging import Charging, own_ledgers
 from sottovoce.accounting.table import SECRET, SIMULATED, calibrate_labels, table_account
+from sottovoce.accounting.trace import Charge
 from sottovoce.data.parties import Parties
 from sottovoce.methods.base import Method
 from sottovoce.naming import how_often
@@ -35,11 +36,17 @@ from sottovoce.runtime.mesh import Grid, MeshPlace, check_devices
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.place import Place
 from sottovoce.runtime.run_state import RunFolder
+from sottovoce.runtime.sums.session import Question
 from sottovoce.runtime.threads import ThreadPlace
 
 EXACT = (
     "noise is discrete and exact, and all random bits come from the operating system: the guarantee holds to the bit, "
     "as long as a compiled program gives the same bits for the same input"
+)
+MASKED = (
+    "noise is discrete and exact, and parties draw it in shares. Coins, noise and masks are streams of ChaCha20, by "
+    "keys from the operating system and by secrets that pairs of parties agree on: the guarantee is computational, and "
+    "holds as long as a compiled program gives the same bits for the same input"
 )
 TIMED = (
     "the time that a round takes is not protected. It does not show the size of a drawn batch, because batches are "
@@ -55,9 +62,9 @@ def simulated(
     """Return how to make the job of a simulation: all agents as one array, or spread over devices and processes."""
     company, devices = peers.current(), performance.devices
     check_devices(devices)
-    spread = company.count * devices > 1
-    own = Grid(devices).held(account.population.parties) if spread else None
-    layout = lay_out(parties, own, account.population)
+    spread, known = company.count * devices > 1, account.trace.known
+    own = Grid(devices).held(known.population.parties) if spread else None
+    layout = lay_out(parties if known.summed is None else parties.together(), own, known.population)
     checks.finite(layout)
     program = account.trace.identity
     report = as_simulated(account, secret=seed is None and not account.population.facts.simulated)
@@ -105,7 +112,7 @@ def deployed(
     if performance.devices > 1:
         raise ValueError("discrete noise runs on threads: leave out devices")
     check_exact(account)
-    layout = lay_out(parties, None, account.population)
+    layout = lay_out(parties, None, account.trace.known.holders)
     checks.finite(layout)
 
     def job(folder: RunFolder) -> Job:
@@ -119,14 +126,12 @@ def deployed(
             if budget is not None:
                 charging.require(budget, step)
 
-        place = ThreadPlace.deployed(
-            account.trace,
-            account.problem,
-            layout,
-            performance.chunk,
-            lambda agent, t: charging.charge_own(agent, t, t + 1),
-            folder.name,
-        )
+        def pay(agent: int, t: int) -> None:
+            charging.charge_own(agent, t, t + 1)
+
+        given = (account.trace, account.problem, layout, performance.chunk, pay, folder.name)
+        by_itself = account.trace.known.summed is None
+        place = ThreadPlace.deployed(*given) if by_itself else ThreadPlace.summed(*given, charging.attempt)
         identity = _identity(account, own_digests(layout), folder, every, noise="discrete")
 
         def about() -> About:
@@ -220,6 +225,9 @@ def check_exact(account: Account) -> None:
         if not charge.release.private:
             raise ValueError(f"release {charge.release.name!r} has no clip or no noise: discrete noise needs both")
         discrete.on_grid(charge.release, 1)  # a law that is not drawn exactly says so, before anything is charged
+        if account.trace.known.summed is not None:
+            for t in (0, account.steps - 1):
+                _shared(account, charge, t)  # shares that are too small, and totals that are too large
     if account.population.facts.simulated:
         raise ValueError(
             "ranges or lists of the table were bought with a seed, which simulates: leave seed out of sv.NoisyCounts"
@@ -238,12 +246,32 @@ def as_simulated(account: Account, secret: bool = False) -> PrivacyReport:
 
 def as_drawn(account: Account) -> PrivacyReport:
     """Return the report with each release as it is drawn, for the first agent at the first step."""
-    events = []
+    events, summed = [], account.trace.known.summed
     for charge in account.charges:
-        assert charge.sampling is not None
-        sizes = [int(account.population.counts[level][0]) for level in charge.levels]
-        grid = discrete.on_grid(charge.release, math.lcm(*(int(charge.sampling.denominator(n, 0)) for n in sizes)))
+        grid, _ = _on_grid(account, charge, 0)
+        drawn = str(grid)
+        if summed is not None:
+            drawn += f", of which each party draws a share of scale {_shared(account, charge, 0).share}"
         often = charge.batches * charge.times * (1 if charge.phase == "init" else account.steps)
-        events.append(f"{charge.release.name}: {grid}, {charge.sampling}, {how_often(often)}")
-    caveats = (*account.report.caveats, EXACT, TIMED)
+        events.append(f"{charge.release.name}: {drawn}, {charge.sampling}, {how_often(often)}")
+    caveats = (*account.report.caveats, EXACT if summed is None else MASKED, TIMED)
     return replace(account.statement, events=tuple(events), caveats=caveats, drawn="exact")
+
+
+def _on_grid(account: Account, charge: Charge, t: int) -> tuple[discrete.GridRelease, int]:
+    """Return a release in whole numbers, and how many records its sum has at most, in units of its denominator."""
+    assert charge.sampling is not None
+    sizes = [int(account.population.counts[level][0]) for level in charge.levels]
+    means = [int(charge.sampling.denominator(n, t)) for n in sizes]
+    common = math.lcm(*means)
+    return discrete.on_grid(charge.release, common, t), sum(n * (common // mean) for n, mean in zip(sizes, means))
+
+
+def _shared(account: Account, charge: Charge, t: int) -> Question:
+    """Return what the parties of a sum are asked for, or refuse what their shares cannot serve."""
+    summed, (grid, rows) = account.trace.known.summed, _on_grid(account, charge, t)
+    assert summed is not None
+    try:
+        return Question(charge.release.name, 1, grid, rows, summed.holders.parties, summed.trust.colluding)
+    except ValueError as error:
+        raise ValueError(f"release {charge.release.name!r}: {error}") from None

@@ -74,6 +74,16 @@ def secret_key() -> jax.Array:
     return jax.random.wrap_key_data(jax.device_put(np.frombuffer(secrets.token_bytes(8), np.uint32)))
 
 
+def common_key(session: bytes) -> jax.Array:
+    """Return a key for choices that parties make together, from what all of them know: such a choice is no secret.
+
+    >>> bool(common_key(bytes(32)) == common_key(bytes(32)))
+    True
+    """
+    words = np.frombuffer(hashlib.sha256(b"choices " + session).digest()[:8], np.uint32)
+    return jax.random.wrap_key_data(jax.device_put(words))
+
+
 def phase_key(root: jax.Array, agent: Any, phase: str) -> jax.Array:
     """Return the key of one agent that is common to all steps of a phase.
 

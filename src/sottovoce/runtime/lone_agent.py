@@ -5,13 +5,17 @@ keys inside. Example: the step of DP-SGD is one program up to the exchange and o
 batches and noise come from the operating system and are exact (`sottovoce.privacy.exact_gate`), so drawing a batch and
 releasing are stops too.
 
+A *holder* has records and answers; a *role* is an agent's number in the program. Each agent of a program has its own
+holder, so the two are one number, except where all parties add up (`sottovoce.runtime.sums`): then the program has one
+agent, and every party holds a part of its records and answers in that role (`Drawn`).
+
 `ThreadPlace` runs one such agent per thread; `run_agent` runs one alone, in a process that knows nobody else's records.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +32,10 @@ from sottovoce.methods import equations
 from sottovoce.methods.base import Method
 from sottovoce.networks import Network
 from sottovoce.privacy import exact_gate
+from sottovoce.privacy.discrete import GridRelease
+from sottovoce.privacy.exact_gate import Noised
 from sottovoce.privacy.gate import Reading
+from sottovoce.privacy.sampling import Rows
 from sottovoce.runtime.answers import BatchRows, Moment
 from sottovoce.runtime.array import ArrayAnswers, Spec
 from sottovoce.runtime.compiler import require_right_sums
@@ -104,9 +111,38 @@ def moment(spec: Spec, root: Any, index: Any, phase: str, t: Any, turns: Turns, 
     return now
 
 
+class Drawn(Protocol):
+    """Say how a holder of records draws as deployed: by itself, or its part of what all holders draw together."""
+
+    def batches(self, answers: "LoneAnswers", equation: JaxprEqn) -> list[Rows]:
+        """Return the holder's rows of a batch of each level."""
+
+    def noised(self, answers: "LoneAnswers", equation: JaxprEqn, readings: Sequence[Reading]) -> Noised:
+        """Return what makes a noisy mean of the holder's sum of a release."""
+
+
+class _ByItself:
+    """Draw as an agent that has its records to itself."""
+
+    def batches(self, answers: "LoneAnswers", equation: JaxprEqn) -> list[Rows]:
+        """Draw from all records of the agent."""
+        counts = answers.counts.values()
+        return [exact_gate.draw(equation.params["sampling"], n, answers.t) for n in counts]
+
+    def noised(self, answers: "LoneAnswers", equation: JaxprEqn, readings: Sequence[Reading]) -> Noised:
+        """Return the grid's own noise."""
+        return GridRelease.noised
+
+
+BY_ITSELF: Drawn = _ByItself()
+
+
 @dataclass(frozen=True)
 class LoneAnswers:
-    """Answer the equations of one agent, at one step: it holds its own records and talks to the others."""
+    """Answer the equations of one agent, at one step: it holds its own records and talks to the others.
+
+    `me` is its role: its number in the program.
+    """
 
     me: int
     phase: str
@@ -118,6 +154,7 @@ class LoneAnswers:
     noise: NoiseSource
     run: str
     journal: Journal = NO_JOURNAL
+    drawn: Drawn = BY_ITSELF
     turns: Turns = ()
     compiled: ClassVar[bool] = True  # each piece between two stops is a program of its own
 
@@ -150,17 +187,14 @@ class LoneAnswers:
 
     def exact(self, equation: JaxprEqn, values: list[Any]) -> list[Any]:
         """Answer as deployed: secret coins, whole-number sums, exact noise; each is drawn once (`Journal`)."""
-        spec, place = self.programs.spec, f"{self.t} {self.tag(equation)}"
-        counts = {level: int(n[self.me]) for level, n in sorted(spec.trace.known.population.counts.items())}
+        place, counts = self.place(equation), self.counts
         drawn = self.journal.recall(place)
         if equation.primitive is equations.sample_p:
-            sampling = equation.params["sampling"]
             if drawn is None:
-                batches = [exact_gate.draw(sampling, n, self.t) for n in counts.values()]
-                drawn = [np.asarray(part) for batch in batches for part in batch]
+                drawn = [np.asarray(part) for batch in self.drawn.batches(self, equation) for part in batch]
                 self.journal.note(place, drawn)
             rows: Any = dict(zip(counts, zip(drawn[::2], drawn[1::2])))  # read by NumPy
-            return [BatchRows(rows, sampling)]
+            return [BatchRows(rows, equation.params["sampling"])]
         release = equation.params["release"]
         if equation.primitive is not equations.release_p:
             raise ValueError(exact_gate.PRINTED.format(release.name))
@@ -173,9 +207,20 @@ class LoneAnswers:
             whole = batch.sampling.denominator(counts[function.level], self.t)
             readings.append(Reading(self.records[function.level], function, given, batch.rows[function.level], whole))
         at = jax.tree.unflatten(asked.structure, leaves)
-        noised = jax.tree.leaves(exact_gate.release(readings, at, release, self.t, self.me, spec.chunk))
-        self.journal.note(place, noised)
-        return noised
+        noised, chunk = self.drawn.noised(self, equation, readings), self.programs.spec.chunk
+        means = jax.tree.leaves(exact_gate.release(readings, at, release, self.t, self.me, chunk, noised))
+        self.journal.note(place, means)
+        return means
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return how many records (or units) the program's agent has, by level in order."""
+        population = self.programs.spec.trace.known.population
+        return {level: int(n[self.me]) for level, n in sorted(population.counts.items())}
+
+    def place(self, equation: JaxprEqn) -> str:
+        """Return the name of an equation's turn in the run, for the journal."""
+        return f"{self.t} {self.tag(equation)}"
 
     def tag(self, equation: JaxprEqn) -> str:
         """Return the name of an equation's turn within the step: equations of two loops may have the same number."""
@@ -248,6 +293,8 @@ class LoneAgent:
     ledger before it releases anything; a step that is paid for twice is charged once. `observe` may wrap the agent's
     answers, for an audit. Messages carry the name `run`. With a `journal`, exact noise that was drawn is not drawn
     again.
+
+    `me` is the holder's number; its role is the same number, unless all hold the records of one agent (`drawn`).
     """
 
     me: int
@@ -259,6 +306,12 @@ class LoneAgent:
     observe: Callable[[LoneAnswers], Answer] = lambda answers: answers
     run: str = ""
     journal: Journal = NO_JOURNAL
+    drawn: Drawn = BY_ITSELF
+
+    @property
+    def role(self) -> int:
+        """Return the agent's number in the program."""
+        return self.me if self.drawn is BY_ITSELF else 0
 
     @classmethod
     def of(
@@ -292,7 +345,7 @@ class LoneAgent:
     def begin(self, transport: Transport) -> tuple[list[Any], Any]:
         """Return the first state, and that it was always finite."""
         self.pay(self.me, 0)  # what `init` releases is charged with step 0
-        state = self._live("init", 0, transport, [np.int32(self.me)])
+        state = self._live("init", 0, transport, [np.int32(self.role)])
         return self.programs.finish(state, self._fine, np.int32(0))[0], self._fine
 
     def advance(self, transport: Transport, state: list[Any], first: int, count: int) -> tuple[list[Any], Any]:
@@ -300,7 +353,7 @@ class LoneAgent:
         broken = self._fine
         for t in range(first, first + count):
             self.pay(self.me, t)  # step 0 again: where a run goes on from its first state, `init` has not paid for it
-            state = self._live("step", t, transport, [np.int32(self.me), np.int32(t), *state])
+            state = self._live("step", t, transport, [np.int32(self.role), np.int32(t), *state])
             state, broken = self.programs.finish(state, broken, np.int32(t))
         return state, broken
 
@@ -314,8 +367,9 @@ class LoneAgent:
         trace = self.programs.spec.trace
         closed = trace.init if phase == "init" else trace.step
         own = LoneAnswers(
-            self.me, phase, t, self.root, self.records, self.programs, transport, self.noise, self.run, self.journal
-        )
+            self.role, phase, t, self.root, self.records, self.programs, transport, self.noise, self.run, self.journal,
+            self.drawn,
+        )  # fmt: skip
         answer = self.observe(own)
         stops = STOPS[self.noise] if answer is own else equations.OURS  # an observer wants to see each answer
         return play(walk(closed.jaxpr, closed.consts, arguments, True, stops, own.compute), answer)

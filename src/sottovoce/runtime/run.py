@@ -29,6 +29,7 @@ from sottovoce.privacy.accountant import Adjacency
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.privacy.mechanisms import check_delta, check_epsilon
 from sottovoce.privacy.table import Table
+from sottovoce.privacy.trust import Sum
 from sottovoce.problems import Minimize
 from sottovoce.problems.vertical import Vertical
 from sottovoce.runtime import checks, jobs, peers
@@ -58,6 +59,7 @@ def run(
     *,
     steps: int,
     network: Network | None = None,
+    trust: Sum | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
     adjacency: Adjacency | None = None,
@@ -81,6 +83,9 @@ def run(
         method: a configured method.
         steps: how many steps.
         network: who talks to whom; needed for more than one agent.
+        trust: ``sv.Sum(colluding=1)``: all parties together run the method of one curator, without one. Everybody sees
+            sums over the parties alone, so one noise is enough for all (`sottovoce.privacy.trust`). Leave `network` out
+            then. By default each party's noise protects it from everybody.
         epsilon: calibrate the method's noise for this epsilon first. Without it the method runs with the noise it has.
         delta: of the privacy statement; 1e-5 by default, 0 for a table, whose memoised labels need none.
         adjacency: "zero-out" or "replace-one"; by default the one natural to the method's sampling.
@@ -191,6 +196,7 @@ def _prepared(
     method: Method,
     steps: int,
     network: Network | None,
+    trust: Sum | None,
     epsilon: float | None,
     delta: float | None,
     adjacency: Adjacency | None,
@@ -210,7 +216,7 @@ def _prepared(
         raise ValueError(f"noise is {noise!r}: choose 'simulated' or 'discrete'")
     if isinstance(data, Table):
         jobs.one_process("a table split by columns")
-        _refuse_for_tables(network=network, adjacency=adjacency, budget=budget, ledger=ledger)
+        _refuse_for_tables(network=network, trust=trust, adjacency=adjacency, budget=budget, ledger=ledger)
         if noise == "discrete":
             raise ValueError("noise='discrete' is for records; memoised labels of a Table are exact without it")
     require_right_sums()
@@ -227,7 +233,7 @@ def _prepared(
         if isinstance(problem, Vertical):
             raise TypeError("a Vertical problem is for a table split by columns: give sv.Table(columns, labels)")
         parties = Parties.of(data)
-        account = _account(problem, method, known_of(parties, steps, network), epsilon, delta, adjacency)
+        account = _account(problem, method, known_of(parties, steps, network, trust), epsilon, delta, adjacency)
         if noise == "discrete":
             job_for = jobs.deployed(parties, account, budget, ledger, every, performance)
         else:

@@ -49,7 +49,7 @@ def shared(trace: Trace) -> tuple[Trace, tuple[list[Any], list[Any]]]:
 
     init, step = lifted(trace.init, brings), lifted(trace.step, brings)
     network = known.network if _by_network(init.jaxpr) or _by_network(step.jaxpr) else isolated(known.network.size)
-    kept = Known(Population(known.population.sizes), network, known.steps, known.records)
+    kept = Known(Population(known.population.sizes), network, known.steps, known.records, known.summed)
     own = replace(trace, init=init, step=step, structure=None, charges=(), known=kept)
     key = program(init, constants=False), program(step, constants=False), trace.private, kept
     return first_alike(key, own), (list(init.consts), list(step.consts))

@@ -14,10 +14,14 @@ import numpy as np
 from sottovoce.accounting.trace import Trace
 from sottovoce.data.sealed import Sealed
 from sottovoce.runtime.interpreter import Answer
-from sottovoce.runtime.keys import secret_key
+from sottovoce.runtime.keys import common_key, secret_key
 from sottovoce.runtime.layout import Layout
-from sottovoce.runtime.lone_agent import LoneAgent, LoneAnswers, NoiseSource, own_records, programs_of
+from sottovoce.runtime.lone_agent import BY_ITSELF, Drawn, LoneAgent, LoneAnswers, NoiseSource, own_records, programs_of
 from sottovoce.runtime.place import WholePlace
+from sottovoce.runtime.sums.keys import Secrets, digest
+from sottovoce.runtime.sums.member import Member
+from sottovoce.runtime.sums.roster import Roster
+from sottovoce.runtime.sums.session import Session
 from sottovoce.runtime.transport import QueueTransport, Stopped, Transport
 
 
@@ -49,12 +53,13 @@ class ThreadPlace(WholePlace):
         observe: Callable[[LoneAnswers], Answer] = lambda answers: answers,
         run: str = "",
         connect: Callable[[int], Sequence[Transport]] = queues,
+        drawn: Sequence[Drawn] | None = None,
     ) -> None:
         super().__init__(trace, problem, deployed=noise == "discrete")
-        programs = programs_of(trace, chunk)
+        programs, drawn = programs_of(trace, chunk), [BY_ITSELF] * len(roots) if drawn is None else drawn
         self.agents = [
-            LoneAgent(me, programs, own, root, noise, pay, observe, run)
-            for me, (own, root) in enumerate(zip(records, roots))
+            LoneAgent(me, programs, own, root, noise, pay, observe, run, drawn=draws)
+            for me, (own, root, draws) in enumerate(zip(records, roots, drawn))
         ]
         self.connect = connect
 
@@ -74,6 +79,25 @@ class ThreadPlace(WholePlace):
         records, roots = [own_records(layout, me) for me in agents], [secret_key() for _ in agents]
         return cls(trace, problem, records, roots, chunk, "discrete", pay, run=run)
 
+    @classmethod
+    def summed(
+        cls, trace: Trace, problem: Any, layout: Layout, chunk: int, pay: Callable[[int, int], None], run: str = "",
+        attempt: int = 0,
+    ) -> "ThreadPlace":  # fmt: skip
+        """Return the place of a program whose one agent's records lie with the parties of the layout.
+
+        Each place is a session with fresh secrets: what is drawn anew after an interrupt is another release.
+        """
+        summed = trace.known.summed
+        assert summed is not None
+        own = [Secrets.fresh(name) for name in summed.holders.names]
+        about = digest([run, trace.identity])
+        roster = Roster.of([one.card for one in own], summed.trust, summed.holders.sizes, about, attempt)
+        members = [Member.of(Session.begin(one, roster)) for one in own]
+        records = [own_records(layout, me) for me in range(len(own))]
+        roots = [common_key(roster.digest)] * len(own)
+        return cls(trace, problem, records, roots, chunk, "discrete", pay, run=run, drawn=members)
+
     def begin(self) -> list[Any]:
         """Return the first state."""
         return self._together(lambda agent, transport: agent.begin(transport))[0]
@@ -81,13 +105,17 @@ class ThreadPlace(WholePlace):
     def advance(self, state: list[Any], first: int, count: int) -> tuple[list[Any], np.ndarray]:
         """Run `count` steps of every agent."""
         held = [np.asarray(leaf) if jnp.issubdtype(leaf.dtype, np.number) else leaf for leaf in state]
-        own = [[leaf[me] for leaf in held] for me in range(len(self.agents))]
+        own = [[leaf[agent.role] for leaf in held] for agent in self.agents]
         return self._together(lambda agent, transport: agent.advance(transport, own[agent.me], first, count))
 
     def _together(self, life: Callable[[LoneAgent, Transport], tuple[list[Any], Any]]) -> tuple[list[Any], np.ndarray]:
-        """Run all agents' lives, each on a thread; return their states, stacked, and the first broken steps."""
+        """Run all lives, each on a thread; return the states of all roles, stacked, and the first broken steps.
+
+        Those who hold one agent's records together have its state each, made of the same totals: one of them is enough.
+        """
         states, broken = zip(*on_threads(self.agents, self.connect(len(self.agents)), life))
-        return [jnp.stack(leaves) for leaves in zip(*states)], np.min(np.stack(broken), axis=0)
+        by_role = dict(zip((agent.role for agent in self.agents), states))
+        return [jnp.stack(leaves) for leaves in zip(*by_role.values())], np.min(np.stack(broken), axis=0)
 
 
 def on_threads(

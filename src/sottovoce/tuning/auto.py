@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sottovoce.accounting import sums
 from sottovoce.accounting.account import check_network
 from sottovoce.accounting.advice import before as advice_before
 from sottovoce.accounting.calibrate import calibrate
@@ -29,6 +30,8 @@ from sottovoce.privacy.gdp import gdp_mu
 from sottovoce.privacy.mechanisms import Adjacency, check_adjacency, check_delta, check_epsilon, clips_moved
 from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
+from sottovoce.privacy.summed import Summed
+from sottovoce.privacy.trust import Sum
 from sottovoce.problems import Bilevel, Minimize, MinMax
 from sottovoce.schedules import Constant, Linear
 
@@ -55,6 +58,7 @@ class Plan:
     method: Method
     steps: int
     network: Network | None
+    trust: Sum | None
     delta: float
     adjacency: Adjacency
     why: tuple[str, ...]
@@ -70,7 +74,7 @@ class Plan:
     @property
     def settings(self) -> dict[str, Any]:
         """Return the arguments of `sv.run` after problem and data."""
-        return {name: getattr(self, name) for name in ("method", "steps", "network", "delta", "adjacency")}
+        return {name: getattr(self, name) for name in ("method", "steps", "network", "trust", "delta", "adjacency")}
 
     def __str__(self) -> str:
         return "\n".join((*self.why, *(f"warning: {line}" for line in self.warnings)))
@@ -83,6 +87,7 @@ def auto(
     epsilon: float | None,
     delta: float = 1e-5,
     network: Network | None = None,
+    trust: Sum | None = None,
     adjacency: Adjacency = "zero-out",
     norm: float | None = None,
     steps: int | None = None,
@@ -97,6 +102,7 @@ def auto(
         epsilon: of the worst party; None is for a comparison without privacy.
         delta: of the statement.
         network: who talks to whom; needed for more than one party.
+        trust: ``sv.Sum(colluding=1)`` for a run by secure sums, whose parties share one noise and need no network.
         adjacency: "zero-out", or "replace-one", which needs twice the noise.
         norm: bound on the L2 norm of a record's features. By default that of the declared table (`sv.data.table`),
             otherwise 1.
@@ -113,10 +119,15 @@ def auto(
     8 steps ...
     noise ...
     """
-    population = Population.of(data)
+    population, factor = Population.of(data), 0.0
+    if trust is not None:
+        summed = Summed(sums.checked(trust, network), population)
+        population, factor = summed.program, summed.factor
     network = check_network(network, population.parties) if population.parties > 1 or network is not None else None
     epsilon = None if epsilon is None else check_epsilon(epsilon)
-    facts = Facts.of(population, epsilon, check_delta(delta), check_adjacency(adjacency), norm)
+    facts = Facts.of(population, epsilon, check_delta(delta), check_adjacency(adjacency), norm, factor)
+    if facts.summed:
+        sums.refuse_weights(problem)
     chosen = _choose(problem, facts, network)
     if steps is not None:
         check_count("steps", steps)
@@ -134,6 +145,7 @@ def auto(
             network=network,
             delta=delta,
             adjacency=adjacency,
+            trust=trust,
             **parts,
         )
     advice = advice_before(population, delta if epsilon is not None else 0.0, shared_noise=False)
@@ -145,7 +157,7 @@ def auto(
             f"noise is expected to move the model much{expected}: it may be no better than guessing, and differ from "
             "run to run. Use fewer columns, more rows, or a larger epsilon",
         )
-    return Plan(method, chosen.steps, network, delta, adjacency, chosen.why, chosen.spread, advice, loud)
+    return Plan(method, chosen.steps, network, trust, delta, adjacency, chosen.why, chosen.spread, advice, loud)
 
 
 @dataclass(frozen=True)
@@ -155,6 +167,7 @@ class Facts:
     sizes: np.ndarray
     norm: float  # of a record's features
     mu: float  # of the Gaussian mechanism that spends epsilon, for one clip; infinite without privacy
+    summed: bool = False  # whether these are the rows of all parties, who share one noise
 
     @classmethod
     def of(
@@ -164,11 +177,12 @@ class Facts:
         delta: float,
         adjacency: Adjacency,
         norm: float | None = None,
+        factor: float = 0.0,
     ) -> "Facts":
-        """Gather the facts of a population and a budget."""
+        """Gather the facts of a population and a budget; `factor` is what a secure sum draws over what it charges."""
         sizes = np.max(np.stack(list(population.counts.values())), axis=0)
         mu = math.inf if epsilon is None else gdp_mu(epsilon, max(delta, 1e-12)) / clips_moved(adjacency)
-        return cls(sizes, norm or population.facts.norm or 1.0, mu)
+        return cls(sizes, norm or population.facts.norm or 1.0, mu / (factor or 1.0), factor > 0)
 
     @property
     def rows(self) -> int:
@@ -180,9 +194,17 @@ class Facts:
         """Return how many parties there are."""
         return len(self.sizes)
 
+    @property
+    def fitted(self) -> str:
+        """Say what the noise fits."""
+        if self.summed:
+            return "parties share one noise, which fits the number of all their records"
+        return "each party's noise fits its size, so that all spend the same"
+
     def noise(self, clip: float, multiplier: float) -> Constant:
         """Return noise that is the same multiple of each party's own sensitivity, so that all spend alike."""
-        return Constant(tuple(float(clip * multiplier / size) for size in self.sizes))
+        each = tuple(float(clip * multiplier / size) for size in self.sizes)
+        return Constant(each[0] if self.summed else each)
 
 
 @dataclass(frozen=True)
@@ -248,7 +270,7 @@ def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Net
     spread = entries * reach * known.residual * multiplier * math.sqrt(facts.parties) / (facts.mu * facts.rows)
     spread *= rate / known.curvature / math.sqrt(averaged)
     moved = "" if fitted or spread == 0 else f"; from run to run noise moves a typical score by about {spread:.1g}"
-    alone = "the noise fits the number of records"
+    alone = facts.fitted if facts.summed else "the noise fits the number of records"
     averaged_over = "parties weigh by their released losses" if robust else "averages over records"
     together = (
         f"each party's noise fits its size, so that all spend the same; {averaged_over}, in {mixing} "
@@ -282,7 +304,7 @@ def _plain(problem: Minimize, facts: Facts) -> _Choice:
         f"{steps} steps on all records; each gradient is cut to length {clip:.3g}, a tenth of the largest that can be, "
         f"so nearly all have this length; a rate that falls from {rate:.3g} follows from the declared norm and the "
         "curvature at the start",
-        "each party's noise fits its size, so that all spend the same",
+        facts.fitted,
     )
     return _Choice(method, steps, why)
 
@@ -295,7 +317,7 @@ def _descent(problem: Minimize, facts: Facts) -> _Choice:
     why = (
         f"DpSgd with momentum: of the loss nothing is known but its {count} parameters",
         f"{steps} steps on all records, clip 1, a rate that falls from 0.2 to 0.01: a gradient is used as a direction",
-        "each party's noise fits its size, so that all spend the same",
+        facts.fitted,
     )
     return _Choice(method, steps, why)
 
@@ -310,7 +332,7 @@ def _saddle(problem: MinMax, facts: Facts) -> _Choice:
     why = (
         "DpSgda: descent in x and ascent in y from the same records",
         f"{steps} steps on all records, clip 1; x moves with momentum, y slowly, to judge an x that has settled",
-        "noise of each party for its own size; y, which has few entries, bears three times the noise of x",
+        f"{facts.fitted}; y, which has few entries, bears three times the noise of x",
     )
     return _Choice(method, steps, why)
 
@@ -328,7 +350,7 @@ def _tuned(facts: Facts) -> _Choice:
         "not depend on the size of the penalties",
         f"{steps} steps on all records, clip 1; rates {rate_y:.3g} and {rate_z:.3g} follow from rows of norm "
         f"{facts.norm:.3g} at most",
-        "noise of each party for its own size; training and judging bear the same noise",
+        f"{facts.fitted}; training and judging bear the same noise",
     )
     return _Choice(method, steps, why)
 

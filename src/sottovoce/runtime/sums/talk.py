@@ -15,9 +15,14 @@ import numpy as np
 from sottovoce.runtime.sums.keys import BYTES
 from sottovoce.runtime.sums.roster import Unequal
 from sottovoce.runtime.sums.session import Question, Session, added
-from sottovoce.runtime.transport import Message, MessageId, Transport
+from sottovoce.runtime.transport import Message, MessageId, Silence, Transport
 
 ADDER = 0  # the first of the roster
+_AWAY = (
+    "{} stays away, and a sum without it would show what it adds, so nothing is added up ({}). What was begun is "
+    "charged. When it is back with its folder, submit the run again: what was said is said again, and costs nothing "
+    "more. If it does not come back, start a new run without it, with another name: that run has a charge of its own"
+)
 
 
 def total(session: Session, question: Question, masked: np.ndarray, transport: Transport, id: MessageId) -> np.ndarray:
@@ -41,15 +46,23 @@ def total(session: Session, question: Question, masked: np.ndarray, transport: T
     history = np.frombuffer(session.history, np.uint8)
     share, sum_of = replace(id, tag=f"{id.tag} share"), replace(id, tag=f"{id.tag} total")
     others = [member for member in range(len(session.roster.cards)) if member != ADDER]
+
+    def heard(wanted: MessageId, like: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        try:
+            return transport.receive(session.me, wanted, like)
+        except Silence as silence:
+            raise Silence(_AWAY.format(session.roster.cards[wanted.sender].name, silence)) from silence
+
     if session.me == ADDER:
-        said = {other: transport.receive(ADDER, replace(share, sender=other), (masked, history)) for other in others}
+        said = {other: heard(replace(share, sender=other), (masked, history)) for other in others}
         _require_one_history(session, {other: bytes(np.asarray(told[1])) for other, told in said.items()})
         found = added([masked, *(np.asarray(told[0]) for told in said.values())])
+        told_to_all = Message(sum_of, (found,), "release")
         for other in others:
-            transport.send(other, Message(sum_of, (found,), "release"))
+            transport.send(other, told_to_all)
     else:
         transport.send(ADDER, Message(share, (masked, history), "release"))
-        (told,) = transport.receive(session.me, replace(sum_of, sender=ADDER), (masked.view(np.int64),))
+        (told,) = heard(replace(sum_of, sender=ADDER), (masked.view(np.int64),))
         found = np.asarray(told)
     session.settle(question, found)
     return found
