@@ -42,6 +42,7 @@ from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.schedules import same_for_all
 from sottovoce.shown import Shown
+from sottovoce.tuning.curves import curves_pay, price
 
 _WEIGHTED = ("logistic", "softmax", "ridge")  # tasks that count a record with its weight
 _FEWEST = 3  # parties that secure sums are for, of which one may collude
@@ -302,6 +303,8 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
     method = None if chosen else build.method(case.method, calibrated=calibrated)
     if case.data.file is None:
         build.network(case.network, case.data.agents)  # before records are loaded, which may take long
+    if loaded is None:
+        case = _with_curves(case)
     parts, test, shape = build.records(case.data, draws) if loaded is None else loaded
     judges = None
     if case.select is not None:
@@ -358,6 +361,25 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
             "raise the budget, or lower privacy.epsilon or run.steps"
         )
     return made
+
+
+def _with_curves(case: Case) -> Case:
+    """Return the case in which it is settled whether numbers have curves, and what their ranks may cost."""
+    data, wanted = case.data, case.privacy
+    if data.curves is None or data.curves == "public":
+        return case
+    if wanted.epsilon is None or not wanted.enabled:
+        if data.curves == "private" and data.private is not None:
+            return case
+        raise ValueError(
+            f'data.curves is "{data.curves}", but nothing says what ranks may cost: set privacy.epsilon or data.private'
+        )
+    if data.curves == AUTO:
+        parts, _, shape = build.records(data, draws=False)
+        if not curves_pay(math.prod(shape.features), parts, wanted.epsilon, wanted.delta):
+            return case.model_copy(update={"data": data.model_copy(update={"curves": None})})
+    bought = {"curves": "private", "private": data.private or price(wanted.epsilon, wanted.delta)}
+    return case.model_copy(update={"data": data.model_copy(update=bought)})
 
 
 @lru_cache(maxsize=8)

@@ -427,7 +427,11 @@ def _made_from(about: About) -> list[str]:
 
 def _declared(column: Column) -> str:
     if column.numeric:
-        return f"{column.range[0]} to {column.range[1]}" + (", logarithm" if column.log else "")
+        return (
+            f"{column.range[0]} to {column.range[1]}"
+            + (", logarithm" * column.log)
+            + (", with a curve" * (column.curve is not None))
+        )
     return ", ".join(column.names) + ", other"
 
 
