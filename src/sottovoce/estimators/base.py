@@ -77,6 +77,7 @@ class PrivateLinear(BaseEstimator):
     budget: Budget | None
     privacy_: PrivacyReport
     n_features_in_: int
+    classes_: Any
     _passage: Passage | None
 
     def _records(self, X: Any, label: np.ndarray, sample_weight: Any) -> dict[str, np.ndarray]:
@@ -173,7 +174,7 @@ class PrivateLinear(BaseEstimator):
 
     def _of_label(self, made: Coefficients) -> Coefficients:
         """Return coefficients for the label as the rows had it."""
-        return made
+        return replace(made, on=f"log odds of {self.classes_[1]}")
 
     def _stated(self, result: Result, *read: str) -> PrivacyReport:
         """Return the statement with what the estimator adds to it, and keep what `sv.save` needs."""

@@ -35,8 +35,7 @@ _SHARE = 0.25  # the moment of a hidden direction, over that noise: it lies betw
 _NODES = 41  # of the Gauss-Hermite rule for means over scores
 WHAT_IT_IS = (
     "The interval (90 %) is for the same model without noise, trained on the whole population. It counts chance in "
-    "which rows were there, and noise. It does not count what clipping changes. An effect need not be a cause. Of two "
-    "classes, coefficients are logarithms of the odds of the second one."
+    "which rows were there, and noise. It does not count what clipping changes. An effect need not be a cause."
 )
 _YEAR, _LEAST = 365.25, 1e-12
 _ANY = 1e6  # variance of a coefficient where nothing at all stands out of the noise
@@ -56,6 +55,7 @@ class Coefficients(Shown):
     estimates: np.ndarray
     sampling: np.ndarray  # covariance that other rows would cause
     noise: np.ndarray  # covariance that noise causes, with what it hides
+    on: str = ""  # what they are effects on, such as "log odds of ill"
 
     @property
     def errors(self) -> np.ndarray:
@@ -75,6 +75,7 @@ class Coefficients(Shown):
             sums @ self.estimates,
             sums @ self.sampling @ sums.T,
             sums @ self.noise @ sums.T,
+            self.on,
         )
 
     def scaled(self, factor: float, middle: float) -> "Coefficients":
@@ -106,7 +107,8 @@ class Coefficients(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
         return {
-            "names": list(self.names), "model": self.model.tolist(), "estimates": self.estimates.tolist(),
+            "on": self.on, "names": list(self.names), "model": self.model.tolist(),
+            "estimates": self.estimates.tolist(),
             "sampling": self.sampling.tolist(), "noise": self.noise.tolist(),
         }  # fmt: skip
 
@@ -117,10 +119,11 @@ class Coefficients(Shown):
         arrays = [np.asarray(told[name], np.float64) for name in ("model", "estimates", "sampling", "noise")]
         if [one.shape for one in arrays] != [(count,), (count,), (count, count), (count, count)]:
             raise ValueError("coefficients have other shapes than their names say: save the model again")
-        return cls(tuple(map(str, told["names"])), *arrays)
+        return cls(tuple(map(str, told["names"])), *arrays, str(told["on"]))
 
     def _told(self) -> list[tuple[str, str]]:
-        return [(cells[0], f"{cells[2]} (90 %: {cells[3]} to {cells[4]})") for cells in self.table()[1]]
+        each = [(cells[0], f"{cells[2]} (90 %: {cells[3]} to {cells[4]})") for cells in self.table()[1]]
+        return [("effect on", self.on), *each] if self.on else each
 
     def _repr_html_(self) -> str:
         return glance("Coefficients", self._told())
