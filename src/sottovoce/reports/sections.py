@@ -116,7 +116,7 @@ def coefficients(made: Comparison) -> str:
     heads, rows = found.table()
     more = f" The model card has all {len(rows)}." if len(rows) > _MOST else ""
     note = paragraph(f"Effects on {found.on}. {WHAT_IT_IS}{more}")
-    return section("Coefficients", table(heads, rows[:_MOST], "coefficients"), note)
+    return section("Coefficients", table(heads, rows[:_MOST], "coefficients", name="coefficients"), note)
 
 
 def printed(made: Comparison) -> str:
