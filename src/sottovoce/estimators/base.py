@@ -77,6 +77,7 @@ class PrivateLinear(BaseEstimator):
     budget: Budget | None
     privacy_: PrivacyReport
     n_features_in_: int
+    classes_: Any
     _passage: Passage | None
 
     def _records(self, X: Any, label: np.ndarray, sample_weight: Any) -> dict[str, np.ndarray]:
@@ -143,8 +144,9 @@ class PrivateLinear(BaseEstimator):
         )  # fmt: skip
         self.plan_, self.n_iter_ = plan, plan.steps
         weighted = "weight" in parts[0].records  # what errors are then is not known
-        sizes = [len(part) for part in parts]
-        self._passage = None if weighted else passage(result.agents, plan.method, task.problem, sizes, plan.steps)
+        sizes, trust = [len(part) for part in parts], self._trust()
+        found = passage(result.agents, plan.method, task.problem, sizes, plan.steps, trust)
+        self._passage = None if weighted else found
         return result
 
     def coefficients(self, columns: Mapping[str, Any] | None = None) -> Coefficients:
@@ -172,7 +174,7 @@ class PrivateLinear(BaseEstimator):
 
     def _of_label(self, made: Coefficients) -> Coefficients:
         """Return coefficients for the label as the rows had it."""
-        return made
+        return replace(made, on=f"log odds of {self.classes_[1]}")
 
     def _stated(self, result: Result, *read: str) -> PrivacyReport:
         """Return the statement with what the estimator adds to it, and keep what `sv.save` needs."""

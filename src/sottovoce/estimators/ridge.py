@@ -1,6 +1,7 @@
 """Fit private linear regression on one table or over parties, with the interface of scikit-learn."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -104,7 +105,7 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
 
     def _of_label(self, made: Coefficients) -> Coefficients:
         low, high = self.label_range_
-        return made.scaled((high - low) / 2, (low + high) / 2)
+        return replace(made.scaled((high - low) / 2, (low + high) / 2), on="the label")
 
     def _range(self, y: np.ndarray) -> tuple[tuple[float, float], tuple[str, ...]]:
         """Return the label's range, and what was read off the labels."""

@@ -24,6 +24,7 @@ from sottovoce.data import Column, Declarations
 from sottovoce.data.declarations import FLAG, MISSING
 from sottovoce.methods import Method
 from sottovoce.methods.dp_newton import DpNewton
+from sottovoce.privacy.trust import Sum
 from sottovoce.problems import Minimize
 from sottovoce.problems.linear_model import INTERCEPT
 from sottovoce.shown import Shown, glance
@@ -34,8 +35,7 @@ _SHARE = 0.25  # the moment of a hidden direction, over that noise: it lies betw
 _NODES = 41  # of the Gauss-Hermite rule for means over scores
 WHAT_IT_IS = (
     "The interval (90 %) is for the same model without noise, trained on the whole population. It counts chance in "
-    "which rows were there, and noise. It does not count what clipping changes. An effect need not be a cause. Of two "
-    "classes, coefficients are logarithms of the odds of the second one."
+    "which rows were there, and noise. It does not count what clipping changes. An effect need not be a cause."
 )
 _YEAR, _LEAST = 365.25, 1e-12
 _ANY = 1e6  # variance of a coefficient where nothing at all stands out of the noise
@@ -55,6 +55,7 @@ class Coefficients(Shown):
     estimates: np.ndarray
     sampling: np.ndarray  # covariance that other rows would cause
     noise: np.ndarray  # covariance that noise causes, with what it hides
+    on: str = ""  # what they are effects on, such as "log odds of ill"
 
     @property
     def errors(self) -> np.ndarray:
@@ -74,6 +75,7 @@ class Coefficients(Shown):
             sums @ self.estimates,
             sums @ self.sampling @ sums.T,
             sums @ self.noise @ sums.T,
+            self.on,
         )
 
     def scaled(self, factor: float, middle: float) -> "Coefficients":
@@ -105,7 +107,8 @@ class Coefficients(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
         return {
-            "names": list(self.names), "model": self.model.tolist(), "estimates": self.estimates.tolist(),
+            "on": self.on, "names": list(self.names), "model": self.model.tolist(),
+            "estimates": self.estimates.tolist(),
             "sampling": self.sampling.tolist(), "noise": self.noise.tolist(),
         }  # fmt: skip
 
@@ -116,10 +119,11 @@ class Coefficients(Shown):
         arrays = [np.asarray(told[name], np.float64) for name in ("model", "estimates", "sampling", "noise")]
         if [one.shape for one in arrays] != [(count,), (count,), (count, count), (count, count)]:
             raise ValueError("coefficients have other shapes than their names say: save the model again")
-        return cls(tuple(map(str, told["names"])), *arrays)
+        return cls(tuple(map(str, told["names"])), *arrays, str(told["on"]))
 
     def _told(self) -> list[tuple[str, str]]:
-        return [(cells[0], f"{cells[2]} (90 %: {cells[3]} to {cells[4]})") for cells in self.table()[1]]
+        each = [(cells[0], f"{cells[2]} (90 %: {cells[3]} to {cells[4]})") for cells in self.table()[1]]
+        return [("effect on", self.on), *each] if self.on else each
 
     def _repr_html_(self) -> str:
         return glance("Coefficients", self._told())
@@ -197,7 +201,9 @@ class Passage(Shown):
         return max(float(np.mean(held)), 0.0) * lost @ lost.T
 
 
-def passage(state: Any, method: Method, problem: Any, sizes: Sequence[int], steps: int) -> Passage | None:
+def passage(
+    state: Any, method: Method, problem: Any, sizes: Sequence[int], steps: int, trust: Sum | None = None
+) -> Passage | None:
     """Return what a run's last state tells; None where the method or the model is another than those it is known for.
 
     `state` is that of all agents, stacked, as `Result.agents` has it. All agents have the same releases up to how far
@@ -210,9 +216,11 @@ def passage(state: Any, method: Method, problem: Any, sizes: Sequence[int], step
     x = {name: np.asarray(leaf[0], np.float64) for name, leaf in state.x.items()}
     if x["bias"].size != 1 or method.norm <= 0:
         return None
-    size = np.asarray(sizes, np.float64)
-    own = np.array([float(method.gradient.scale(steps - 1, agent)) for agent in range(len(size))])
-    moments = np.array([float(method.moments.scale(0, agent)) for agent in range(len(size))])
+    # With secure sums the program is that of one agent, and the shares of noise add up to more than is charged.
+    size = np.asarray(sizes if trust is None else [sum(sizes)], np.float64)
+    louder = 1.0 if trust is None else trust.factor(len(sizes))
+    own = louder * np.array([float(method.gradient.scale(steps - 1, agent)) for agent in range(len(size))])
+    moments = louder * np.array([float(method.moments.scale(0, agent)) for agent in range(len(size))])
     width = len(x["weights"].reshape(-1)) + 1
     # As in `DpNewton`: gradients are averaged by size, moments by squared size.
     deviation = math.sqrt(float(np.sum((size**2 * moments) ** 2))) / float(np.sum(size**2))

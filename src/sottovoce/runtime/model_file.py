@@ -371,7 +371,16 @@ def _of_coefficients(model: OpenedModel) -> list[str]:
         return []
     heads, cells = model.coefficients.table()
     lines = [f"| {' | '.join(map(markdown, line))} |" for line in (heads, *cells)]
-    return ["## Coefficients", "", WHAT_IT_IS, "", lines[0], "|---" * len(heads) + "|", *lines[1:], ""]
+    return [
+        "## Coefficients",
+        "",
+        f"Effects on {markdown(model.coefficients.on)}. {WHAT_IT_IS}",
+        "",
+        lines[0],
+        "|---" * len(heads) + "|",
+        *lines[1:],
+        "",
+    ]
 
 
 def _figures(result: Result) -> list[str]:
