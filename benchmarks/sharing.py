@@ -79,8 +79,9 @@ def twelve(name: str) -> None:
     runs = [drawn(name, seed, epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0) for seed in range(3)]
     took = []
     for way in (sv.run_many, lambda runs: [sv.run(**one) for one in runs]):
+        kept = [{**one, "ledger": sv.Ledger()} for one in runs]
         began, cpu = time.perf_counter(), time.process_time()
-        anew(partial(way, runs))
+        anew(partial(way, kept))
         took.append((time.perf_counter() - began, time.process_time() - cpu))
     (beside, cpu), (apart, cpu_apart) = took
     print(f"| {name} | {beside:.1f} | {apart:.1f} | {apart / beside:.1f} | {cpu:.1f} | {cpu_apart:.1f} |", flush=True)
@@ -96,7 +97,7 @@ def main() -> None:
         seen = measure.compare(title, turns, TURNS)
         seen.show()
         seen.want("shared", "compiled anew", at_least=5.0)
-    print("\n**Four epsilons with three seeds, 40 steps, nothing remembered**\n")
+    print("\n**Four epsilons with three seeds, 40 steps, a ledger each, nothing remembered**\n")
     print("| | members, s | one after the other, s | times | members, CPU s | one after the other, CPU s |")
     print("|---|--:|--:|--:|--:|--:|")
     for name in METHODS:

@@ -104,7 +104,7 @@ TABLE: dict[str, dict[str, str]] = {
     "ledger.Ledger": {"setting": "path"},
     "logistic.PrivateLogisticRegression": {
         "declared": "columns curves",
-        "setting": "epsilon delta norm objective classes prior weight_bound network "
+        "setting": "epsilon delta norm objective classes prior class_weight weight_bound network "
         "trust colluding random_state ledger budget",
     },
     "ma_dsbo.MaDsbo": {

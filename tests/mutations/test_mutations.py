@@ -223,6 +223,14 @@ MUTATIONS = [
         "test_two_levels_meet_on_a_common_grid",
     ),
     Mutation(
+        "a party's coins at the rate of its own rows",
+        Poisson.part,
+        "self._threshold(whole)",
+        "self._threshold(n)",
+        "privacy/test_discrete.py",
+        "test_parts_that_parties_draw_are_one_batch_of_all_rows",
+    ),
+    Mutation(
         "marks followed through one turn of a loop",
         marks._through_loop,
         "carry = grown",

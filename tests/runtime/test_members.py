@@ -243,6 +243,22 @@ def test_runs_with_a_ledger_wait_for_each_other(programs):
     assert programs == [1]
 
 
+def test_runs_with_ledgers_of_their_own_are_members(programs, tmp_path):
+    """Each is charged in its own, and no two of one file run together, by whatever object."""
+    method = sgd(noise=1.0)
+    one = sv.account(method, records(0), steps=6, network=RING)
+    ledgers = [sv.Ledger(), sv.Ledger(tmp_path / "a.jsonl")]
+    sv.run_many([plain(seed, method=method, ledger=ledger) for seed, ledger in enumerate(ledgers)])
+    assert programs == [2]
+    spent = [float(ledger.epsilon("0", 1e-5, one.adjacency)) for ledger in ledgers]
+    assert spent == pytest.approx([one.epsilon] * 2)
+    programs.clear()
+    named = [sv.data.Part(own, np.arange(20), name=f"party {number}") for number, own in enumerate(records(0))]
+    paths = [tmp_path / name for name in ("b.jsonl", "c.jsonl", "b.jsonl")]
+    sv.run_many([plain(seed, data=named, ledger=sv.Ledger(path)) for seed, path in enumerate(paths)])
+    assert programs == [2, 1]
+
+
 def test_pieces_are_bounded_and_alike(programs, monkeypatch):
     monkeypatch.setattr(members, "MOST", 3)
     sv.run_many([plain(seed, steps=1) for seed in range(4)])

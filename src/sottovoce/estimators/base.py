@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from sottovoce.data.declarations import Declarations
 from sottovoce.data.declared import FEWEST, REST
@@ -35,6 +35,7 @@ from sottovoce.privacy.noisy_counts import NoisyCounts
 from sottovoce.privacy.report import PrivacyReport, rounded_up
 from sottovoce.privacy.trust import Sum
 from sottovoce.problems.tasks import Shape, Task
+from sottovoce.runtime.coefficients import Coefficients, Passage, empty_directions, in_units, passage
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
@@ -82,6 +83,8 @@ class PrivateLinear(BaseEstimator):
     columns: Mapping[str, Any] | None = None
     curves: Literal["auto", "private", "public"] | None = None
     privacy_: PrivacyReport
+    n_features_in_: int
+    _passage: Passage | None
     declarations_: Declarations | None = None
     _paid: Facts = NO_FACTS
 
@@ -183,7 +186,37 @@ class PrivateLinear(BaseEstimator):
             every=plan.steps, ledger=ledger, budget=self.budget, performance=Performance(chunk=8192, progress=False),
         )  # fmt: skip
         self.plan_, self.n_iter_ = plan, plan.steps
+        weighted = "weight" in parts[0].records  # what errors are then is not known
+        sizes = [len(part) for part in parts]
+        self._passage = None if weighted else passage(result.agents, plan.method, task.problem, sizes, plan.steps)
         return result
+
+    def coefficients(self, columns: Mapping[str, Any] | None = None) -> Coefficients:
+        """Return the coefficients with their intervals, the intercept last.
+
+        They are known for two classes or a number, without weights and penalty, where `auto` chose `DpNewton`.
+
+        Args:
+            columns: what the `DeclaredScaler` in front was given; then coefficients are in the columns' own units.
+                Without it they are those of X, by name.
+        """
+        check_is_fitted(self)
+        if getattr(self, "_passage", None) is None:
+            raise ValueError(
+                "intervals are known for two classes or a number, without weights and penalty: coef_ has bare numbers"
+            )
+        assert self._passage is not None
+        if columns is None:
+            names = getattr(self, "feature_names_in_", [f"x{number}" for number in range(self.n_features_in_)])
+            return self._of_label(self._passage.coefficients(list(map(str, names)), unit=1.0 / self.norm))
+        declared = columns if isinstance(columns, Declarations) else Declarations(columns)
+        norm = declared.norm * float(self.norm)
+        encoded = self._passage.coefficients(declared.names, empty_directions(declared, norm), unit=1.0 / norm)
+        return in_units(self._of_label(encoded), declared)
+
+    def _of_label(self, made: Coefficients) -> Coefficients:
+        """Return coefficients for the label as the rows had it."""
+        return made
 
     def _stated(self, result: Result, *read: str) -> PrivacyReport:
         """Return the statement with what the estimator adds to it, and keep what `sv.save` needs."""

@@ -217,7 +217,9 @@ def _weights_of(given: Mapping[Any, float] | str | None, classes: np.ndarray) ->
         )
     if foreign := [value for value in given if value not in example]:
         raise ValueError(f"class_weight names {foreign[0]!r}, which is no class: the classes are {list(example)}")
-    weights = np.array([given.get(value, 1.0) for value in example], np.float64)
+    numbers = [given.get(value, 1.0) for value in example]
+    plain = all(isinstance(one, (int, float, np.number)) and not isinstance(one, bool) for one in numbers)
+    weights = np.array(numbers if plain else [-1.0], np.float64)
     if not (np.all(np.isfinite(weights)) and np.all(weights >= 0) and weights.max() > 0):
         raise ValueError(f"class_weight is {dict(given)}: give a number of 0 or more for each class, not all 0")
     return (weights / weights.max()).astype(np.float32)

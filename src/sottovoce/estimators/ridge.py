@@ -14,6 +14,7 @@ from sottovoce.estimators.travel import linear
 from sottovoce.networks import Network
 from sottovoce.privacy.ledger import Budget, Ledger
 from sottovoce.problems.tasks.linear import ridge
+from sottovoce.runtime.coefficients import Coefficients
 from sottovoce.runtime.model_file import Travelling
 
 
@@ -105,6 +106,10 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         check_is_fitted(self)
         low, high = self.label_range_
         return linear(self, before, Column(range=(low, high)), ((low + high) / 2, (high - low) / 2))
+
+    def _of_label(self, made: Coefficients) -> Coefficients:
+        low, high = self.label_range_
+        return made.scaled((high - low) / 2, (low + high) / 2)
 
     def _range(self, y: np.ndarray) -> tuple[tuple[float, float], tuple[str, ...]]:
         """Return the label's range, and what was read off the labels."""

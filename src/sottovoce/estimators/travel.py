@@ -42,7 +42,9 @@ def linear(model: Any, before: Sequence[Any], target: Column, halves: tuple[floa
     weights = np.atleast_2d(np.asarray(model.coef_, np.float32)).T
     x = {"weights": weights, "bias": np.atleast_1d(np.asarray(model.intercept_, np.float32))}
     width = model.n_features_in_ if columns is None else len(columns.names)
-    return Travelling(_result(model, x, None, predict), np.zeros((1, width)), columns, _LABEL, target, _values(model))
+    result = _result(model, x, None, predict)
+    found = None if getattr(model, "_passage", None) is None else model.coefficients(columns)
+    return Travelling(result, np.zeros((1, width)), columns, _LABEL, target, _values(model), found)
 
 
 def blocks(model: Any, before: Sequence[Any]) -> Travelling:

@@ -13,6 +13,7 @@ import numpy as np
 
 from sottovoce import accounting
 from sottovoce.accounting import advice, sums
+from sottovoce.data.declarations import Column, Declarations
 from sottovoce.data.held import held
 from sottovoce.data.parts import Levels, Part
 from sottovoce.data.population import Population
@@ -34,6 +35,7 @@ from sottovoce.problems.tasks.robust import numbered
 from sottovoce.registry import over_columns
 from sottovoce.reports import comparison
 from sottovoce.runtime import model_file, peers
+from sottovoce.runtime.coefficients import Coefficients, empty_directions, in_units, passage
 from sottovoce.runtime.mesh import Grid
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
@@ -256,7 +258,20 @@ class RowsSetup(Setup, Shown):
         if self.case.data.file is not None and result.predictor is not None:
             assert self.case.task is not None
             task = model_file.NamedTask(self.case.task.name, self.case.task.options, self.shape)
-            model_file.save(result, out / model_file.NAME, table=build.own(self.case.data)[0], task=task)
+            table = build.own(self.case.data)[0]
+            known = self._coefficients(result, table.columns, table.target)
+            model_file.save_with(known, result, out / model_file.NAME, table, task)
+
+    def _coefficients(self, result: Result, columns: Declarations, label: Column) -> Coefficients | None:
+        """Return the coefficients in the columns' own units, where their errors are known."""
+        data = self.case.data
+        if data.weight is not None or data.unit is not None:
+            return None
+        sizes = [len(part) for part in self.parts]
+        found = passage(result.agents, self.method, self.task.problem, sizes, self.steps)
+        if found is None:
+            return None
+        return in_units(found.coefficients(columns.names, empty_directions(columns, found.norm)), columns, label)
 
     def _budget(self) -> Budget | None:
         """Return the run file's budget, under the adjacency in which its epsilon is stated."""

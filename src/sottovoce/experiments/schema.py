@@ -7,7 +7,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
@@ -31,7 +31,7 @@ Count = Annotated[Whole, Field(ge=1, le=10**9)]
 Yes = Annotated[bool, Field(strict=True)]
 Settings = Mapping[str, Any]  # values by dotted keys, for example {"method.rate": 0.5}
 M = TypeVar("M", bound=BaseModel)
-AUTO = "auto"  # the method that is chosen from public facts
+AUTO: Final = "auto"  # the method that is chosen from public facts
 
 
 class _Closed(BaseModel):

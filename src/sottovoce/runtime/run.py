@@ -129,8 +129,8 @@ def run_many(runs: Iterable[Mapping[str, Any]]) -> list[Result | FloatingPointEr
     run keeps its own account, ledger, folder, checkpoints and history, and its result is that of the run by itself, up
     to the last bits. A run that diverges gives its FloatingPointError, and the others go on.
 
-    Runs over tables of columns, with discrete noise, over several devices, or with `ledger`, are run one by one. (What
-    a ledger has left for a run is known when the runs before it are done.)
+    Runs over tables of columns, with discrete noise, or over several devices, are run one by one. A run with a `ledger`
+    of another run begins when that one is done: what is left is known then.
 
     >>> import jax.numpy as jnp, numpy as np, sottovoce as sv
     >>> problem = sv.Minimize(lambda x, r: 0.5 * jnp.sum((x - r) ** 2), x0=jnp.zeros(2))
@@ -147,22 +147,33 @@ def run_many(runs: Iterable[Mapping[str, Any]]) -> list[Result | FloatingPointEr
 def as_they_end(runs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Result | FloatingPointError]]:
     """Yield the number and the end of each run of `run_many`, as they end; runs are taken up one after the other."""
     waiting: dict[Hashable, list[tuple[int, _Ready]]] = {}
+    books = set[Hashable]()  # the ledgers of the runs that wait
     with ExitStack() as kept:
         held = count = 0
         for number, given in enumerate(runs):
             arguments = signature(run).bind(**given)
             arguments.apply_defaults()
+            own = _ledgers(arguments.arguments["ledger"])
+            if own & books:
+                yield from _in_pieces(waiting)
+                books, held, count = set(), 0, 0
             ready = kept.enter_context(_prepared(**arguments.arguments))
-            kind = None if arguments.arguments["ledger"] is not None else form(ready.run.job.place)
+            kind = form(ready.run.job.place)
             if kind is None:
                 yield from _ended([(number, ready)])
                 continue
             waiting.setdefault(kind, []).append((number, ready))
-            held, count = held + held_by(ready.run.job.place), count + 1
+            books, held, count = books | own, held + held_by(ready.run.job.place), count + 1
             if held > _HELD or count == _WAITING:
                 yield from _in_pieces(waiting)
-                held = count = 0
+                books, held, count = set(), 0, 0
         yield from _in_pieces(waiting)
+
+
+def _ledgers(given: Any) -> set[Hashable]:
+    """Return what the ledgers of a run go by: two objects of one file are one ledger."""
+    some = given if isinstance(given, list | tuple) else [given]
+    return {one.path or id(one) for one in some if isinstance(one, Ledger)}
 
 
 def _in_pieces(
