@@ -198,7 +198,7 @@ class PrivateLinear(BaseEstimator):
 
         Args:
             columns: what the `DeclaredScaler` in front was given; then coefficients are in the columns' own units.
-                Without it they are those of X, by name.
+                Without it they are those of the model's own declared columns, or those of X, by name.
         """
         check_is_fitted(self)
         if getattr(self, "_passage", None) is None:
@@ -206,6 +206,7 @@ class PrivateLinear(BaseEstimator):
                 "intervals are known for two classes or a number, without weights and penalty: coef_ has bare numbers"
             )
         assert self._passage is not None
+        columns = self.declarations_ if columns is None else columns
         if columns is None:
             names = getattr(self, "feature_names_in_", [f"x{number}" for number in range(self.n_features_in_)])
             return self._of_label(self._passage.coefficients(list(map(str, names)), unit=1.0 / self.norm))
