@@ -120,9 +120,8 @@ class Coefficients(Shown):
         arrays = [np.asarray(told[name], np.float64) for name in ("model", "estimates", "sampling", "noise")]
         if [one.shape for one in arrays] != [(count,), (count,), (count, count), (count, count)]:
             raise ValueError("coefficients have other shapes than their names say: save the model again")
-        return cls(
-            tuple(map(str, told["names"])), *arrays, tuple(map(curve_shapes.Shape.from_dict, told.get("shapes", ())))
-        )
+        drawn = tuple(map(curve_shapes.Shape.from_dict, told.get("shapes", ())))
+        return cls(tuple(map(str, told["names"])), *arrays, shapes=drawn)
 
     def _told(self) -> list[tuple[str, str]]:
         return [(cells[0], f"{cells[2]} (90 %: {cells[3]} to {cells[4]})") for cells in self.table()[1]]
@@ -349,6 +348,5 @@ def _shape(encoded: Coefficients, name: str, column: Column, own: np.ndarray) ->
     values, sums = curve_shapes.lines(column)
     made = encoded.of(sums @ own, [""] * len(values))
     errors = np.sqrt(np.maximum(np.diag(made.noise), 0.0))
-    return curve_shapes.Shape(
-        name, *(tuple(held.tolist()) for held in (values, made.model, errors)), curve_shapes.ends(column, values)
-    )
+    held = (tuple(numbers.tolist()) for numbers in (values, made.model, errors))
+    return curve_shapes.Shape(name, *held, ends=curve_shapes.ends(column, values))

@@ -48,7 +48,7 @@ class Shape(Shown):
         low, high = told["ends"]
         if not numbers[0] or len({len(held) for held in numbers}) > 1 or not np.isfinite(numbers).all():
             raise ValueError("a curve has not as many effects as values, or some are no numbers: save the model again")
-        return cls(str(told["column"]), *numbers, (str(low), str(high)))
+        return cls(str(told["column"]), *numbers, ends=(str(low), str(high)))
 
     def _told(self) -> list[tuple[str, str]]:
         return [(f"{value:.4g}", f"{effect:+.3g}") for value, effect in zip(self.values, self.effects)]
@@ -78,7 +78,7 @@ def told(column: Column) -> tuple[list[str], np.ndarray]:
     return names, _basis(column, places) - middle(column)
 
 
-def ends(column: Column, values: Sequence[float]) -> tuple[str, str]:
+def ends(column: Column, values: np.ndarray) -> tuple[str, str]:
     """Return the first and the last value as a reader writes them."""
     return _text(column, float(values[0])), _text(column, float(values[-1]))
 
