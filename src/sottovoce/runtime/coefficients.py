@@ -119,7 +119,8 @@ class Coefficients(Shown):
         arrays = [np.asarray(told[name], np.float64) for name in ("model", "estimates", "sampling", "noise")]
         if [one.shape for one in arrays] != [(count,), (count,), (count, count), (count, count)]:
             raise ValueError("coefficients have other shapes than their names say: save the model again")
-        return cls(tuple(map(str, told["names"])), *arrays, str(told["on"]))
+        model, estimates, sampling, noise = arrays
+        return cls(tuple(map(str, told["names"])), model, estimates, sampling, noise, str(told["on"]))
 
     def _told(self) -> list[tuple[str, str]]:
         each = [(cells[0], f"{cells[2]} (90 %: {cells[3]} to {cells[4]})") for cells in self.table()[1]]
