@@ -41,6 +41,7 @@ TABLE: dict[str, dict[str, str]] = {
     "averaged.Averaged": {"setting": "of weight drawn"},
     "method.Bambi": {"setting": "inner_steps batch rate_x rate_y labels directions smoothing cross_terms copies draw"},
     "vertical_sgd.VerticalSgd": {"setting": "batch rate_x rate_y labels draw"},
+    "base_rate.BaseRate": {"setting": "slope mixing"},
     "base.Setting": {"setting": "sizes steps network delta"},
     "base.summary": {"outside": "cls"},
     "binomial_sgd.BinomialSgd": {"setting": "rate gradient sampling coins dimension"},
@@ -53,13 +54,13 @@ TABLE: dict[str, dict[str, str]] = {
     "checks.Condition": {"outside": "name holds detail"},
     "columns.Columns": {"records": "blocks upper lower ids", "declared": "facts", "setting": "names"},
     "columns.PrivateColumnsClassifier": {"setting": "epsilon classes steps active random_state path budget"},
-    "declarations.Column": {"declared": "range categories missing log"},
+    "declarations.Column": {"declared": "range categories missing log curve"},
     "declarations.Declarations": {"declared": "columns where"},
     "declared.DeclaredTable": {
         "records": "source records owners inputs",
         "declared": "columns label target facts parties unit share notes unknown",
     },
-    "declared.table": {"records": "data", "declared": "label features columns party unit weight private share"},
+    "declared.table": {"records": "data", "declared": "label features columns party unit weight private share curves"},
     "dm_hsgd.DmHsgd": {"setting": "rate_x rate_y sampling release_x release_y beta_x beta_y first increment design"},
     "method.DpBilevel": {
         "setting": "step_x inner release_y release_penalised sampling release_x penalty radius sampling_x "
@@ -102,7 +103,8 @@ TABLE: dict[str, dict[str, str]] = {
     "ledger.Budget": {"setting": "epsilon delta adjacency"},
     "ledger.Ledger": {"setting": "path"},
     "logistic.PrivateLogisticRegression": {
-        "setting": "epsilon delta norm objective classes prior weight_bound network "
+        "declared": "columns curves",
+        "setting": "epsilon delta norm objective classes prior class_weight weight_bound network "
         "trust colluding random_state ledger budget",
     },
     "ma_dsbo.MaDsbo": {
@@ -150,6 +152,7 @@ TABLE: dict[str, dict[str, str]] = {
     "result.Model": {"result": "x y privacy predictor"},
     "result.Result": {"result": "x y agents history privacy releasable predictor about public_constants public_test"},
     "ridge.PrivateRidge": {
+        "declared": "columns curves",
         "setting": "epsilon delta label_range alpha norm weight_bound network "
         "trust colluding random_state ledger budget",
     },

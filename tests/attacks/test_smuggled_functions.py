@@ -57,6 +57,12 @@ def test_functions_of_a_linear_model_bring_no_array_along(changed):
         sv.run(problem, [RECORDS], NEWTON, steps=2)
 
 
+def test_the_intercept_of_a_linear_model_brings_no_array_along():
+    problem = linear(intercept=lambda slope, noise: SECRET[0] - slope)
+    with pytest.raises(ValueError, match=REFUSED):
+        sv.account(sv.methods.BaseRate(sv.Release(0.5, 0.1)), [RECORDS], steps=1, problem=problem)
+
+
 def test_weights_of_parties_bring_no_array_along():
     model = LinearModel(lambda r: r["features"] - SECRET, logistic, curvature=0.25, residual=0.5)
     problem = sv.MinMax(lambda x, y, r: jnp.sum(y) * 0.0, START, jnp.ones(1), weighted=PartyWeights(model, price=1.0))

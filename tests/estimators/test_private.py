@@ -186,10 +186,14 @@ def test_a_party_or_a_label_that_is_missing_stops_no_fit() -> None:
 def test_warnings_name_unscaled_rows_a_tiny_party_and_a_hopeless_budget() -> None:
     model = sv.PrivateLogisticRegression(epsilon=0.01, random_state=0, ledger=sv.Ledger())
     few = np.repeat(["north", "pier"], [len(Y) - 12, 12])
-    with pytest.warns(UserWarning, match="guessing") as caught:
+    with pytest.warns(UserWarning, match="base rate") as caught:
         model.fit(1000.0 * X, Y, parties=few)
     said = " ".join(str(one.message) for one in caught)
-    for words in ("scale the features by declared ranges", "party pier holds 12", "no better than guessing"):
+    for words in (
+        "scale the features by declared ranges",
+        "party pier holds 12",
+        "BaseRate predicts the noisy base rate",
+    ):
         assert words in said
     assert said.count("party pier holds 12") == 1
 

@@ -42,6 +42,10 @@ def test_a_pipeline_travels_with_its_columns_statement_and_card(tmp_path, ridge)
 
 def test_numbers_and_blocks_travel_too(tmp_path, ridge):
     opened = sv.load(sv.save(ridge, tmp_path / "a.sv"))
+    low, high = opened.coefficients.interval(0.999)[0]
+    assert low < 60 < high
+    np.testing.assert_allclose(opened.coefficients.errors, ridge.coefficients().errors)
+    assert "| x0 | " in (tmp_path / "a.md").read_text()
     np.testing.assert_allclose(opened.predict(5 * X), ridge.predict(5 * X), atol=1e-3)  # long rows are shortened
     blocks = [X[:, :1], X[:, 1:]]
     model = sv.PrivateColumnsClassifier(epsilon=2.0, steps=2, random_state=0).fit(blocks, Y)

@@ -54,6 +54,15 @@ def said(*words):
     return re.sub(r"\s+", " ", found.output)
 
 
+def test_curves_are_bought_where_they_pay_and_the_statement_says_so(folder):
+    loud, quiet = (
+        said("check", "mine.toml", "--set", 'data.curves="auto"', "--set", f"privacy.epsilon={epsilon}")
+        for epsilon in (0.5, 8.0)
+    )
+    assert "ranks of" not in loud
+    assert "to be bought with noisy counts, charged, nothing is drawn before a run: ranks of age" in quiet
+
+
 def test_check_says_what_each_party_pays_and_what_set_replaced(folder):
     checked = said("check", "mine.toml", "--set", "run.steps=12")
     public = "names and sizes of the 2 parties in column clinic"

@@ -18,9 +18,10 @@ import pytest
 from tests.marks import few
 
 from sottovoce.accounting import content, marks, trace, traced
+from sottovoce.accounting.account import Account
 from sottovoce.accounting.composition import _group
 from sottovoce.clipping import bookkeeping
-from sottovoce.data import overlap, parts
+from sottovoce.data import overlap, parties, parts
 from sottovoce.methods.handle import Handle
 from sottovoce.privacy import (
     accountant,
@@ -62,6 +63,32 @@ MUTATIONS = [
         "pass",
         "attacks/test_provenance.py",
         "test_arrays_of_a_table_are_paid_for_by_whoever_makes_parts_of_them",
+    ),
+    Mutation(
+        "a sum draws what it charges",
+        answers.noised,
+        "given = summed.drawn(",
+        "given = (",
+        "runtime/test_summed.py",
+        "test_the_account_charges_s_and_the_place_draws_more",
+        ((3, 1, False),),
+    ),
+    Mutation(
+        "more colluding parties find no more",
+        Account._against,
+        "trust.left(parties, count, grid)",
+        "trust.left(parties, trust.colluding, grid)",
+        "privacy/test_against.py",
+        "test_colluders_find_what_was_worked_out_by_hand",
+        (5, 1),
+    ),
+    Mutation(
+        "a person at two parties is one unit of a sum",
+        parties._together,
+        "for part, own in zip(group, numbers) for",
+        "for part, own in zip(group, [numbers[0]] * len(group)) for",
+        "runtime/test_summed.py",
+        "test_a_person_at_two_parties_is_clipped_at_each",
     ),
     Mutation(
         "half of the clip's effect",
@@ -229,6 +256,14 @@ MUTATIONS = [
         "",
         "runtime/test_threads.py",
         "test_two_levels_meet_on_a_common_grid",
+    ),
+    Mutation(
+        "a party's coins at the rate of its own rows",
+        Poisson.part,
+        "self._threshold(whole)",
+        "self._threshold(n)",
+        "privacy/test_discrete.py",
+        "test_parts_that_parties_draw_are_one_batch_of_all_rows",
     ),
     Mutation(
         "marks followed through one turn of a loop",

@@ -428,3 +428,23 @@ def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="overflow"):
         GridRelease(2**40, 1, 1.0, 1).whole(np.ones(3))
     assert GridRelease(1, 3, 1.0, 1).inverse_multiplier == math.inf  # too coarse for the proof
+
+
+def test_parts_that_parties_draw_are_one_batch_of_all_rows():
+    """Each of ten rows has a coin of its own at the common rate, whoever holds it: the law of one batch."""
+    source, sampling, sizes, draws = random.Random(8), Poisson(4), (3, 5, 2), 1500
+    firsts, taken = np.cumsum((0, *sizes)), np.zeros((draws, 10), int)
+    for batch in taken:
+        for n, first in zip(sizes, firsts):
+            rows, room = sampling.part(n, 10, 0, source)
+            assert len(rows) <= room <= n
+            batch[first + rows] += 1
+    assert taken.max() == 1
+    expected = draws * stats.binom.pmf(np.arange(11), 10, 0.4)
+    counts = np.bincount(taken.sum(axis=1), minlength=11)
+    fit = stats.chisquare(np.append(counts[:8], counts[8:].sum()), np.append(expected[:8], expected[8:].sum()))
+    assert fit.pvalue > 1e-4
+    assert np.max(np.abs(taken.mean(axis=0) - 0.4)) < 4.5 * np.sqrt(0.24 / draws)  # not 4/3, 4/5 and 4/2
+    for other in (FixedSize(4), WithReplacement(4)):
+        with pytest.raises(ValueError, match="cannot share out"):
+            other.part(3, 10, 0, source)

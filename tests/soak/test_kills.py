@@ -93,7 +93,7 @@ def check_columns(out: Path, again: Any, whole: Any) -> None:
     assert again.privacy.epsilon == pytest.approx(whole.privacy.epsilon)  # the noise was drawn again, and paid for once
 
 
-CHECKS = {"rows": check_rows, "columns": check_columns, "discrete": check_discrete}
+CHECKS = {"rows": check_rows, "columns": check_columns, "discrete": check_discrete, "summed": check_discrete}
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_a_killed_run_goes_on_and_nothing_goes_unpaid(workers: Workers, tmp_path
     while seen["killed"] < KILLS:  # some have finished before they are killed
         number += 1
         assert number < 5 * KILLS
-        name, out = rng.choice(["rows", "rows", "columns", "discrete"]), tmp_path / f"killed-{number}"
+        name, out = rng.choice(["rows", "rows", "columns", "discrete", "summed"]), tmp_path / f"killed-{number}"
         at_write = number % 2 == 0  # every other one inside a write: the first head, the first line, ...
         write = 1 + number // 2 if number < 20 else rng.randrange(1, worker.WRITES[name])
         kill = [write, rng.choice([0.0, 0.5, 1.0])]

@@ -21,7 +21,7 @@ from sottovoce.privacy.labels import Fresh, Labels
 from sottovoce.runtime import loop
 
 STEPS = 24
-WRITES = {"rows": 38, "columns": 16, "discrete": 140}  # about, in a whole run
+WRITES = {"rows": 38, "columns": 16, "discrete": 140, "summed": 140}  # about, in a whole run
 SIZE = 40
 
 
@@ -53,6 +53,12 @@ def discrete(out: str, resume: bool = False) -> Any:
     return rows(out, resume, noise="discrete")
 
 
+def summed(out: str, resume: bool = False) -> Any:
+    """Run three parties that add up as deployed."""
+    how: dict[str, Any] = {"trust": sv.Sum(1), "noise": "discrete", "steps": STEPS, "every": 2}
+    return sv.run(problem(), data(3), sgd(), out=out, resume=resume, **how)
+
+
 def columns(out: str, resume: bool = False) -> Any:
     """Run a table with fresh label noise, whose labels have a store beside the run."""
     import jax.numpy as jnp
@@ -76,7 +82,9 @@ def shared(out: str, seed: int) -> Any:
     return sv.run(problem(), data(1), sgd(), steps=STEPS, every=2, out=out, ledger=ledger, seed=seed)
 
 
-JOBS: dict[str, Callable[..., Any]] = {"rows": rows, "discrete": discrete, "columns": columns, "shared": shared}
+JOBS: dict[str, Callable[..., Any]] = {
+    "rows": rows, "discrete": discrete, "summed": summed, "columns": columns, "shared": shared,
+}  # fmt: skip
 
 
 def save_always() -> None:

@@ -54,6 +54,22 @@ def test_every_kind_of_problem_gets_a_calibrated_method(task, features, method) 
     assert (report.adjacency, report.delta) == ("zero-out", 1e-5)
 
 
+def test_where_slopes_are_lost_in_noise_the_plan_is_the_base_rate_and_says_so() -> None:
+    small, alone = sv.Population([300]), problem("logistic", 100)
+    plans = [sv.auto(alone, small, epsilon=e) for e in (0.1, 0.3, 1.0, 4.0)]
+    assert [type(plan.method).__name__ for plan in plans] == ["BaseRate", "BaseRate", "DpNewton", "DpNewton"]
+    assert [plan.gain for plan in plans[:2]] == [0.0, 0.0]
+    assert 0 < plans[2].gain < plans[3].gain
+    assert "BaseRate predicts the noisy base rate" in plans[0].warnings[-1]
+    forced = sv.auto(alone, small, epsilon=0.1, rate=1.0)
+    assert type(forced.method).__name__ == "DpNewton"
+    assert forced.gain < 0
+    assert "DpNewton is expected to be worse than the base rate" in forced.warnings[-1]
+    spread = sv.Population([60] * 5)
+    five = sv.auto(problem("logistic", 100), spread, epsilon=1.0, network=sv.networks.complete(5))
+    assert type(five.method).__name__ == "BaseRate"  # five noises, the same rows
+
+
 def test_more_budget_means_more_steps_and_settings_by_hand_are_kept() -> None:
     few, many = (sv.auto(problem("logistic"), sv.Population(SIZES), epsilon=e, network=RING) for e in (0.2, 20.0))
     assert few.steps < many.steps

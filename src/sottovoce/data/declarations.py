@@ -13,11 +13,12 @@ declarations and this row only, so nothing is learned from the other rows, and n
 import datetime
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from sottovoce.data import curves
 from sottovoce.data.frames import Frame, as_frame
 from sottovoce.data.values import Reading, as_text, is_nothing, read_categories, read_numbers
 from sottovoce.naming import unknown
@@ -40,6 +41,8 @@ class Column:
         missing: what stands for a missing or unreadable value: a number (or date) of the range, a category, or "flag",
             which gives missing values a column of their own. Default: the middle of the range; "other".
         log: scale the logarithm of the value; for ranges that span several powers of ten, and start above zero.
+        curve: give a feature of numbers a curve beside its straight line (`sottovoce.data.curves`): "private" buys the
+            ranks of its values, "public" reads them off openly, and 33 bins that were bought before stand for them.
 
     >>> Column(range=(0.1, 30), log=True).width, Column(categories={0: "alive", 1: "dead"}).names
     (1, ('alive', 'dead'))
@@ -49,6 +52,7 @@ class Column:
     categories: Any = None
     missing: Any = None
     log: bool = False
+    curve: Any = None
 
     def __post_init__(self) -> None:
         if (self.range is None) == (self.categories is None):
@@ -62,6 +66,8 @@ class Column:
             object.__setattr__(self, "categories", _checked_categories(self.categories))
         if self.log:
             self._check_log()
+        if self.curve is not None:
+            object.__setattr__(self, "curve", _checked_curve(self.curve, self.numeric))
         self._check_missing()
 
     @property
@@ -97,7 +103,8 @@ class Column:
         """Return the number of encoded columns."""
         self._require_settled()
         flagged = int(self.missing == FLAG)
-        return (1 if self.numeric else len(self._coded)) + flagged
+        own = len(self._coded) if not self.numeric else 1 if self.curve is None else curves.WIDTH
+        return own + flagged
 
     @property
     def _coded(self) -> tuple[str, ...]:
@@ -113,7 +120,8 @@ class Column:
         self._require_settled()
         flagged = self.missing == FLAG
         if self.numeric:
-            return (name, *([f"{name} {MISSING}"] if flagged else []))
+            curve = () if self.curve is None else (f"{name} rank", *(f"{name} hat {k}" for k in range(curves.HATS)))
+            return (name, *curve, *([f"{name} {MISSING}"] if flagged else []))
         return tuple(f"{name}={value}" for value in (*self._coded, *([MISSING] if flagged else [])))
 
     def read(self, values: Any) -> Reading:
@@ -150,7 +158,11 @@ class Column:
         rows = np.arange(len(read))
         made = np.zeros((len(read), self.width), np.float32)
         gone = np.isnan(read) if self.numeric else read < 0
-        if self.numeric:
+        if self.numeric and self.curve is not None:
+            made[:, : curves.WIDTH] = curves.basis(self.scale(read), self.curve)
+            if self.missing is None:
+                made[gone] = 0.0
+        elif self.numeric:
             made[:, 0] = self.scale(read)
         else:
             other = self._coded.index(OTHER)
@@ -179,7 +191,7 @@ class Column:
         >>> Column.of({"rnge": [0, 1]}, "patients.csv, column 'age'")
         Traceback (most recent call last):
         ...
-        ValueError: patients.csv, column 'age': there is no key 'rnge'; did you mean 'range'? (categories, log, ...)
+        ValueError: patients.csv, column 'age': there is no key 'rnge'; did you mean 'range'? (categories, curve, ...)
         >>> Column.of({"yr": {"range": [0, 1]}}, "column 'sample'")
         Traceback (most recent call last):
         ...
@@ -204,6 +216,8 @@ class Column:
         if self.source is not None:
             what = "range" if self.numeric else "categories"
             raise ValueError(f'{what} = "{self.source}" is read off a table first: see sv.data.table')
+        if isinstance(self.curve, str):
+            raise ValueError(f'curve = "{self.curve}" is read off a table first: see sv.data.table')
 
     def _check_log(self) -> None:
         if self.log is not True:
@@ -286,6 +300,19 @@ class Declarations(Mapping[str, Column]):
         """Return the declarations of some columns, in this order."""
         return Declarations({name: self[name] for name in names})
 
+    def curved(self, names: Sequence[str], how: str | None) -> "Declarations":
+        """Return the declarations in which each number among these columns has a curve, if one is asked for.
+
+        >>> Declarations({"age": Column(range=(0, 120))}).curved(["age"], "private")["age"].curve
+        'private'
+        """
+        if how is None:
+            return self
+        if not (isinstance(how, str) and how in _SOURCES):
+            raise ValueError(f"curves is {how!r}: choose 'public' or 'private', or leave it out")
+        plain = [name for name in names if self[name].numeric and self[name].curve is None]
+        return Declarations({**self, **{name: replace(self[name], curve=how) for name in plain}})
+
     def read(self, frame: Any) -> dict[str, Reading]:
         """Read the declared columns of a frame (see `as_frame`); a column that is not there is an error."""
         held = as_frame(frame)
@@ -345,6 +372,24 @@ def _checked_range(given: Any) -> Any:
     if not _number(low) < _number(high):
         raise ValueError(f"range is {given!r}: the first end must be below the second")
     return low, high
+
+
+def _checked_curve(given: Any, numeric: bool) -> Any:
+    if not numeric:
+        raise ValueError("curve is for numbers with a range: leave curve out")
+    if isinstance(given, str) and given in _SOURCES:
+        return given
+    wrong = ValueError(
+        f'curve is {given!r}: give "private" or "public", or {curves.STEPS + 1} bins that were bought before, rising '
+        f"from 0 or more to {curves.BINS} at most"
+    )
+    if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != curves.STEPS + 1:
+        raise wrong
+    if not all(isinstance(one, int) and not isinstance(one, bool) for one in given):
+        raise wrong
+    if list(given) != sorted(given) or given[0] < 0 or given[-1] > curves.BINS or given[0] == given[-1]:
+        raise wrong
+    return tuple(given)
 
 
 def _end(given: Any) -> float | datetime.date | None:

@@ -166,6 +166,7 @@ def table(
     weight: str | None = None,
     private: Counter | None = None,
     share: Literal["public", "private"] | None = None,
+    curves: Literal["public", "private"] | None = None,
 ) -> DeclaredTable:
     """Read a table by declarations: each row becomes numbers in known ranges, and no value can stop a run.
 
@@ -182,6 +183,7 @@ def table(
         weight: the column of weights; its declared range, from 0 or above, bounds them.
         private: how much may be spent on declarations that are "private", for example `sv.NoisyCounts(epsilon=0.1)`.
         share: read off the share of class 1 too, which the task "auc" needs.
+        curves: give every feature of numbers a curve: "private" buys the ranks, "public" reads them off openly.
     """
     frame = as_frame(data)
     declared = Declarations(columns, frame.source)
@@ -201,6 +203,12 @@ def table(
     _check_weight(frame, declared, weight)
     if share is not None and not (isinstance(share, str) and share in ("public", "private")):
         raise ValueError(f"share is {share!r}: choose 'public' or 'private', or leave it out")
+    for role, name in roles.items():
+        if name is not None and name in declared and declared[name].curve is not None:
+            raise ValueError(
+                f"{frame.source}, column {name!r} is the {role}, and curves are for features: remove its curve"
+            )
+    declared = declared.curved(chosen, curves)
     _check_private(frame, declared, private, share)
     if unit in declared:
         raise ValueError(
@@ -350,10 +358,10 @@ def _check_private(frame: Frame, declared: Declarations, private: Any, share: st
         return
     if not hasattr(private, "buy"):
         raise ValueError(f"private is {private!r}: say what counts may cost, private=sv.NoisyCounts(epsilon=0.1)")
-    if share != "private" and all(column.source != "private" for column in declared.values()):
+    if share != "private" and all("private" not in (one.source, one.curve) for one in declared.values()):
         raise ValueError(
             f'{frame.source}: a price for noisy counts is given (private), but no column has range = "private" or '
-            'categories = "private": declare one so, or leave the price out'
+            'categories = "private" or curve = "private": declare one so, or leave the price out'
         )
 
 

@@ -5,12 +5,14 @@ noisy counts, which the account charges. Both are listed in the report. What was
 again, and the rows are not looked at.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from sottovoce.data import curves
 from sottovoce.data.declarations import Column, Declarations
 from sottovoce.data.frames import Frame
 from sottovoce.data.parts import Bought, Facts
@@ -60,6 +62,9 @@ class Counter(Protocol):
 
     def cost(self, questions: int, lists: int) -> tuple[float, float]:
         """Return the Gaussian term of all questions together, and the chance that a list shows a unit."""
+
+    def scale(self, questions: int) -> float:
+        """Return the scale of the noise on a count of one question out of `questions`."""
 
     def surely_not_empty(self, questions: int, parties: int, bins: int) -> float:
         """Return what the parties' noisy counts of a bin must exceed together."""
@@ -121,13 +126,19 @@ def settle(
     """
     bought = [name for name, column in columns.items() if column.source == "private"]
     lists = sum(not columns[name].numeric for name in bought)
+    curved = [name for name, column in columns.items() if column.curve == "private"]
     questions: dict[str, Any] = {_of_column(name): columns[name].to_dict() for name in bought}
+    for name in curved:  # a row is in one bin of each level
+        questions |= {
+            f"{_of_curve(name)}, level {level + 1}": columns[name].to_dict() for level in range(curves.LEVELS)
+        }
     if share_of is not None:
         questions[_SHARE] = share_of
     if questions and counter is None:
+        first = (bought or curved or ["label"])[0]
         raise ValueError(
-            f"{frame.source}, column {(bought or ['label'])[0]!r}: a private range, list or share is bought with noisy "
-            "counts; say what they may cost: private=sv.NoisyCounts(epsilon=0.1), or data.private = 0.1 in a run file"
+            f"{frame.source}, column {first!r}: a private range, list, curve or share is bought with noisy counts; say "
+            "what they may cost: private=sv.NoisyCounts(epsilon=0.1), or data.private = 0.1 in a run file"
         )
     purchase = counter.buy(questions, lists, whose.names or ("0",), whose.unit) if counter and questions else None
     asked = Asked(frame, whose.owners, whose.counted, counter, len(questions), lists, purchase)
@@ -139,6 +150,18 @@ def settle(
         elif column.source == "private":
             made[name] = _bought(asked, name, column, bought.index(name))
             words.append(_bought_words(asked, name, made[name]))
+    for number, name in enumerate(curved):
+        made[name] = _bought_curve(asked, name, made[name], len(bought) + number * curves.LEVELS)
+    openly = [name for name, column in columns.items() if column.curve == "public"]
+    for name in openly:
+        made[name] = replace(made[name], curve=curves.knots(curves.tree(_bins(asked, name, made[name], None)), 0.0))
+    if openly:
+        words.append(f"read off the rows and declared public: ranks of {', '.join(openly)}")
+    if curved:
+        how = "bought with noisy counts, charged"
+        if counter is not None and not counter.draws:
+            how = "to be bought with noisy counts, charged, nothing is drawn before a run"
+        words.append(f"{how}: ranks of {', '.join(curved)}")
     cost: tuple[Bought, ...] = ()
     if counter is not None and purchase is not None:
         cost = (Bought(purchase.name, *counter.cost(asked.questions, lists), whose.unit, counter.seed is not None),)
@@ -147,6 +170,31 @@ def settle(
 
 def _of_column(name: str) -> str:
     return f"column {name}"
+
+
+def _of_curve(name: str) -> str:
+    return f"curve of {name}"
+
+
+def _bought_curve(asked: Asked, name: str, column: Column, question: int) -> Column:
+    """Return the column with the knots of its curve; `question` is the number of the first of its levels."""
+    assert asked.counter is not None
+    if not asked.counter.draws:
+        return replace(column, curve=curves.EVEN)
+
+    def find() -> list[int]:
+        assert asked.counter is not None
+        each = asked.each(question, lambda rows: curves.tree(_bins(asked, name, column, rows)))
+        return list(curves.knots(np.sum(each, axis=0), asked.counter.scale(asked.questions) * math.sqrt(len(each))))
+
+    return replace(column, curve=tuple(asked.answer(_of_curve(name), find)))
+
+
+def _bins(asked: Asked, name: str, column: Column, rows: np.ndarray | None) -> np.ndarray:
+    """Return the bins of some rows' values (of all, if none are given); a missing value is in none."""
+    read = replace(column, curve=None).read(asked.frame.numbers(name)).values
+    read = read if rows is None else read[rows]
+    return curves.bins((column.scale(read[~np.isnan(read)]) + 1) / 2)
 
 
 def _bought(asked: Asked, name: str, column: Column, question: int) -> Column:

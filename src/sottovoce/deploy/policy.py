@@ -92,6 +92,8 @@ def require_own_tables(case: Case) -> None:
         if column.source is not None:
             what = "range" if column.numeric else "list of categories"
             raise PermissionError(f"the {what} of {name} is {READ_OFF}: declare it, the same for all sites")
+        if isinstance(column.curve, str):
+            raise PermissionError(f"the curve of {name} is {READ_OFF}: give its bins, the same for all sites")
 
 
 class _Closed(BaseModel):

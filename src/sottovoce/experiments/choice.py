@@ -115,6 +115,7 @@ def check(case: Case) -> None:
             case.data.unit is not None,
         "data.private: declare ranges and categories, so that all of privacy.epsilon is for the choice":
             case.data.private is not None,
+        "data.curves: ranks are bought, so remove it": case.data.curves is not None,
         "data.upper: a choice needs no levels, so remove it": case.data.upper is not None,
         "several processes: the rows are in one place, so start one": jax.process_count() > 1,
         "several seeds: each would spend epsilon again, so give one in run.seeds": len(case.run.seeds) > 1,

@@ -46,6 +46,7 @@ _OF_ROWS = (
     "weight",
     "private",
     "share",
+    "curves",
 )  # keys of [data] that distribute rows
 
 

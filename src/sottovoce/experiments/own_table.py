@@ -21,7 +21,7 @@ from sottovoce.problems.tasks.base import Evaluate, Task
 from sottovoce.shown import Shown
 
 # Keys that need `file`:
-_OF_TABLES = ("label", "features", "party", "weight", "id", "columns", "test", "private", "share")
+_OF_TABLES = ("label", "features", "party", "weight", "id", "columns", "test", "private", "share", "curves")
 _OF_SETS = ("limit", "positive")
 _SPLIT = ("agents", "by", "skew", "alpha", "sizes")  # keys that distribute rows: `party` does it instead
 
@@ -67,6 +67,7 @@ def load(table: Data, draws: bool = True) -> tuple[DeclaredTable, DeclaredTable 
         weight=table.weight,
         private=counter,
         share=table.share,
+        curves=None if table.curves == "auto" else table.curves,
     )
     if isinstance(table.test, str):
         declared = {**made.columns, made.label: made.target}

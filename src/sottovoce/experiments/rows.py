@@ -13,6 +13,7 @@ import numpy as np
 
 from sottovoce import accounting
 from sottovoce.accounting import advice, sums
+from sottovoce.data.declarations import Column, Declarations
 from sottovoce.data.held import held
 from sottovoce.data.parts import Levels, Part
 from sottovoce.data.population import Population
@@ -34,12 +35,14 @@ from sottovoce.problems.tasks.robust import numbered
 from sottovoce.registry import over_columns
 from sottovoce.reports import comparison
 from sottovoce.runtime import model_file, peers
+from sottovoce.runtime.coefficients import Coefficients, empty_directions, in_units, passage
 from sottovoce.runtime.mesh import Grid
 from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.schedules import same_for_all
 from sottovoce.shown import Shown
+from sottovoce.tuning.curves import curves_pay, price
 
 _WEIGHTED = ("logistic", "softmax", "ridge")  # tasks that count a record with its weight
 _FEWEST = 3  # parties that secure sums are for, of which one may collude
@@ -255,7 +258,22 @@ class RowsSetup(Setup, Shown):
         if self.case.data.file is not None and result.predictor is not None:
             assert self.case.task is not None
             task = model_file.NamedTask(self.case.task.name, self.case.task.options, self.shape)
-            model_file.save(result, out / model_file.NAME, table=build.own(self.case.data)[0], task=task)
+            table = build.own(self.case.data)[0]
+            known = self._coefficients(result, table.columns, table.target)
+            model_file.save_with(known, result, out / model_file.NAME, table, task)
+
+    def _coefficients(self, result: Result, columns: Declarations, label: Column) -> Coefficients | None:
+        """Return the coefficients in the columns' own units, where their errors are known."""
+        data = self.case.data
+        if data.weight is not None or data.unit is not None:
+            return None
+        sizes = [len(part) for part in self.parts]
+        found = passage(result.agents, self.method, self.task.problem, sizes, self.steps, self.trust)
+        if found is None:
+            return None
+        on = f"log odds of {label.names[1]}" if not label.numeric else f"{'the logarithm of ' * label.log}{data.label}"
+        encoded = found.coefficients(columns.names, empty_directions(columns, found.norm))
+        return replace(in_units(encoded, columns, label), on=on)
 
     def _budget(self) -> Budget | None:
         """Return the run file's budget, under the adjacency in which its epsilon is stated."""
@@ -287,6 +305,8 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
     method = None if chosen else build.method(case.method, calibrated=calibrated)
     if case.data.file is None:
         build.network(case.network, case.data.agents)  # before records are loaded, which may take long
+    if loaded is None:
+        case = _with_curves(case)
     parts, test, shape = build.records(case.data, draws) if loaded is None else loaded
     judges = None
     if case.select is not None:
@@ -343,6 +363,25 @@ def setup(case: Case, draws: bool = True, loaded: Loaded | None = None) -> RowsS
             "raise the budget, or lower privacy.epsilon or run.steps"
         )
     return made
+
+
+def _with_curves(case: Case) -> Case:
+    """Return the case in which it is settled whether numbers have curves, and what their ranks may cost."""
+    data, wanted = case.data, case.privacy
+    if data.curves is None or data.curves == "public":
+        return case
+    if wanted.epsilon is None or not wanted.enabled:
+        if data.curves == "private" and data.private is not None:
+            return case
+        raise ValueError(
+            f'data.curves is "{data.curves}", but nothing says what ranks may cost: set privacy.epsilon or data.private'
+        )
+    if data.curves == AUTO:
+        parts, _, shape = build.records(data, draws=False)
+        if not curves_pay(math.prod(shape.features), parts, wanted.epsilon, wanted.delta):
+            return case.model_copy(update={"data": data.model_copy(update={"curves": None})})
+    bought = {"curves": "private", "private": data.private or price(wanted.epsilon, wanted.delta)}
+    return case.model_copy(update={"data": data.model_copy(update=bought)})
 
 
 @lru_cache(maxsize=8)

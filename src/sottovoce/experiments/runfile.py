@@ -80,6 +80,8 @@
     weight = "w"            # a column of weights
     test = 0.2              # share of rows to test on, or a file; 0: none
     private = 0.1           # epsilon for what is declared "private"
+    curves = "auto"         # curves of numbers, where they pay; "private",
+                            # "public": always, ranks bought or read openly
     share = "public"        # share of class 1, for the task auc
 
     [data.columns]          # what is publicly known: a line per column

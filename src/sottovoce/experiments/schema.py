@@ -7,7 +7,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
@@ -31,7 +31,7 @@ Count = Annotated[Whole, Field(ge=1, le=10**9)]
 Yes = Annotated[bool, Field(strict=True)]
 Settings = Mapping[str, Any]  # values by dotted keys, for example {"method.rate": 0.5}
 M = TypeVar("M", bound=BaseModel)
-AUTO = "auto"  # the method that is chosen from public facts
+AUTO: Final = "auto"  # the method that is chosen from public facts
 
 
 class _Closed(BaseModel):
@@ -64,6 +64,7 @@ class Data(_Open):
     test: float | str = 0.2
     private: Positive | None = None
     share: Literal["public", "private"] | None = None
+    curves: Literal["auto", "public", "private"] | None = None
     agents: Annotated[Count, Field(le=10**6)] = 10
     by: Literal["iid", "label", "dirichlet", "sizes"] = "iid"
     skew: Number = 0.5

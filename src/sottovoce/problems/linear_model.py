@@ -25,6 +25,8 @@ class LinearModel:
         loss: ``loss(scores, record)``, the loss of one record as a function of its scores.
         curvature: bound on the second derivative of the loss in the scores.
         residual: size of the loss's first derivative in the scores where x starts; it scales a clip.
+        intercept: returns the constant scores that lower the loss most, from the mean of its first derivative at zero
+            scores and the deviation of the noise in it. By default, Newton's own step.
         target: for the squared loss, the number that the score should equal, in [-1, 1]. Then the same moments that
             whiten the rows give the least-squares solution to start from.
 
@@ -39,6 +41,7 @@ class LinearModel:
     curvature: float
     residual: float
     target: Callable[[Any], jax.Array] | None = None
+    intercept: Callable[[jax.Array, jax.Array], jax.Array] | None = None
 
     def __post_init__(self) -> None:
         for name in ("curvature", "residual"):
@@ -52,6 +55,10 @@ class LinearModel:
     def scores(self, x: Tree, record: Any) -> jax.Array:
         """Return a record's scores under x."""
         return self.features(record) @ x["weights"] + x["bias"]
+
+    def constant(self, slope: jax.Array, noise: jax.Array) -> jax.Array:
+        """Return the constant scores to which a mean first derivative at zero scores leads; see `intercept`."""
+        return -slope / self.curvature if self.intercept is None else self.intercept(slope, noise)
 
     @property
     def bound(self) -> float:

@@ -18,7 +18,9 @@ from pydantic import BaseModel, ConfigDict
 from sottovoce.files import read_facts, write_atomically, write_facts
 from sottovoce.privacy.report import PrivacyReport, rounded_up
 from sottovoce.runtime.about import About
+from sottovoce.runtime.coefficients import Coefficients
 from sottovoce.runtime.model_file import NAME as MODEL
+from sottovoce.runtime.model_file import coefficients_of
 from sottovoce.runtime.result import RESULT
 
 Kind = Literal["together", "alone", "pooled"]
@@ -56,6 +58,7 @@ class Outcome:
     about: About | None = None
     card: Path | None = None  # the model's card, if there is one
     public_test: bool = False  # whether figures were declared to be of public rows
+    coefficients: Coefficients | None = None  # of a linear model, with their errors
 
     @classmethod
     def load(cls, folder: Path) -> "Outcome":
@@ -72,6 +75,7 @@ class Outcome:
             None if told is None else About.from_dict(told, path),
             card if card.is_file() else None,
             bool(stored.get("public_test")),
+            coefficients_of(folder / MODEL),
         )
 
     @property

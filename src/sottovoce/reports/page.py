@@ -57,6 +57,7 @@ def render(made: Comparison, drawn: Mapping[str, Sequence[str]] | None = None, f
         f"<header><h1>{escape(headline(made))}</h1>{sections.glance(answers(made))}</header><main>",
         sections.approval(made),
         sections.results(made, findings(made)),
+        sections.coefficients(made),
         sections.printed(made),
         sections.section("Privacy and usefulness", sections.charts("tradeoff", drawn["tradeoff"], told)),
         sections.section(

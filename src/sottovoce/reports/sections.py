@@ -10,6 +10,7 @@ from sottovoce.privacy.report import LISTED, units_of
 from sottovoce.reports import pictures
 from sottovoce.reports.comparison import Comparison, Row, figure, upward
 from sottovoce.reports.words import Answer, asked
+from sottovoce.runtime.coefficients import WHAT_IT_IS
 from sottovoce.runtime.result import TRAIN
 
 _EVENT = re.compile(r"(\S+): (\w+) noise (\S+) on a mean clipped to (\S+) \((\w+)\), (.+), (once|\d+ times)")
@@ -31,6 +32,8 @@ _CONTENT = {  # what the files beside the page hold, by the ending of their name
     "-tradeoff.svg": "the picture of privacy and usefulness",
     "-curves.svg": "the pictures of the training",
 }
+
+_MOST = 25  # coefficients that a report lists: one run prints on five pages at most
 
 
 def section(title: str, *body: str) -> str:
@@ -103,6 +106,17 @@ def results(made: Comparison, told: Sequence[str]) -> str:
         paragraph(note),
         "" if made.chosen or len(made.rows) == 1 else f'<p class="faint">{_NOT_CHARGED}</p>',
     )
+
+
+def coefficients(made: Comparison) -> str:
+    """Return the coefficients of the model that the first screen speaks of, where their errors are known."""
+    found = made.main.runs[0].coefficients
+    if found is None:
+        return ""
+    heads, rows = found.table()
+    more = f" The model card has all {len(rows)}." if len(rows) > _MOST else ""
+    note = paragraph(f"Effects on {found.on}. {WHAT_IT_IS}{more}")
+    return section("Coefficients", table(heads, rows[:_MOST], "coefficients", name="coefficients"), note)
 
 
 def printed(made: Comparison) -> str:

@@ -26,8 +26,9 @@ from sottovoce.defused import markdown
 from sottovoce.files import write_atomically
 from sottovoce.privacy.report import PrivacyReport, units_of
 from sottovoce.problems import tasks
-from sottovoce.runtime import checkpoint, stored_program
+from sottovoce.runtime import checkpoint, shapes, stored_program
 from sottovoce.runtime.about import About
+from sottovoce.runtime.coefficients import WHAT_IT_IS, Coefficients
 from sottovoce.runtime.result import TRAIN, Result, handed
 from sottovoce.shown import Shown, glance
 from sottovoce.trees import Tree
@@ -59,6 +60,7 @@ class Travelling(Shown):
     label: str
     target: Column | None
     values: Sequence[Any] | None = None
+    coefficients: Coefficients | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,6 +81,7 @@ class OpenedModel(Shown):
     label: str | None = None
     target: Column | None = None
     values: tuple[Any, ...] | None = None  # the classes as the rows of an estimator had them
+    coefficients: Coefficients | None = None  # of linear models whose errors are known, in the columns' own units
     blocks: int | None = None  # for parties with columns and no table: the number of blocks that it predicts from
 
     def _told(self) -> list[tuple[str, str]]:
@@ -168,6 +171,19 @@ def save(
     >>> model.predict(np.ones((5, 2))).shape, model.privacy.epsilon == result.privacy.epsilon
     ((5,), True)
     """
+    return save_with(None, result, path, table, task, features, holders)
+
+
+def save_with(
+    coefficients: Coefficients | None,
+    result: Any,
+    path: str | Path,
+    table: DeclaredTable | None = None,
+    task: NamedTask | None = None,
+    features: Any = None,
+    holders: Mapping[str, Sequence[str]] | None = None,
+) -> Path:
+    """Write a model as `save` does, with coefficients that the caller computed from what this run released."""
     path = Path(path)
     if not isinstance(result, Result):
         if table is not None or task is not None or features is not None or holders is not None:
@@ -185,13 +201,13 @@ def save(
     if table is not None:
         result = replace(result, privacy=_stated(result.privacy, table))
     rows = np.zeros((1, len(table.names))) if table is not None else features
-    what = (None, "", None) if table is None else (table.columns, table.label, table.target)
+    columns, label, target = (None, "", None) if table is None else (table.columns, table.label, table.target)
     named = (
         {}
         if task is None
         else {"task": {"name": task.name, "options": dict(task.options), "shape": asdict(task.shape)}}
     )
-    return _write(Travelling(result, rows, *what), path, named)
+    return _write(Travelling(result, rows, columns, label, target, coefficients=coefficients), path, named)
 
 
 def _of_estimator(model: Any) -> Travelling:
@@ -229,10 +245,15 @@ def _write(made: Travelling, path: Path, named: dict[str, Any]) -> Path:
         facts["label"] = {"name": made.label, **made.target.to_dict()}
     if made.values is not None:
         facts["values"] = list(made.values)
+    if made.coefficients is not None:
+        facts["coefficients"] = made.coefficients.to_dict()
     checkpoint.save(path, variables, facts, kind=_KIND)
     statement = json.dumps({"releasable": result.releasable, **result.privacy.to_dict()}, indent=1)
     write_atomically(path.with_suffix(".statement.json"), statement.encode())
-    write_atomically(path.with_suffix(".md"), card(load(path), result).encode())
+    if made.coefficients is not None and made.coefficients.shapes:
+        drawn = shapes.picture(made.coefficients.shapes)
+        write_atomically(path.with_suffix(".curves.svg"), drawn.encode())
+    write_atomically(path.with_suffix(".md"), card(load(path), result, path.with_suffix(".curves.svg").name).encode())
     return path
 
 
@@ -257,6 +278,19 @@ def load(path: str | Path) -> OpenedModel:
         ) from error
 
 
+def coefficients_of(path: str | Path) -> Coefficients | None:
+    """Return the coefficients that a model file tells, if it is there and tells any; nothing else of it is opened.
+
+    >>> coefficients_of("nothing.sv") is None
+    True
+    """
+    try:
+        told = checkpoint.read_meta(Path(path), _KIND).get("coefficients")
+        return None if told is None else Coefficients.from_dict(told)
+    except (ValueError, TypeError, KeyError):  # a damaged model is no reason to show no report
+        return None
+
+
 def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> OpenedModel:
     about: dict[str, Any] = {"blocks": facts.get("blocks")}
     if "columns" in facts:
@@ -266,6 +300,8 @@ def _opened(facts: Mapping[str, Any], leaves: list[np.ndarray], path: Path) -> O
         about |= {"label": label.pop("name"), "target": Column.of(label)}
     if "values" in facts:
         about["values"] = tuple(facts["values"])
+    if "coefficients" in facts:
+        about["coefficients"] = Coefficients.from_dict(facts["coefficients"])
     if "task" in facts:
         named = facts["task"]
         shape = dict(named["shape"], features=tuple(named["shape"]["features"]))
@@ -304,8 +340,11 @@ def _joint(predict: Callable[..., Any], held: Sequence[Sequence[int]]) -> Callab
     return lambda x, y, rows: predict(x, y, [block(rows, own) for own in held])
 
 
-def card(model: OpenedModel, result: Result) -> str:
-    """Write the model card: what is predicted from what, what is guaranteed, and what was measured."""
+def card(model: OpenedModel, result: Result, picture: str = "") -> str:
+    """Write the model card: what is predicted from what, what is guaranteed, and what was measured.
+
+    `picture` is the file beside it that has the curves.
+    """
     lines = ["# Model card", "", _handing_out(model), ""]
     if model.columns is not None and model.target is not None:
         kind = f"classes {markdown(', '.join(model.classes))}" if model.classes else "a number"
@@ -316,6 +355,8 @@ def card(model: OpenedModel, result: Result) -> str:
         lines.append("")
     statement, *told = map(markdown, model.privacy.lines())
     lines += ["## Privacy", "", statement, "", *(f"- {line}" for line in told), ""]
+    lines += _of_coefficients(model)
+    lines += shapes.section(model.coefficients.shapes if model.coefficients else (), picture)
     lines += _figures(result)
     if result.about is not None and result.about.parties:
         lines += ["## Data", "", *_made_from(result.about), ""]
@@ -329,6 +370,24 @@ def card(model: OpenedModel, result: Result) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _of_coefficients(model: OpenedModel) -> list[str]:
+    """Return the table of coefficients: computed from what was released, so it may be seen where the model may."""
+    if model.coefficients is None:
+        return []
+    heads, cells = model.coefficients.table()
+    lines = [f"| {' | '.join(map(markdown, line))} |" for line in (heads, *cells)]
+    return [
+        "## Coefficients",
+        "",
+        f"Effects on {markdown(model.coefficients.on)}. {WHAT_IT_IS}",
+        "",
+        lines[0],
+        "|---" * len(heads) + "|",
+        *lines[1:],
+        "",
+    ]
 
 
 def _figures(result: Result) -> list[str]:
@@ -384,7 +443,11 @@ def _made_from(about: About) -> list[str]:
 
 def _declared(column: Column) -> str:
     if column.numeric:
-        return f"{column.range[0]} to {column.range[1]}" + (", logarithm" if column.log else "")
+        return (
+            f"{column.range[0]} to {column.range[1]}"
+            + (", logarithm" * column.log)
+            + (", with a curve" * (column.curve is not None))
+        )
     return ", ".join(column.names) + ", other"
 
 

@@ -19,6 +19,7 @@ from sottovoce.accounting.advice import before as advice_before
 from sottovoce.accounting.calibrate import calibrate
 from sottovoce.data.population import Population
 from sottovoce.methods.base import Method
+from sottovoce.methods.base_rate import BaseRate
 from sottovoce.methods.dp_newton import DpNewton
 from sottovoce.methods.dp_sgd import DpSgd
 from sottovoce.methods.dp_sgda import DpSgda
@@ -40,19 +41,24 @@ _AGREE = 1e-3  # the share of a disagreement that is left after mixing
 _LOUD, _QUIET = 4e-3, 1.5e-3  # noise of a whitened gradient over the signal: where few steps, and where many, are best
 _FEW, _MANY = 8, 32  # numbers of steps at _LOUD and at _QUIET
 _UNEASY = 8e-3  # the same ratio, above which a narrower clip and shorter steps are better
-_LOST = 2.0  # noise of the moments over an average eigenvalue, above which they say too little
 _SHARE = 0.25  # share of the budget for the moments
 _HOPELESS = 0.1  # noise of all gradients together over the longest possible gradient
 _LONGEST, _JUDGING = 2.0, 3.0  # clip of a loss; noise of losses over that of gradients, each against its clip
 _UNRULY = 1.0  # a spread of scores that changes odds by a factor of e
+# What slopes gain over the base rate while noise is far below the signal, what they lose far above it, and the noise
+# over the signal at which half is heard. `python -m benchmarks.no_cliff choose` fits them on public tables; losses are
+# log loss, and for numbers half the squared error on labels in [-1, 1]. Harm counts double.
+_SIGNAL, _HARM, _HALF = 0.1, 0.035, 0.06
 
 
 @dataclass(frozen=True)
 class Plan:
     """Hold what `auto` chose: `settings` are arguments for `sv.run`, `why` is the reason in three lines.
 
-    `spread` says how far noise is expected to move a typical record's score, where this is known; with a spread of 1
-    the odds change by a factor of e from run to run. `warnings` name what a user should look at before the run.
+    Of a linear model several plans are known, and the one with the best expected `gain` over the noisy base rate is
+    taken. `BaseRate` is the one that predicts the base rate alone. `spread` says how far noise is expected to move a
+    typical record's score, where this is known; with a spread of 1 the odds change by a factor of e from run to run.
+    `warnings` name what a user should look at before the run.
     """
 
     method: Method
@@ -63,6 +69,7 @@ class Plan:
     adjacency: Adjacency
     why: tuple[str, ...]
     spread: float | None = None
+    gain: float | None = None  # expected, in the mean loss over the noisy base rate; None where this is not known
     advice: tuple[str, ...] = ()  # warnings about parties and delta, which `sv.run` gives too
     expected: tuple[str, ...] = ()  # warnings about what noise will do
 
@@ -128,7 +135,7 @@ def auto(
     facts = Facts.of(population, epsilon, check_delta(delta), check_adjacency(adjacency), norm, factor)
     if facts.summed:
         sums.refuse_weights(problem)
-    chosen = _choose(problem, facts, network)
+    chosen = _best(_known(problem, facts, network), by_hand)
     if steps is not None:
         check_count("steps", steps)
         chosen = dataclasses.replace(chosen, steps=steps)
@@ -149,15 +156,9 @@ def auto(
             **parts,
         )
     advice = advice_before(population, delta if epsilon is not None else 0.0, shared_noise=False)
-    count = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.x0))
-    loud: tuple[str, ...] = ()
-    if math.sqrt(facts.parties * count) / (facts.mu * facts.rows) > _HOPELESS or (chosen.spread or 0.0) > _UNRULY:
-        expected = "" if chosen.spread is None else f" (a typical record's score by {chosen.spread:.2g})"
-        loud = (
-            f"noise is expected to move the model much{expected}: it may be no better than guessing, and differ from "
-            "run to run. Use fewer columns, more rows, or a larger epsilon",
-        )
-    return Plan(method, chosen.steps, network, trust, delta, adjacency, chosen.why, chosen.spread, advice, loud)
+    expected = _expected(problem, facts, chosen)
+    why, spread, gain = chosen.why, chosen.spread, chosen.gain
+    return Plan(method, chosen.steps, network, trust, delta, adjacency, why, spread, gain, advice, expected)
 
 
 @dataclass(frozen=True)
@@ -213,37 +214,91 @@ class _Choice:
     steps: int
     why: tuple[str, ...]
     spread: float | None = None
+    gain: float | None = None
 
 
-def _choose(problem: Any, facts: Facts, network: Network | None) -> _Choice:
+def _known(problem: Any, facts: Facts, network: Network | None) -> list[_Choice]:
+    """Return the plans that are known for a problem, the usual one first."""
     if isinstance(problem, Minimize):
         if problem.linear is None:
-            return _descent(problem, facts)
-        entries = 1 + np.shape(problem.x0["weights"])[0]
-        return _newton(problem, entries, facts, network) if _tells(entries, facts) else _plain(problem, facts)
+            return [_descent(problem, facts)]
+        usual = _newton(problem, facts, network) if _entries(problem) <= WIDEST else _plain(problem, facts)
+        gain = _gain(_loudness(problem, facts))
+        return [dataclasses.replace(usual, gain=gain), _base_rate(problem, facts, network)]
     if isinstance(problem, MinMax):
-        if problem.weighted is not None and _tells(entries := 1 + np.shape(problem.x0["weights"])[0], facts):
-            return _newton(problem, entries, facts, network)
-        return _saddle(problem, facts)
+        told = problem.weighted is not None and _entries(problem) <= WIDEST
+        return [_newton(problem, facts, network) if told else _saddle(problem, facts)]
     if isinstance(problem, Bilevel):
-        return _tuned(facts)
+        return [_tuned(facts)]
     raise TypeError(f"auto chooses for Minimize, MinMax and Bilevel, not for {type(problem).__name__}: give a method")
 
 
-def _tells(entries: int, facts: Facts) -> bool:
-    """Say whether second moments stand out of their noise: its size against an average eigenvalue, 1 / entries."""
-    noise = math.sqrt(facts.parties * entries) / (facts.mu * math.sqrt(_SHARE) * facts.rows)
-    return entries <= WIDEST and noise * entries < _LOST
+def _best(plans: list[_Choice], by_hand: dict[str, Any]) -> _Choice:
+    """Return the plan with the best expected gain, among those that have the settings that are given by hand."""
+    fitting = [plan for plan in plans if all(hasattr(plan.method, name) for name in by_hand)]
+    return max(fitting or plans[:1], key=lambda plan: plan.gain or 0.0)
 
 
-def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Network | None) -> _Choice:
-    robust = isinstance(problem, MinMax)
+def _entries(problem: Minimize | MinMax) -> int:
+    """Return how many numbers a row has, the one of the intercept included."""
+    return 1 + int(np.shape(problem.x0["weights"])[0])
+
+
+def _loudness(problem: Minimize | MinMax, facts: Facts) -> float:
+    """Return the noise of a mean gradient of typical records over their signal, if all budget went into it."""
+    numbers = _entries(problem) * math.prod(np.shape(problem.x0["bias"]))
+    return math.sqrt(facts.parties * numbers) / (facts.mu * facts.rows)
+
+
+def _gain(loudness: float) -> float:
+    """Return by how much slopes are expected to lower the mean loss below the noisy base rate's."""
+    heard = 1 / (1 + loudness / _HALF)
+    return _SIGNAL * heard - _HARM * (1 - heard)
+
+
+def _expected(problem: Any, facts: Facts, chosen: _Choice) -> tuple[str, ...]:
+    """Return the warnings about what noise will do."""
+    remedy = "Use fewer columns, more rows, or a larger epsilon"
+    name = type(chosen.method).__name__
+    if isinstance(chosen.method, BaseRate):
+        return (
+            f"{name} predicts the noisy base rate, the same for every record: with this noise slopes are expected to "
+            f"be worse. {remedy}",
+        )
+    if chosen.gain is not None and chosen.gain < 0:
+        return (
+            f"{name} is expected to be worse than the base rate, by {-chosen.gain:.2g} in the mean loss; without "
+            f"settings of {name} by hand, auto takes BaseRate. {remedy}",
+        )
+    count = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.x0))
+    unruly = (chosen.spread or 0.0) > _UNRULY
+    if not unruly and math.sqrt(facts.parties * count) / (facts.mu * facts.rows) <= _HOPELESS:
+        return ()
+    moved = "" if chosen.spread is None else f" (a typical record's score by {chosen.spread:.2g})"
+    return (
+        f"noise is expected to move the model much{moved}: it may be no better than guessing, and differ from run to "
+        f"run. {remedy}",
+    )
+
+
+def _base_rate(problem: Minimize, facts: Facts, network: Network | None) -> _Choice:
+    assert problem.linear is not None
+    clip = problem.linear.residual
+    why = (
+        f"BaseRate: noise has {_loudness(problem, facts):.2g} of the signal's size for rows of "
+        f"{_entries(problem) - 1} numbers, so slopes are expected to be worse than none",
+        "1 step on all records: the noisy shares of the classes (of a number: its noisy mean) are all that is learned",
+        facts.fitted,
+    )
+    return _Choice(BaseRate(Release(clip, facts.noise(clip, 1.0)), _rounds(network)), 1, why, gain=0.0)
+
+
+def _newton(problem: Minimize | MinMax, facts: Facts, network: Network | None) -> _Choice:
+    robust, entries, noise = isinstance(problem, MinMax), _entries(problem), _loudness(problem, facts)
     known = problem.linear if isinstance(problem, Minimize) else None
     if isinstance(problem, MinMax) and problem.weighted is not None:
         known = problem.weighted.model
     assert known is not None
-    columns = math.prod(np.shape(problem.x0["bias"]))
-    noise = math.sqrt(facts.parties * entries * columns) / (facts.mu * facts.rows)
     # The quieter the gradients, the more of them pay: from 8 steps at _LOUD to 32 at _QUIET, with a wider clip.
     quiet = 0.0 if noise == 0 else math.log(_LOUD / noise) / math.log(_LOUD / _QUIET)
     quiet = 1.0 if noise == 0 else min(max(quiet, 0.0), 1.0)
@@ -289,7 +344,7 @@ def _newton(problem: Minimize | MinMax, entries: int, facts: Facts, network: Net
 
 
 def _plain(problem: Minimize, facts: Facts) -> _Choice:
-    """Choose for long rows, whose second moments would be lost in noise: plain descent with a known curvature."""
+    """Choose for long rows, of which too many second moments would be released: descent with a known curvature."""
     known, steps = problem.linear, 300
     assert known is not None
     # Gradients are cut to a tenth of the largest: all have one length. The step then is twice the inverse of the
@@ -299,8 +354,7 @@ def _plain(problem: Minimize, facts: Facts) -> _Choice:
     rate = 4 * known.residual / (curvature * length * clip)
     method = DpSgd(Linear(rate, 0.02 * rate, steps), Release(clip, facts.noise(clip, 1.0)), Full())
     why = (
-        f"DpSgd: the second moments of {facts.rows} rows of {np.shape(problem.x0['weights'])[0]} numbers would not "
-        "stand out of the noise, so all directions are treated alike",
+        f"DpSgd: rows of more than {WIDEST} numbers have too many second moments, so all directions are treated alike",
         f"{steps} steps on all records; each gradient is cut to length {clip:.3g}, a tenth of the largest that can be, "
         f"so nearly all have this length; a rate that falls from {rate:.3g} follows from the declared norm and the "
         "curvature at the start",

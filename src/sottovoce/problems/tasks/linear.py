@@ -13,6 +13,8 @@ from sottovoce.problems.tasks.base import Evaluate, Shape, Task, check_classes, 
 from sottovoce.problems.tasks.metrics import accuracy, auroc
 from sottovoce.trees import Tree, inner
 
+_RAREST = 1e-3  # the smallest share of a class that a base rate names
+
 
 @task("softmax")
 def softmax(shape: Shape, penalty: float = 0.0) -> Task:
@@ -40,7 +42,7 @@ def softmax(shape: Shape, penalty: float = 0.0) -> Task:
 
         return evaluate
 
-    known = LinearModel(_row, loss, curvature=0.5, residual=math.sqrt(1 - 1 / shape.classes))
+    known = LinearModel(_row, loss, curvature=0.5, residual=math.sqrt(1 - 1 / shape.classes), intercept=_shares)
     return Task(_minimize(known, start, penalty, predict), metrics)
 
 
@@ -73,7 +75,7 @@ def logistic(shape: Shape, penalty: float = 0.0) -> Task:
 
         return evaluate
 
-    known = LinearModel(_row, loss, curvature=0.25, residual=0.5)
+    known = LinearModel(_row, loss, curvature=0.25, residual=0.5, intercept=_odds)
     return Task(_minimize(known, start, penalty, predict), metrics)
 
 
@@ -108,6 +110,19 @@ def ridge(shape: Shape, penalty: float = 0.0) -> Task:
 
     known = LinearModel(_row, loss, curvature=1.0, residual=1.0, target=_target)
     return Task(_minimize(known, start, penalty, predict), metrics)
+
+
+def _odds(slope: jax.Array, noise: jax.Array) -> jax.Array:
+    """Return the log odds of class 1, whose share is one half less the slope; noise makes no class impossible."""
+    least = jnp.clip(noise, _RAREST, 0.5)
+    share = jnp.clip(0.5 - slope, least, 1 - least)
+    return jnp.log(share) - jnp.log1p(-share)
+
+
+def _shares(slope: jax.Array, noise: jax.Array) -> jax.Array:
+    """Return the logarithms of the classes' shares, which are those of equal shares less the slope."""
+    equal = 1 / slope.shape[0]
+    return jnp.log(jnp.maximum(equal - slope, jnp.clip(noise, _RAREST, equal)))
 
 
 def _minimize(known: LinearModel, start: Tree, penalty: float, predict: Any) -> Minimize:
