@@ -5,8 +5,8 @@ rows. So it costs nothing, and may leave wherever the model may. Three things ma
 
 - *sampling*: other rows from the same population would have given another model;
 - *noise*: the steps are linear in their noise near the optimum, so its covariance follows step by step;
-- *what noise hides*: directions whose second moment is below the noise were hardly trained. They could hold as much of
-  the score as those that can be seen, and this is added to the variance of a coefficient.
+- *what noise hides*: directions whose second moment is below the noise were hardly trained. There the coefficient could
+  be as large as those that can be seen, and this is added to its variance.
 
 Steps that stop early leave coefficients too small. The estimate corrects this; predictions use the model as it is.
 Not in the intervals: what clipping changes. ``python -m benchmarks.coverage`` measures how often intervals are right.
@@ -195,11 +195,7 @@ class Passage(Shown):
         return (vectors * np.where(lost, _SHARE * values, values)) @ vectors.T, int(np.sum(~lost))
 
     def _unseen(self, estimate: np.ndarray, known: np.ndarray, empty: np.ndarray | None) -> np.ndarray:
-        """Return the covariance of what hidden directions may hold: as much of the score as those that are seen.
-
-        A direction with the moment m and the coefficient c holds m c^2 of the score's variance. A hidden moment is
-        taken to be as large as it can be, which is what the moments were raised to.
-        """
+        """Return the covariance of what hidden directions may hold: as much as those that are seen do on average."""
         width = len(estimate)
         free = np.eye(width) if empty is None else np.linalg.svd(empty, full_matrices=True)[0][:, empty.shape[1] :]
         raised = np.linalg.inv(self.basis @ self.basis) / (self.stride / self.whole)
@@ -208,9 +204,8 @@ class Passage(Shown):
         lost, seen = free @ vectors[:, hidden], free @ vectors[:, ~hidden]
         if not seen.shape[1]:
             return _ANY * lost @ lost.T
-        squares = (seen.T @ estimate) ** 2 - np.einsum("ij,ik,kj->j", seen, known, seen)
-        held = max(float(np.mean(values[~hidden] * squares)), 0.0)
-        return (lost * (held / values[hidden])) @ lost.T
+        held = (seen.T @ estimate) ** 2 - np.einsum("ij,ik,kj->j", seen, known, seen)
+        return max(float(np.mean(held)), 0.0) * lost @ lost.T
 
 
 def passage(
