@@ -51,6 +51,9 @@ def test_a_hidden_direction_may_hold_as_much_as_a_seen_one():
     held = (0.8 * 0.2**2 + 0.3 * 0.3**2) / 3  # of the variance of the score, on average over seen directions
     assert found.errors[2] == pytest.approx(np.sqrt(held / 0.05), rel=0.1)
     assert np.all(found.errors[:2] < 0.01)
+    assert found.known.tolist() == [True, True, False, True]
+    assert np.isinf(found.interval()[2]).all()
+    assert [cells[2] for cells in found.table()[1]].count("hidden by noise") == 1
     assert hidden.coefficients("abc", empty=np.eye(4)[:, [2]]).errors[2] < 0.01  # no row has anything there
     all_hidden = Passage(**{**vars(seen), "hidden": 5.0}).coefficients("abc")
     assert np.all(all_hidden.errors > 400)
