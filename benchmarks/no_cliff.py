@@ -1,7 +1,7 @@
 """Small and wide tables: what `sv.auto` gains over the noisy base rate, where noise leaves little of the slopes.
 
     python -m benchmarks.no_cliff choose [SEEDS]           # fits the rule of `sv.auto` on the choosing tables
-    python -m benchmarks.no_cliff report [SEEDS]           # log loss over the noisy base rate's, reporting tables
+    python -m benchmarks.no_cliff report [SEEDS] [TABLE ...]   # log loss over the noisy base rate's
     python -m benchmarks.no_cliff numbers [SEEDS]          # the same for labels that are numbers: 1 less R^2
 
 Tables: `benchmarks/public_tables.py`; of a longer one 3000 rows are drawn. A quarter is for testing. Log loss on the
@@ -12,6 +12,7 @@ the reporting tables.
 import sys
 import warnings
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from sottovoce.schedules import Constant
 
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 MOST = 3000
+EDGES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.4, 9.0)  # of noise over signal
+ALLOWED = 0.02  # log loss above the noisy base rate's
 QUIET = sv.Performance(progress=False)
 
 
@@ -74,24 +77,23 @@ def loss(x: Any, test: Any, number: bool) -> float:
 
 
 def choose(seeds: int) -> None:
-    """Fit signal, harm and half of `tuning/auto.py`; what slopes lose counts double."""
+    """Print signal, half and harm of `tuning/auto.py`."""
     made = list(cells(CHOOSING, seeds))
     noise = np.array([cell["noise"] for cell in made])
     gained = np.array([cell["base"] - cell["slopes"] for cell in made])
 
     def left(fit: np.ndarray) -> np.ndarray:
-        signal, harm, half = fit
-        heard = 1 / (1 + noise / half)
-        return (signal * heard - harm * (1 - heard) - gained) * np.where(gained < 0, np.sqrt(2), 1.0)
+        return (fit[0] / (1 + noise / fit[1]) - gained) * np.where(gained < 0, np.sqrt(2), 1.0)
 
-    signal, harm, half = least_squares(left, (0.1, 0.03, 0.05), loss="soft_l1", f_scale=0.02, bounds=(1e-4, 1.0)).x
-    print(f"{len(made)} cells of {len(CHOOSING)} tables: signal {signal:.3g}, harm {harm:.3g}, half {half:.3g}")
-    print(f"nothing is expected of slopes from noise {half * signal / harm:.3g} on")
-    for low, high in ((0, 0.02), (0.02, 0.05), (0.05, 0.1), (0.1, 0.15), (0.15, 0.2), (0.2, 0.4), (0.4, 9)):
+    signal, half = least_squares(left, (0.1, 0.05), loss="soft_l1", f_scale=0.02, bounds=(1e-4, 1.0)).x
+    safe = 0.0
+    for low, high in pairwise(EDGES):
         here = gained[(noise >= low) & (noise < high)]
-        if len(here):
-            told = f"{len(here):3d} cells, gained {here.mean():+.4f}, least {here.min():+.4f}"
-            print(f"  noise {low:4.2f} to {high:4.2f}: {told}")
+        told = f"{len(here):3d} cells, gained {here.mean():+.4f}, least {here.min():+.4f}" if len(here) else "no cell"
+        print(f"  noise {low:4.2f} to {high:4.2f}: {told}")
+        safe = high if safe == low and (not len(here) or here.min() >= -ALLOWED) else safe
+    print(f"{len(made)} cells of {len(CHOOSING)} tables: up to noise {safe} none lost more than {ALLOWED}")
+    print(f"signal {signal:.3g}, half {half:.3g}, harm {signal * half / safe:.3g}")
 
 
 def report(names: Iterable[str], seeds: int) -> None:
@@ -121,7 +123,7 @@ def main() -> None:
     if what == "choose":
         choose(int(rest[0]) if rest else 10)
     elif what in ("report", "numbers"):
-        report(REPORTING if what == "report" else NUMBERS, int(rest[0]) if rest else 10)
+        report(rest[1:] or (REPORTING if what == "report" else NUMBERS), int(rest[0]) if rest else 10)
     else:
         raise SystemExit(__doc__)
 
