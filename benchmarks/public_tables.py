@@ -40,7 +40,8 @@ REPORTING = {
     "modeldata/mlc_churn": ("churn", ""), "modeldata/credit_data": ("Status", ""), "AER/Fertility2": ("morekids", ""),
     "AER/NMES1988": ("insurance", ""), "AER/DoctorVisits": ("private", ""), "Ecdat/Benefits": ("ui", ""),
     "AER/HMDA": ("deny", ""), "AER/PSID7682": ("union", "id year"), "modeldata/stackoverflow": ("Remote", ""),
-    "survival/flchain": ("death", "futime chapter"), "modeldata/lending_club": ("Class", ""), "stevedata/wvs_usa_abortion": ("collegeed", "wvsccode"),
+    "survival/flchain": ("death", "futime chapter"), "modeldata/lending_club": ("Class", ""),
+    "stevedata/wvs_usa_abortion": ("collegeed", "wvsccode"),
 }  # fmt: skip
 NUMBERS = {  # tables whose label is a number: the label, its declared range, columns left out
     "AER/CPSSW8": ("earnings", (0.0, 80.0), ""), "ISLR/Wage": ("wage", (0.0, 350.0), "logwage"),
