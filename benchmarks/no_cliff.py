@@ -3,6 +3,7 @@
     python -m benchmarks.no_cliff choose [SEEDS]           # fits the rule of `sv.auto` on the choosing tables
     python -m benchmarks.no_cliff report [SEEDS] [TABLE ...]   # log loss over the noisy base rate's
     python -m benchmarks.no_cliff numbers [SEEDS]          # the same for labels that are numbers: 1 less R^2
+    python -m benchmarks.no_cliff picture FILE.svg [SEEDS] # log loss over epsilon on one hospital table
 
 Tables: `benchmarks/public_tables.py`; of a longer one 3000 rows are drawn. A quarter is for testing. Log loss on the
 test rows, mean over the seeds of the noise. The noisy base rate has the whole budget. Settings were chosen on none of
@@ -13,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +24,14 @@ import sottovoce as sv
 from benchmarks.public_tables import CHOOSING, NUMBERS, REPORTING, load, split
 from sottovoce.privacy.gdp import gdp_mu
 from sottovoce.problems.tasks import Shape, get
+from sottovoce.reports.chart import Axis, Line, chart
+from sottovoce.reports.pictures import by_itself
 from sottovoce.schedules import Constant
 
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 MOST = 3000
 EDGES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.4, 9.0)  # of noise over signal
+HOSPITAL, ACROSS = "causaldata/nhefs", (0.1, 0.2, 0.4, 0.8, 1.2, 1.6, 1.8, 2.4, 4.0)
 ALLOWED = 0.02  # log loss above the noisy base rate's
 QUIET = sv.Performance(progress=False)
 
@@ -117,10 +122,33 @@ def report(names: Iterable[str], seeds: int) -> None:
     print(f"behind the better of both: mean {lost.mean():.4f}, worst {lost.max():.4f}")
 
 
+def picture(file: str, seeds: int) -> None:
+    """Draw log loss over epsilon on one hospital table: slopes, the noisy base rate, and what `sv.auto` takes."""
+    made = list(cells([HOSPITAL], seeds, ACROSS))
+    panels = []
+    for parties in (1, 5):
+        own = [cell for cell in made if cell["parties"] == parties]
+        x = np.array([cell["epsilon"] for cell in own])
+        kinds = {"slopes": "slopes", "base": "base rate", "auto": "auto"}
+        drawn = [
+            Line(name, key, x, np.array([cell[key] for cell in own]), slot=slot, dots=True)
+            for slot, (key, name) in enumerate(kinds.items())
+        ]
+        for cell in own:
+            print(
+                f"{parties} {cell['epsilon']}: " + ", ".join(f"{kind} {cell[kind]:.3f}" for kind in kinds), flush=True
+            )
+        y = Axis(f"log loss, {'one table' if parties == 1 else 'five parties'}", 0.3, 0.7)
+        panels.append(chart(drawn, Axis("epsilon", ACROSS[0], ACROSS[-1], log=True), y, f"log loss of {HOSPITAL}"))
+    Path(file).write_text(by_itself(panels))
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     what, *rest = sys.argv[1:] or [""]
-    if what == "choose":
+    if what == "picture" and rest:
+        picture(rest[0], int(rest[1]) if len(rest) > 1 else 10)
+    elif what == "choose":
         choose(int(rest[0]) if rest else 10)
     elif what in ("report", "numbers"):
         report(rest[1:] or (REPORTING if what == "report" else NUMBERS), int(rest[0]) if rest else 10)
