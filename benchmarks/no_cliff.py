@@ -2,6 +2,7 @@
 
     python -m benchmarks.no_cliff choose [SEEDS]           # fits the rule of `sv.auto` on the choosing tables
     python -m benchmarks.no_cliff report [SEEDS]           # log loss over the noisy base rate's, reporting tables
+    python -m benchmarks.no_cliff numbers [SEEDS]          # the same for labels that are numbers: 1 less R^2
 
 Tables: `benchmarks/public_tables.py`; of a longer one 3000 rows are drawn. A quarter is for testing. Log loss on the
 test rows, mean over the seeds of the noise. The noisy base rate has the whole budget. Settings were chosen on none of
@@ -17,7 +18,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 import sottovoce as sv
-from benchmarks.public_tables import CHOOSING, REPORTING, load, split
+from benchmarks.public_tables import CHOOSING, NUMBERS, REPORTING, load, split
 from sottovoce.privacy.gdp import gdp_mu
 from sottovoce.problems.tasks import Shape, get
 from sottovoce.schedules import Constant
@@ -36,13 +37,15 @@ def cells(names: Iterable[str], seeds: int, epsilons: Any = EPSILONS) -> Iterabl
         for five in (False, True):
             made = table.only(train, party="party") if five else table.only(train)
             parts = made.parts()
-            problem = get("logistic")(Shape((len(made.names),), classes=2, agents=len(parts))).problem
+            task, classes = ("ridge", 1) if name in NUMBERS else ("logistic", 2)
+            problem = get(task)(Shape((len(made.names),), classes=classes, agents=len(parts))).problem
+            clip = problem.linear.residual
             network = sv.networks.complete(len(parts)) if five else None
             common = {"problem": problem, "data": parts, "network": network, "performance": QUIET}
             runs, which = [], []
             for epsilon in epsilons:
                 slopes = sv.auto(problem, parts, epsilon=epsilon, network=network, tail=0.5)  # only DpNewton has a tail
-                rough = sv.methods.BaseRate(sv.Release(0.5, Constant(tuple(0.5 / len(part) for part in parts))))
+                rough = sv.methods.BaseRate(sv.Release(clip, Constant(tuple(clip / len(part) for part in parts))))
                 rate = sv.calibrate(rough, parts, epsilon=epsilon, steps=1, network=network, problem=problem)
                 plain = {"method": rate, "steps": 1, "network": network, "adjacency": "zero-out"}
                 for seed in range(seeds):
@@ -51,7 +54,7 @@ def cells(names: Iterable[str], seeds: int, epsilons: Any = EPSILONS) -> Iterabl
             found = sv.run_many([{**run, "every": run["steps"]} for run in runs])
             losses: dict[tuple[float, str], list[float]] = {}
             for place, result in zip(which, found):
-                losses.setdefault(place, []).append(log_loss(result.x, held.records))
+                losses.setdefault(place, []).append(loss(result.x, held.records, name in NUMBERS))
             for epsilon in epsilons:
                 noise = np.sqrt(len(parts) * (1 + len(made.names))) / (gdp_mu(epsilon, 1e-5) * len(made))
                 plan = sv.auto(problem, parts, epsilon=epsilon, network=network)
@@ -62,9 +65,12 @@ def cells(names: Iterable[str], seeds: int, epsilons: Any = EPSILONS) -> Iterabl
                        "falls back": taken is base}  # fmt: skip
 
 
-def log_loss(x: Any, test: Any) -> float:
-    score = test["features"] @ np.asarray(x["weights"]) + float(x["bias"])
-    return float(np.mean(np.logaddexp(0, score) - test["label"] * score))
+def loss(x: Any, test: Any, number: bool) -> float:
+    """Return the log loss, or of a number the share of its variance that is left: 1 less R^2."""
+    score, label = test["features"] @ np.asarray(x["weights"]) + float(x["bias"]), test["label"]
+    if number:
+        return float(np.mean((score - label) ** 2) / np.var(label))
+    return float(np.mean(np.logaddexp(0, score) - label * score))
 
 
 def choose(seeds: int) -> None:
@@ -88,8 +94,8 @@ def choose(seeds: int) -> None:
             print(f"  noise {low:4.2f} to {high:4.2f}: {told}")
 
 
-def report(seeds: int) -> None:
-    names = [name for name in REPORTING if len(load(name, MOST)) <= MOST]
+def report(names: Iterable[str], seeds: int) -> None:
+    names = list(names)
     made = []
     for name in names:
         own = list(cells([name], seeds))
@@ -114,8 +120,8 @@ def main() -> None:
     what, *rest = sys.argv[1:] or [""]
     if what == "choose":
         choose(int(rest[0]) if rest else 10)
-    elif what == "report":
-        report(int(rest[0]) if rest else 10)
+    elif what in ("report", "numbers"):
+        report(REPORTING if what == "report" else NUMBERS, int(rest[0]) if rest else 10)
     else:
         raise SystemExit(__doc__)
 

@@ -1,24 +1,27 @@
 """What being many costs: parties by their own noise, parties by secure sums, and one table, at epsilon 1.
 
-    python -m benchmarks.sums tables [SEEDS] [SPLITS]   # 5 and 20 unequal parties on fourteen public tables: AUROC
-    python -m benchmarks.sums parties [SEEDS] [SPLITS]  # 2 to 50 equal parties on four of these tables
-    python -m benchmarks.sums picture                   # docs/pictures/being-many.svg, from what `parties` wrote
+    python -m benchmarks.sums tables 40 5 [NAME ...]  # 5 and 20 unequal parties, 40 seeds, 5 splits: AUROC, into a file
+    python -m benchmarks.sums mean                    # what `tables` found, and the mean over all tables
+    python -m benchmarks.sums parties 20 3            # 2 to 50 equal parties on four of the tables, into a file
+    python -m benchmarks.sums picture                 # docs/pictures/being-many.svg, of what `parties` found
 
 Tables, declarations and encoding are those of `benchmarks.own_tables`, the same defaults (`sv.auto`) are everywhere,
 and no setting was chosen on these tables. A split draws a quarter of the rows for the test, and deals the others out to
 the parties: of five, 45, 25, 15, 10 and 5 %; of twenty, shares in proportion to 1, 2, ..., 20. All contenders of a
 split have the same rows. Of sums any one party may collude (of two parties none); without sums everybody talks to
-everybody. The seeds of one contender are members of one program (`sv.run_many`). Figures are AUROC minus that of one
-table, averaged over the seeds and splits of a table. Standard errors are those of splits within each table.
+everybody. All runs of one contender are members of one program (`sv.run_many`). Figures are AUROC minus that of one
+table, averaged over the seeds and splits of a table; standard errors are those of the splits within each table.
 """
 
 import csv
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,147 +37,165 @@ from sottovoce.reports.chart import Axis, Line, chart
 EPSILON, DELTA = 1.0, 1e-5
 UNEQUAL = {5: np.array([45, 25, 15, 10, 5]), 20: np.arange(1, 21)}
 COUNTS = (2, 3, 5, 10, 20, 50)
-SMALL = (("AER", "HMDA"), ("openintro", "email"), ("wooldridge", "catholic"), ("survival", "rotterdam"))
-FOUND = measure.ROOT / "docs" / "results" / "being-many.csv"
+FOUR = ("HMDA", "email", "catholic", "rotterdam")
+RESULTS = measure.ROOT / "docs" / "results"
+TABLES, PARTIES = RESULTS / "being-many-tables.csv", RESULTS / "being-many-parties.csv"
 PICTURE = measure.ROOT / "docs" / "pictures" / "being-many.svg"
 QUIET = sv.Performance(chunk=8192, progress=False)
-CONTENDERS = ("one table", "own noise", "sums")
+ALONE, OWN, SUMS = "one table", "own noise", "sums"
+Found = dict[tuple[str, int], np.ndarray]  # AUROC minus that of one table by split, for a contender and its parties
 
 
 @dataclass(frozen=True)
-class Split:
-    """Hold the rows of one split: those to train on, in an order that parties take shares of, and those to test on."""
+class Measured:
+    """Hold a table that contenders are measured on."""
 
-    task: Task
-    train: dict[str, np.ndarray]
-    test: dict[str, np.ndarray]
+    table: Table
+    splits: int
+    seeds: int
 
-    @classmethod
-    def of(cls, rows: np.ndarray, label: np.ndarray, seed: int, task: Task) -> "Split":
-        """Draw a split."""
-        order = np.random.default_rng([seed, 7]).permutation(len(rows))
-        held = {"features": rows.astype(np.float32)[order], "label": label[order]}
+    @cached_property
+    def drawn(self) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+        """Return for each split the rows to train on, in an order that parties take shares of, and those to test on."""
+        rows, label, _, _ = load(self.table)
+        whole = {"features": rows.astype(np.float32), "label": (label == np.unique(label)[1]).astype(np.int32)}
         test = len(rows) // 4
-        return cls(
-            task, {key: leaf[test:] for key, leaf in held.items()}, {key: leaf[:test] for key, leaf in held.items()}
-        )
+        orders = [np.random.default_rng([seed, 7]).permutation(len(rows)) for seed in range(self.splits)]
+        return [
+            ({key: leaf[order[test:]] for key, leaf in whole.items()}, {k: v[order[:test]] for k, v in whole.items()})
+            for order in orders
+        ]
 
-    def parts(self, shares: np.ndarray) -> list[Part]:
-        """Deal the rows out."""
-        count = len(self.train["label"])
-        ends = np.round(np.concatenate([[0], np.cumsum(shares)]) / np.sum(shares) * count).astype(int)
-        rows = np.arange(count)
-        return [Part(self.train, rows[start:stop]) for start, stop in pairwise(ends)]
+    @cached_property
+    def task(self) -> Task:
+        """Return what is learned."""
+        return get("logistic")(Shape((self.drawn[0][0]["features"].shape[1],), 2, 1))
 
-    def aurocs(self, how: str, shares: np.ndarray, seeds: int) -> list[float]:
-        """Run one contender with each seed, and return the AUROC on the test rows."""
-        parts = self.parts(np.ones(1) if how == "one table" else shares)
-        network = sv.networks.complete(len(parts)) if len(parts) > 1 and how != "sums" else None
-        trust = sv.Sum(1) if how == "sums" and len(parts) > 2 else sv.Sum(0) if how == "sums" else None
-        problem = self.task.problem
-        plan = sv.auto(problem, parts, epsilon=EPSILON, delta=DELTA, norm=1.0, network=network, trust=trust)
-        common = {
-            "problem": problem,
-            "data": parts,
-            **plan.settings,
-            "every": plan.steps,
-            "evaluate": self.task.metrics(self.test),
-            "performance": QUIET,
-        }
-        ends = sv.run_many([{**common, "seed": seed} for seed in range(seeds)])
-        if any(isinstance(end, FloatingPointError) for end in ends):
-            raise FloatingPointError(f"{how} diverged")
-        return [float(end.history["auroc"][-1]) for end in ends]  # type: ignore[union-attr]
+    def aurocs(self, how: str, shares: np.ndarray) -> np.ndarray:
+        """Run one contender on each split with each seed, and return the mean AUROC of each split."""
+        many = len(shares)
+        trust = sv.Sum(min(1, many - 2)) if how == SUMS else None
+        network = sv.networks.complete(many) if many > 1 and trust is None else None
+        settings = dict[str, Any]()
+        runs = []
+        for train, test in self.drawn:
+            data = dealt(train, shares)
+            if not settings:  # sizes are the same in each split
+                plan = sv.auto(
+                    self.task.problem, data, epsilon=EPSILON, delta=DELTA, norm=1.0, network=network, trust=trust
+                )
+                settings = {**plan.settings, "every": plan.steps, "performance": QUIET}
+            given = {"problem": self.task.problem, "data": data, "evaluate": self.task.metrics(test), **settings}
+            runs += [{**given, "seed": seed} for seed in range(self.seeds)]
+        ends = sv.run_many(runs)
+        found = [0.5 if isinstance(end, FloatingPointError) else float(end.history["auroc"][-1]) for end in ends]
+        return np.array(found).reshape(self.splits, self.seeds).mean(axis=1)
 
-
-def splits_of(table: Table, splits: int) -> Iterator[Split]:
-    rows, label, _, _ = load(table)
-    numbers = (label == np.unique(label)[1]).astype(np.int32)
-    task = get("logistic")(Shape((rows.shape[1],), 2, 1))
-    for seed in range(splits):
-        yield Split.of(rows, numbers, seed, task)
+    def found(self, shares: dict[int, np.ndarray]) -> Found:
+        """Return what each contender loses, and under (ALONE, 1) the AUROC of one table."""
+        base = self.aurocs(ALONE, np.ones(1))
+        lost = {(how, many): self.aurocs(how, own) - base for many, own in shares.items() for how in (OWN, SUMS)}
+        return {(ALONE, 1): base, **lost}
 
 
-def measured(table: Table, splits: int, seeds: int, shares: dict[int, np.ndarray]) -> dict[tuple[str, int], np.ndarray]:
-    """Return, for each contender and number of parties, AUROC minus that of one table, by split."""
-    found: dict[tuple[str, int], list[float]] = {}
-    for split in splits_of(table, splits):
-        base = float(np.mean(split.aurocs("one table", np.ones(1), seeds)))
-        found.setdefault(("one table", 1), []).append(base)
-        for many, own in shares.items():
-            for how in CONTENDERS[1:]:
-                found.setdefault((how, many), []).append(float(np.mean(split.aurocs(how, own, seeds))) - base)
-    return {key: np.array(values) for key, values in found.items()}
+def dealt(train: dict[str, np.ndarray], shares: np.ndarray) -> list[Part]:
+    """Deal rows out to parties."""
+    rows = np.arange(len(train["label"]))
+    ends = np.round(np.concatenate([[0], np.cumsum(shares)]) / np.sum(shares) * len(rows)).astype(int)
+    return [Part(train, rows[start:stop]) for start, stop in pairwise(ends)]
 
 
 def error(values: np.ndarray) -> float:
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    """Return the standard error of the mean of splits."""
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def tables(seeds: int = 40, splits: int = 5) -> None:
-    """Print the figures of each table, and the mean over tables."""
-    all_found: list[dict[tuple[str, int], np.ndarray]] = []
-    columns = [(how, many) for many in UNEQUAL for how in CONTENDERS[1:]]
-    print(f"epsilon {EPSILON:g}, {seeds} seeds of the noise, {splits} splits; AUROC of one table, then minus it")
-    print(f"{'table':16s}{'one table':>10s}" + "".join(f"{f'{many}, {how}':>20s}" for how, many in columns))
-    for table in (FLCHAIN, INSURANCE, *(unseen(package, name) for package, name in UNSEEN)):
+def listed() -> dict[str, Table]:
+    """Return all tables by name."""
+    return {one.name: one for one in (FLCHAIN, INSURANCE, *(unseen(package, name) for package, name in UNSEEN))}
+
+
+def tables(seeds: str = "40", splits: str = "5", *names: str) -> None:
+    """Measure 5 and 20 unequal parties, table by table, and keep what is found."""
+    for name, table in listed().items():
+        if names and name not in names:
+            continue
         began = time.perf_counter()
-        found = measured(table, splits, seeds, UNEQUAL)
-        all_found.append(found)
-        cells = "".join(f"{found[key].mean():+12.4f} ({error(found[key]):.4f})"[:20].rjust(20) for key in columns)
-        base = found["one table", 1].mean()
-        print(f"{table.name:16s}{base:10.4f}{cells}  {time.perf_counter() - began:.0f} s", flush=True)
-    print(f"mean over {len(all_found)} tables, its standard error, and the mean minus two of these:")
-    for key in columns:
-        means = np.array([found[key].mean() for found in all_found])
-        drawn = np.sqrt(np.nansum([error(found[key]) ** 2 for found in all_found])) / len(all_found)
-        print(f"  {key[1]:2d} parties, {key[0]:9s} {means.mean():+.4f} ({drawn:.4f}) {means.mean() - 2 * drawn:+.4f}")
+        found = Measured(table, int(splits), int(seeds)).found(UNEQUAL)
+        keep(TABLES, "table", name, found, seeds, splits)
+        print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def parties(seeds: int = 20, splits: int = 3) -> None:
-    """Print and write the loss of 2 to 50 equal parties, the mean over four tables."""
-    found = [
-        measured(unseen(package, name), splits, seeds, {many: np.ones(many) for many in COUNTS})
-        for package, name in SMALL
-    ]
-    lines: list[dict[str, Any]] = []
-    for many in COUNTS:
-        for how in CONTENDERS[1:]:
-            each = [one[how, many] for one in found]
-            drawn = np.sqrt(np.nansum([error(values) ** 2 for values in each])) / len(each)
-            mean = float(np.mean([values.mean() for values in each]))
-            lines.append({"parties": many, "contender": how, "auroc": f"{mean:+.4f}", "error": f"{drawn:.4f}"})
-            print(f"{many:2d} parties, {how:9s} {mean:+.4f} ({drawn:.4f})", flush=True)
-    with FOUND.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+def parties(seeds: str = "20", splits: str = "3", *names: str) -> None:
+    """Measure 2 to 50 equal parties, and keep what is found."""
+    for name in names or FOUR:
+        found = Measured(listed()[name], int(splits), int(seeds)).found({many: np.ones(many) for many in COUNTS})
+        keep(PARTIES, "table", name, found, seeds, splits)
+        print(name, flush=True)
+
+
+def keep(file: Path, key: str, name: str, found: Found, seeds: str, splits: str) -> None:
+    """Write what was found of a table into a file, in place of what it held of that table."""
+    lines = [line for line in held(file) if line[key] != name]
+    for (how, many), values in found.items():
+        plain = {"mean": f"{values.mean():.5f}", "error": f"{error(values):.5f}", "seeds": seeds, "splits": splits}
+        lines.append({key: name, "contender": how, "parties": str(many), **plain})
+    with file.open("w", newline="") as out:
+        writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
 
 
+def held(file: Path) -> list[dict[str, str]]:
+    """Return what a file holds."""
+    if not file.exists():
+        return []
+    with file.open() as lines:
+        return list(csv.DictReader(lines))
+
+
+def mean() -> None:
+    """Print what `tables` found, and the mean over all tables with its standard error."""
+    lines = held(TABLES)
+    names = list(dict.fromkeys(line["table"] for line in lines))
+    at = {(line["table"], line["contender"], int(line["parties"])): line for line in lines}
+    columns = [(how, many) for many in UNEQUAL for how in (OWN, SUMS)]
+    print(f"{'table':18s}{ALONE:>10s}" + "".join(f"{f'{many}, {how}':>16s}" for how, many in columns))
+    for name in names:
+        cells = "".join(f"{float(at[name, *column]['mean']):+16.4f}" for column in columns)
+        print(f"{name:18s}{float(at[name, ALONE, 1]['mean']):10.4f}{cells}")
+    print(f"\nmean of {len(names)} tables, {lines[0]['seeds']} seeds, {lines[0]['splits']} splits (standard error)")
+    for how, many in columns:
+        average, around = over([at[name, how, many] for name in names])
+        print(f"{many:3d} parties, {how:10s} {average:+.4f} ({around:.4f}); two standard errors below: "
+              f"{average - 2 * around:+.4f}")  # fmt: skip
+
+
+def over(lines: Sequence[dict[str, str]]) -> tuple[float, float]:
+    """Return the mean over tables, and its standard error."""
+    each, errors = (np.array([float(line[key]) for line in lines]) for key in ("mean", "error"))
+    return float(each.mean()), float(np.sqrt(np.sum(errors**2)) / len(errors))
+
+
 def picture() -> None:
-    """Draw what `parties` wrote."""
-    with FOUND.open() as file:
-        held = list(csv.DictReader(file))
-    PICTURE.write_text(drawn(held) + "\n")
-
-
-def drawn(held: Sequence[dict[str, str]]) -> str:
-    """Return the loss against the number of parties, with bands of two standard errors; one table is the line at 0."""
-    lines, many = [], np.array(COUNTS, float)
-    for slot, how in enumerate(CONTENDERS[1:]):
-        own = [line for line in held if line["contender"] == how]
-        mean, error = (np.array([float(line[key]) for line in own]) for key in ("auroc", "error"))
-        lines.append(Line(how, how, many, mean, mean - 2 * error, mean + 2 * error, slot, dots=True))
-    lines.append(Line("one table", "one table", many, np.zeros(len(many)), ink=True, style="--"))
+    """Draw and print what `parties` found, by the number of parties, with bands of two standard errors."""
+    found, many, lines = held(PARTIES), np.array(COUNTS, float), []
+    for slot, how in enumerate((OWN, SUMS)):
+        own = [over([one for one in found if (one["contender"], one["parties"]) == (how, f"{m}")]) for m in COUNTS]
+        level, around = np.array(own).T
+        lines.append(Line(how, how, many, level, level - 2 * around, level + 2 * around, slot, dots=True))
+        print(f"{how:10s}", *(f"{m} parties {value:+.4f} ({wide:.4f}) " for m, (value, wide) in zip(COUNTS, own)))
+    lines.append(Line(ALONE, ALONE, many, np.zeros(len(many)), ink=True, style="--"))
     least = min(float(line.low.min()) for line in lines if line.low is not None)
     across = Axis("parties", many[0], many[-1], log=True, ticks=COUNTS)
-    up = Axis("AUROC minus that of one table", least, 0.005)
-    return pictures.by_itself([chart(lines, across, up, "what 2 to 50 parties lose against one table")])
+    up = Axis("AUROC minus that of one table", least, 0.01)
+    words = "What 2 to 50 equal parties lose against one table, with noise of their own and by secure sums"
+    PICTURE.write_text(pictures.by_itself([chart(lines, across, up, words)]) + "\n")
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    chosen: dict[str, Any] = {"tables": tables, "parties": parties, "picture": picture}
+    chosen: dict[str, Any] = {"tables": tables, "mean": mean, "parties": parties, "picture": picture}
     if len(sys.argv) < 2 or sys.argv[1] not in chosen:
         raise SystemExit(__doc__)
-    chosen[sys.argv[1]](*map(int, sys.argv[2:]))
+    chosen[sys.argv[1]](*sys.argv[2:])

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-import sottovoce
+import sottovoce as sv
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -35,8 +35,18 @@ def test_every_rule_of_the_architecture_names_its_test():
 def test_the_reference_has_every_public_name_and_method():
     pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
     described = set(re.findall(r"auto\w+:: sottovoce\.([\w.]+)", pages))
-    names = {name for name in sottovoce.__all__ if not isinstance(getattr(sottovoce, name), ModuleType)}
-    methods = {f"methods.{name}" for name in sottovoce.methods.available}
+    names = {name for name in sv.__all__ if not isinstance(getattr(sv, name), ModuleType)}
+    methods = {f"methods.{name}" for name in sv.methods.available}
     assert len(names) > 30
     assert len(methods) > 20
     assert sorted((names | methods) - described) == []
+
+
+def test_the_glossary_says_what_check_says():
+    method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(clip=1.0, noise=1.0), sampling=sv.Full())
+    setting = {"steps": 10, "adjacency": "zero-out"}
+    method = sv.calibrate(method, sv.Population([1000]), epsilon=1.0, **setting)
+    said = re.search(r"at most [\d.]+ in 100", sv.account(method, sv.Population([1000]), **setting).meaning)
+    glossary = " ".join((ROOT / "docs" / "glossary.md").read_text().split())
+    assert said is not None
+    assert f"1 false alarm in 100 finds {said[0]} of the people who took part" in glossary

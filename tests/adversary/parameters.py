@@ -103,6 +103,7 @@ TABLE: dict[str, dict[str, str]] = {
     "ledger.Budget": {"setting": "epsilon delta adjacency"},
     "ledger.Ledger": {"setting": "path"},
     "logistic.PrivateLogisticRegression": {
+        "declared": "columns curves",
         "setting": "epsilon delta norm objective classes prior class_weight weight_bound network "
         "trust colluding random_state ledger budget",
     },
@@ -151,6 +152,7 @@ TABLE: dict[str, dict[str, str]] = {
     "result.Model": {"result": "x y privacy predictor"},
     "result.Result": {"result": "x y agents history privacy releasable predictor about public_constants public_test"},
     "ridge.PrivateRidge": {
+        "declared": "columns curves",
         "setting": "epsilon delta label_range alpha norm weight_bound network "
         "trust colluding random_state ledger budget",
     },

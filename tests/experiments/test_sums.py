@@ -86,6 +86,7 @@ def test_a_run_file_that_sums_cannot_serve_is_refused(changed: dict[str, Any], w
         built(**changed)
 
 
+@pytest.mark.slow
 def test_check_says_what_sums_would_gain_and_whom_they_protect_from(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(FILE)
@@ -102,6 +103,7 @@ def rows() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return held["features"], held["label"], np.array(["north", "mid", "south", "east"])[np.arange(1200) % 4]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:these rows were fitted")
 def test_an_estimator_fits_by_sums() -> None:
     X, y, party = rows()
@@ -157,6 +159,7 @@ def test_auto_chooses_for_a_sum_what_it_chooses_for_one_table() -> None:
         sv.auto(task, clinics, trust=sv.Sum(1), network=sv.networks.ring(5), **given)
 
 
+@pytest.mark.slow
 def test_an_audit_by_colluding_parties_nearly_reaches_the_account() -> None:
     method = sv.methods.DpSgd(rate=0.1, gradient=sv.Release(clip=1.0, noise=0.2 / 3), sampling=sv.Full())
     run: dict[str, Any] = {"steps": 3, "delta": 1e-2, "trust": sv.Sum(1)}

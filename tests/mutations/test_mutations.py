@@ -18,9 +18,10 @@ import pytest
 from tests.marks import few
 
 from sottovoce.accounting import content, marks, trace, traced
+from sottovoce.accounting.account import Account
 from sottovoce.accounting.composition import _group
 from sottovoce.clipping import bookkeeping
-from sottovoce.data import overlap
+from sottovoce.data import overlap, parties
 from sottovoce.methods.handle import Handle
 from sottovoce.privacy import (
     accountant,
@@ -55,6 +56,32 @@ class Mutation:
 
 
 MUTATIONS = [
+    Mutation(
+        "a sum draws what it charges",
+        answers.noised,
+        "given = summed.drawn(",
+        "given = (",
+        "runtime/test_summed.py",
+        "test_the_account_charges_s_and_the_place_draws_more",
+        ((3, 1, False),),
+    ),
+    Mutation(
+        "more colluding parties find no more",
+        Account._against,
+        "trust.left(parties, count, grid)",
+        "trust.left(parties, trust.colluding, grid)",
+        "privacy/test_against.py",
+        "test_colluders_find_what_was_worked_out_by_hand",
+        (5, 1),
+    ),
+    Mutation(
+        "a person at two parties is one unit of a sum",
+        parties._together,
+        "for part, own in zip(group, numbers) for",
+        "for part, own in zip(group, [numbers[0]] * len(group)) for",
+        "runtime/test_summed.py",
+        "test_a_person_at_two_parties_is_clipped_at_each",
+    ),
     Mutation(
         "half of the clip's effect",
         bookkeeping.clipped_sum,

@@ -49,6 +49,7 @@ def test_a_person_at_several_parties_pays_the_mixture(rate: float, held: int) ->
     assert ONE_BATCH[rate, held] - 1e-3 <= found <= 1.01 * ONE_BATCH[rate, held]
 
 
+@pytest.mark.slow
 def test_many_batches_cost_far_less_than_a_shift_by_two() -> None:
     once = Mechanism(gaussian=1.43**2, amplification=PoissonAmplification(0.01))
     twice = Mechanism(gaussian=(2 * 1.43) ** 2, amplification=PoissonAmplification(0.01))
@@ -59,6 +60,7 @@ def test_many_batches_cost_far_less_than_a_shift_by_two() -> None:
     assert math.isclose(against.at_several(spent, 1, 1e-5, "zero-out"), alone, rel_tol=1e-3)
 
 
+@pytest.mark.slow
 def test_at_small_rates_a_shift_is_no_bound() -> None:
     once = Mechanism(gaussian=0.5**2, amplification=PoissonAmplification(1e-4))
     twice = Mechanism(gaussian=1.0, amplification=PoissonAmplification(1e-4))
@@ -67,6 +69,7 @@ def test_at_small_rates_a_shift_is_no_bound() -> None:
     assert mixture != shifted  # two coins fall more often than one
 
 
+@pytest.mark.slow
 def test_replacing_a_person_costs_at_most_both_bounds() -> None:
     once = Mechanism(gaussian=0.3**2, amplification=PoissonAmplification(0.01))
     one, two = (against.at_several(((once, 20),), 2, 1e-5, adjacency) for adjacency in ("zero-out", "replace-one"))

@@ -299,7 +299,9 @@ class Account:
             return None
         steps, parties, trust = range(self.steps), summed.holders.parties, summed.trust
         grid = min(self._grid_steps(charge) for charge in self.charges)
-        left = {count: trust.left(parties, count, grid) for count in numbers_of_colluders(trust.colluding, parties)}
+        secret = any(charge.sampling is not None and charge.sampling.amplifies for charge in self.charges)
+        counts = numbers_of_colluders(trust.colluding, parties, costly=secret)
+        left = {count: trust.left(parties, count, grid) for count in counts}
         spent, overflow = self.spent(agent, levels, steps), self.overflow(agent, levels, steps)
         several = {
             held: at_several(spent, held, self.delta, self.adjacency, held * overflow)

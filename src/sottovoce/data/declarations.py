@@ -13,7 +13,7 @@ declarations and this row only, so nothing is learned from the other rows, and n
 import datetime
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -191,7 +191,7 @@ class Column:
         >>> Column.of({"rnge": [0, 1]}, "patients.csv, column 'age'")
         Traceback (most recent call last):
         ...
-        ValueError: patients.csv, column 'age': there is no key 'rnge'; did you mean 'range'? (categories, log, ...)
+        ValueError: patients.csv, column 'age': there is no key 'rnge'; did you mean 'range'? (categories, curve, ...)
         >>> Column.of({"yr": {"range": [0, 1]}}, "column 'sample'")
         Traceback (most recent call last):
         ...
@@ -299,6 +299,19 @@ class Declarations(Mapping[str, Column]):
     def only(self, names: Sequence[str]) -> "Declarations":
         """Return the declarations of some columns, in this order."""
         return Declarations({name: self[name] for name in names})
+
+    def curved(self, names: Sequence[str], how: str | None) -> "Declarations":
+        """Return the declarations in which each number among these columns has a curve, if one is asked for.
+
+        >>> Declarations({"age": Column(range=(0, 120))}).curved(["age"], "private")["age"].curve
+        'private'
+        """
+        if how is None:
+            return self
+        if not (isinstance(how, str) and how in _SOURCES):
+            raise ValueError(f"curves is {how!r}: choose 'public' or 'private', or leave it out")
+        plain = [name for name in names if self[name].numeric and self[name].curve is None]
+        return Declarations({**self, **{name: replace(self[name], curve=how) for name in plain}})
 
     def read(self, frame: Any) -> dict[str, Reading]:
         """Read the declared columns of a frame (see `as_frame`); a column that is not there is an error."""

@@ -203,7 +203,12 @@ def table(
     _check_weight(frame, declared, weight)
     if share is not None and not (isinstance(share, str) and share in ("public", "private")):
         raise ValueError(f"share is {share!r}: choose 'public' or 'private', or leave it out")
-    declared = _with_curves(declared, chosen, roles, curves)
+    for role, name in roles.items():
+        if name is not None and name in declared and declared[name].curve is not None:
+            raise ValueError(
+                f"{frame.source}, column {name!r} is the {role}, and curves are for features: remove its curve"
+            )
+    declared = declared.curved(chosen, curves)
     _check_private(frame, declared, private, share)
     if unit in declared:
         raise ValueError(
@@ -358,21 +363,6 @@ def _check_private(frame: Frame, declared: Declarations, private: Any, share: st
             f'{frame.source}: a price for noisy counts is given (private), but no column has range = "private" or '
             'categories = "private" or curve = "private": declare one so, or leave the price out'
         )
-
-
-def _with_curves(
-    declared: Declarations, chosen: Sequence[str], roles: Mapping[str, str | None], curves: str | None
-) -> Declarations:
-    """Return the declarations in which every number among the features has a curve, if this is asked for."""
-    for role, name in roles.items():
-        if name is not None and name in declared and declared[name].curve is not None:
-            raise ValueError(f"column {name!r} is the {role}, and curves are for features: remove its curve")
-    if curves is None:
-        return declared
-    if not (isinstance(curves, str) and curves in ("public", "private")):
-        raise ValueError(f"curves is {curves!r}: choose 'public' or 'private', or leave it out")
-    plain = [name for name in chosen if declared[name].numeric and declared[name].curve is None]
-    return Declarations({**declared, **{name: replace(declared[name], curve=curves) for name in plain}})
 
 
 def _owners(frame: Frame, party: str | None, declared: Declarations) -> tuple[np.ndarray | None, tuple[str, ...]]:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,13 +21,17 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from sottovoce.data.declarations import Declarations
 from sottovoce.data.declared import FEWEST, REST
-from sottovoce.data.notes import Note, tell_holder
-from sottovoce.data.parts import Part, note_purchases, purchases_of
+from sottovoce.data.frames import as_frame
+from sottovoce.data.notes import Note, holder_notes, tell_holder
+from sottovoce.data.parts import NO_FACTS, Facts, Part, note_purchases, purchases_of
+from sottovoce.data.population import Population
 from sottovoce.data.preprocess import bounded_norm
+from sottovoce.data.settle import Whose, settle
 from sottovoce.data.values import is_missing, texts_of
 from sottovoce.naming import check_choice
 from sottovoce.networks import Network, complete
 from sottovoce.privacy.ledger import Budget, Ledger
+from sottovoce.privacy.noisy_counts import NoisyCounts
 from sottovoce.privacy.report import PrivacyReport, rounded_up
 from sottovoce.privacy.trust import Sum
 from sottovoce.problems.tasks import Shape, Task
@@ -36,6 +40,7 @@ from sottovoce.runtime.performance import Performance
 from sottovoce.runtime.result import Result
 from sottovoce.runtime.run import run
 from sottovoce.tuning.auto import Plan, auto
+from sottovoce.tuning.curves import curves_pay, price
 
 _FITTED_BEFORE = (
     "not covered: whatever was fitted on these rows before (a scaler, a feature selection), other fits without a "
@@ -75,9 +80,55 @@ class PrivateLinear(BaseEstimator):
     random_state: Any
     ledger: Ledger | Sequence[Ledger] | None
     budget: Budget | None
+    columns: Mapping[str, Any] | None = None
+    curves: Literal["auto", "private", "public"] | None = None
     privacy_: PrivacyReport
     n_features_in_: int
+    classes_: Any
     _passage: Passage | None
+    declarations_: Declarations | None = None
+    _paid: Facts = NO_FACTS
+
+    def _settled(self, X: Any, parties: Any) -> Any:
+        """Return encoded rows to fit on, where columns are declared: ranks of curves are bought here."""
+        self.declarations_, self._paid = None, NO_FACTS
+        if self.columns is None:
+            if self.curves is not None:
+                raise ValueError("curves need declared columns: give columns={'age': {'range': (0, 120)}, ...}")
+            return X
+        frame, declared = as_frame(X), Declarations(self.columns)
+        declared.check(frame)
+        names, owner = _held_by(parties, len(frame))
+        private = self.epsilon is not None
+        curves = self.curves
+        if curves == "auto":
+            sizes = Population(np.bincount(owner).tolist())
+            pay = curves_pay(len(declared.names), sizes, self.epsilon, self.delta)
+            curves = ("private" if private else "public") if pay else None
+        declared = declared.curved(list(declared), curves)
+        counter = None
+        if any("private" in (column.source, column.curve) for column in declared.values()):
+            if not private:
+                raise ValueError("private ranges or curves cost epsilon, and epsilon is None: use 'public' ones")
+            _check_budget(self.epsilon, self.delta, len(frame))
+            assert self.epsilon is not None
+            counter = NoisyCounts(price(self.epsilon, self.delta), self.delta, seed=self._seed())
+        whose = Whose(owner, np.arange(len(frame)), tuple(names))
+        self.declarations_, facts, _ = settle(frame, declared, whose, counter)
+        told = f"declared and taken as public: ranges, categories and missing-value rules of {', '.join(declared)}"
+        self._paid = replace(facts, words=(told, *facts.words))
+        return self._encoded(X)
+
+    def _encoded(self, X: Any) -> Any:
+        """Return encoded rows of norm 1 at most, where columns are declared, and X itself elsewhere."""
+        if self.declarations_ is None:
+            return X
+        read = self.declarations_.read(X)
+        tell_holder(holder_notes("X", read))
+        return self.declarations_.encode_read(read).astype(np.float64) / self.declarations_.norm
+
+    def _seed(self) -> int | None:
+        return None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _records(self, X: Any, label: np.ndarray, sample_weight: Any) -> dict[str, np.ndarray]:
         """Return the record set: rows of norm at most 1, labels, and weights between 0 and 1."""
@@ -96,20 +147,14 @@ class PrivateLinear(BaseEstimator):
             _check_positive("weight_bound", self.weight_bound, "the largest weight that a row may have")
             _warn_of_weights(weight, self.weight_bound)
             records["weight"] = (np.clip(weight, 0.0, self.weight_bound) / self.weight_bound).astype(np.float32)
-        for paid in purchases_of(dense):
+        for paid in (*purchases_of(dense), self._paid):
             note_purchases(records, paid)
         return records
 
     def _parts(self, records: dict[str, np.ndarray], parties: Any) -> list[Part]:
         """Return one part per party, named after the values of `parties`; one part for all rows without it."""
-        count = len(records["label"])
-        if parties is None:
-            return [Part(records, np.arange(count), name="all")]
-        if np.ndim(parties) != 1 or len(parties) != count:
-            raise ValueError(f"parties has the shape {np.shape(parties)} for {count} rows: give one name per row")
-        held = texts_of(np.asarray(parties))
-        names, owner = np.unique(np.where(is_missing(held), REST, held), return_inverse=True)
-        return [Part(records, np.flatnonzero(owner == k), name=str(name)) for k, name in enumerate(names)]
+        names, owner = _held_by(parties, len(records["label"]))
+        return [Part(records, np.flatnonzero(owner == k), name=name, facts=self._paid) for k, name in enumerate(names)]
 
     def _run(self, task: Task, parts: list[Part], **by_hand: Any) -> Result:
         """Choose settings from public facts, run, and keep the statement and the plan."""
@@ -131,7 +176,7 @@ class PrivateLinear(BaseEstimator):
         return by_sums if self.trust == "sum" else None
 
     def _carry_out(self, task: Task, parts: list[Part], plan: Plan) -> Result:
-        seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = self._seed()
         # Exact noise where nothing is to be repeated. Its parties keep a ledger each.
         ledger, shared = self.ledger, isinstance(self.ledger, Ledger)
         exact = seed is None and self.epsilon is not None and (not shared or len(parts) == 1)
@@ -143,8 +188,9 @@ class PrivateLinear(BaseEstimator):
         )  # fmt: skip
         self.plan_, self.n_iter_ = plan, plan.steps
         weighted = "weight" in parts[0].records  # what errors are then is not known
-        sizes = [len(part) for part in parts]
-        self._passage = None if weighted else passage(result.agents, plan.method, task.problem, sizes, plan.steps)
+        sizes, trust = [len(part) for part in parts], self._trust()
+        found = passage(result.agents, plan.method, task.problem, sizes, plan.steps, trust)
+        self._passage = None if weighted else found
         return result
 
     def coefficients(self, columns: Mapping[str, Any] | None = None) -> Coefficients:
@@ -154,7 +200,7 @@ class PrivateLinear(BaseEstimator):
 
         Args:
             columns: what the `DeclaredScaler` in front was given; then coefficients are in the columns' own units.
-                Without it they are those of X, by name.
+                Without it they are those of the model's own declared columns, or those of X, by name.
         """
         check_is_fitted(self)
         if getattr(self, "_passage", None) is None:
@@ -162,6 +208,7 @@ class PrivateLinear(BaseEstimator):
                 "intervals are known for two classes or a number, without weights and penalty: coef_ has bare numbers"
             )
         assert self._passage is not None
+        columns = self.declarations_ if columns is None else columns
         if columns is None:
             names = getattr(self, "feature_names_in_", [f"x{number}" for number in range(self.n_features_in_)])
             return self._of_label(self._passage.coefficients(list(map(str, names)), unit=1.0 / self.norm))
@@ -172,7 +219,7 @@ class PrivateLinear(BaseEstimator):
 
     def _of_label(self, made: Coefficients) -> Coefficients:
         """Return coefficients for the label as the rows had it."""
-        return made
+        return replace(made, on=f"log odds of {self.classes_[1]}")
 
     def _stated(self, result: Result, *read: str) -> PrivacyReport:
         """Return the statement with what the estimator adds to it, and keep what `sv.save` needs."""
@@ -220,6 +267,17 @@ class PrivateLinear(BaseEstimator):
         tags.non_deterministic = True
         tags.input_tags.sparse = True
         return tags
+
+
+def _held_by(parties: Any, count: int) -> tuple[list[str], np.ndarray]:
+    """Return the parties' names, and the number of each row's party; one party without names."""
+    if parties is None:
+        return ["all"], np.zeros(count, int)
+    if np.ndim(parties) != 1 or len(parties) != count:
+        raise ValueError(f"parties has the shape {np.shape(parties)} for {count} rows: give one name per row")
+    held = texts_of(np.asarray(parties))
+    names, owner = np.unique(np.where(is_missing(held), REST, held), return_inverse=True)
+    return [str(name) for name in names], owner
 
 
 def numbered(y: np.ndarray, classes: Sequence[Any] | None) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

@@ -47,6 +47,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
 
     Args:
         epsilon, delta: the whole budget of `fit`, per party; epsilon None is for a comparison without privacy.
+        columns: declarations by column name, as in `sv.data.table`. X then is a DataFrame (or a mapping from names to
+            columns), and the model encodes it. Without it X is numbers.
+        curves: with `columns`, give numbers curves (`sottovoce.data.curves`): "auto" where a public rule expects them
+            to pay, "private" in any case, both with ranks that a twentieth of the budget buys; "public" reads ranks
+            openly.
         norm: bound on a row's L2 norm.
         objective: "mean"; "worst-party" or "worst-class" for the group that fares worst; "auc" for the area under the
             curve (two classes).
@@ -77,6 +82,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
         epsilon: float | None = 1.0,
         delta: float = 1e-5,
         *,
+        columns: Mapping[str, Any] | None = None,
+        curves: Literal["auto", "private", "public"] | None = None,
         norm: float = 1.0,
         objective: Objective = "mean",
         classes: Sequence[Any] | None = None,
@@ -92,6 +99,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
+        self.columns = columns
+        self.curves = curves
         self.norm = norm
         self.objective = objective
         self.classes = classes
@@ -110,7 +119,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
 
         `parties` says who holds each row (a column of names); without it all rows are one table.
         """
-        X, y = validated(self, X, y, accept_sparse="csr")
+        X, y = validated(self, self._settled(X, parties), y, accept_sparse="csr")
         label, read = self._labels(y)
         each = _weights_of(self.class_weight, self.classes_)
         if self.objective != "mean" and (each is not None or sample_weight is not None):
@@ -130,7 +139,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):
     def decision_function(self, X: Any) -> np.ndarray:
         """Return scores: one per row for two classes, one per row and class for more."""
         check_is_fitted(self)
-        X = validated(self, X, reset=False, accept_sparse="csr")
+        X = validated(self, self._encoded(X), reset=False, accept_sparse="csr")
         scores = self._bounded(X) @ self.coef_.T + self.intercept_
         return scores[:, 0] if len(self.classes_) == 2 else scores
 

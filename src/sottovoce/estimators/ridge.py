@@ -1,6 +1,7 @@
 """Fit private linear regression on one table or over parties, with the interface of scikit-learn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +29,8 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         epsilon, delta: the whole budget of `fit`, per party; epsilon None is for a comparison without privacy.
         label_range: the lowest and the highest label; by default it is read from y, and the statement says so.
         alpha: public penalty on the squared norm of the weights, for rows of norm 1 at most and labels within -1 and 1.
-        norm, weight_bound, network, trust, colluding, random_state, ledger, budget: as for `PrivateLogisticRegression`.
+        columns, curves, norm, weight_bound, network, trust, colluding, random_state, ledger, budget: as for
+            `PrivateLogisticRegression`.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-0.5, 0.5, size=(5000, 3)); y = 10 * X[:, 0] + rng.normal(size=5000)
@@ -44,6 +46,8 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         *,
         label_range: tuple[float, float] | None = None,
         alpha: float = 0.0,
+        columns: Mapping[str, Any] | None = None,
+        curves: Literal["auto", "private", "public"] | None = None,
         norm: float = 1.0,
         weight_bound: float = 1.0,
         network: Network | None = None,
@@ -57,6 +61,8 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
         self.delta = delta
         self.label_range = label_range
         self.alpha = alpha
+        self.columns = columns
+        self.curves = curves
         self.norm = norm
         self.weight_bound = weight_bound
         self.network = network
@@ -71,7 +77,7 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
 
         `parties` says who holds each row (a column of names); without it all rows are one table.
         """
-        X, y = validated(self, X, y, accept_sparse="csr", y_numeric=True)
+        X, y = validated(self, self._settled(X, parties), y, accept_sparse="csr", y_numeric=True)
         if y.dtype.kind not in "biuf":
             raise ValueError("y holds texts: give numbers, or fit PrivateLogisticRegression for classes")
         if not self.alpha >= 0:
@@ -93,7 +99,7 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
     def predict(self, X: Any) -> np.ndarray:
         """Return the expected label, within the declared range."""
         check_is_fitted(self)
-        X = validated(self, X, reset=False, accept_sparse="csr")
+        X = validated(self, self._encoded(X), reset=False, accept_sparse="csr")
         return np.clip(self._bounded(X) @ self.coef_ + self.intercept_, *self.label_range_)
 
     def travelling(self, before: Sequence[Any]) -> Travelling:
@@ -104,7 +110,7 @@ class PrivateRidge(RegressorMixin, PrivateLinear):
 
     def _of_label(self, made: Coefficients) -> Coefficients:
         low, high = self.label_range_
-        return made.scaled((high - low) / 2, (low + high) / 2)
+        return replace(made.scaled((high - low) / 2, (low + high) / 2), on="the label")
 
     def _range(self, y: np.ndarray) -> tuple[tuple[float, float], tuple[str, ...]]:
         """Return the label's range, and what was read off the labels."""

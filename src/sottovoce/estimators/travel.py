@@ -28,7 +28,7 @@ def linear(model: Any, before: Sequence[Any], target: Column, halves: tuple[floa
     >>> linear(model, [], Column(categories=[0, 1])).result.privacy.epsilon <= 1.0
     True
     """
-    columns, scale = _scaling(before)
+    columns, scale = _scaling(model, before)
     norm, (middle, half), classes = float(model.norm), halves, not target.numeric
 
     def predict(x: Any, rows: Any) -> Any:
@@ -71,8 +71,14 @@ def _result(model: Any, x: Any, y: Any, predict: Any) -> Result:
     return Result(x, y, None, {}, model.privacy_, releasable, predict, about)
 
 
-def _scaling(before: Sequence[Any]) -> tuple[Declarations | None, Any]:
+def _scaling(model: Any, before: Sequence[Any]) -> tuple[Declarations | None, Any]:
     """Return the declared columns, if there are any, and what turns encoded rows into the model's features."""
+    own = getattr(model, "declarations_", None)
+    if own is not None:
+        if before:
+            raise ValueError("a model with declared columns encodes rows itself: leave out the steps in front of it")
+        norm = own.norm
+        return own, lambda rows: rows / norm
     if not before:
         return None, lambda rows: rows
     if len(before) > 1 or not hasattr(before[0], "scaled"):

@@ -13,7 +13,7 @@ import numpy as np
 from sottovoce import data as datasets
 from sottovoce.data import Column, DeclaredTable
 from sottovoce.data.declared import FEWEST
-from sottovoce.experiments.schema import AUTO, Data
+from sottovoce.experiments.schema import Data
 from sottovoce.naming import unknown
 from sottovoce.privacy.noisy_counts import NoisyCounts
 from sottovoce.problems.tasks import metrics
@@ -67,7 +67,7 @@ def load(table: Data, draws: bool = True) -> tuple[DeclaredTable, DeclaredTable 
         weight=table.weight,
         private=counter,
         share=table.share,
-        curves=None if table.curves == AUTO else table.curves,
+        curves=None if table.curves == "auto" else table.curves,
     )
     if isinstance(table.test, str):
         declared = {**made.columns, made.label: made.target}

@@ -268,10 +268,12 @@ class RowsSetup(Setup, Shown):
         if data.weight is not None or data.unit is not None:
             return None
         sizes = [len(part) for part in self.parts]
-        found = passage(result.agents, self.method, self.task.problem, sizes, self.steps)
+        found = passage(result.agents, self.method, self.task.problem, sizes, self.steps, self.trust)
         if found is None:
             return None
-        return in_units(found.coefficients(columns.names, empty_directions(columns, found.norm)), columns, label)
+        on = f"log odds of {label.names[1]}" if not label.numeric else f"{'the logarithm of ' * label.log}{data.label}"
+        encoded = found.coefficients(columns.names, empty_directions(columns, found.norm))
+        return replace(in_units(encoded, columns, label), on=on)
 
     def _budget(self) -> Budget | None:
         """Return the run file's budget, under the adjacency in which its epsilon is stated."""

@@ -31,7 +31,7 @@ from sottovoce.privacy.fixed_batches import Mixture
 from sottovoce.privacy.gdp import gdp_epsilon
 from sottovoce.privacy.mechanisms import Adjacency, Mechanism, PoissonAmplification, Spent, clips_moved
 
-EACH = 20  # parties up to which every number of colluders is listed
+EACH, COSTLY = 20, 6  # parties up to which every number of colluders is listed, and where each takes a while to compute
 MOST = 3  # parties that may hold one person's records, up to which a statement says what the person pays
 _TAIL = 1e-12  # counts of coins that are rarer than this are left out, and charged to delta
 
@@ -78,14 +78,16 @@ class Against:
         return cls(int(data["colluding"]), int(data["parties"]), colluders, several)
 
 
-def numbers_of_colluders(colluding: int, parties: int) -> list[int]:
+def numbers_of_colluders(colluding: int, parties: int, costly: bool = False) -> list[int]:
     """Return the numbers of colluders that a statement lists, from those that are stated for to all parties but one.
+
+    `costly` says that each epsilon takes a while: batches are secret, so it has no closed form.
 
     >>> numbers_of_colluders(1, 5), numbers_of_colluders(1, 200)
     ([1, 2, 3, 4], [1, 2, 3, 50, 100, 150, 199])
     """
     every = range(colluding, parties)
-    if parties <= EACH:
+    if parties <= (COSTLY if costly else EACH):
         return list(every)
     some = {*every[:3], parties // 4, parties // 2, 3 * parties // 4, parties - 1}
     return sorted(count for count in some if count in every)

@@ -115,7 +115,8 @@ def coefficients(made: Comparison) -> str:
         return ""
     heads, rows = found.table()
     more = f" The model card has all {len(rows)}." if len(rows) > _MOST else ""
-    return section("Coefficients", table(heads, rows[:_MOST], "coefficients"), paragraph(WHAT_IT_IS + more))
+    note = paragraph(f"Effects on {found.on}. {WHAT_IT_IS}{more}")
+    return section("Coefficients", table(heads, rows[:_MOST], "coefficients", name="coefficients"), note)
 
 
 def printed(made: Comparison) -> str:

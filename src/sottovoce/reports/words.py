@@ -105,6 +105,8 @@ def _trained(made: Comparison) -> list[str]:
     privacy, about = main.privacy, main.about
     who = f"{len(main.parties)} parties" if len(main.parties) > 1 else "one party"
     how = f" who talk over a {about.network.partition(',')[0]}" if about.network else ""
+    if privacy.against is not None:
+        how = " who add up by secure sums"
     how = " who hold columns of the same rows" if "columns" in about.sizes else how
     steps = "1 step" if privacy.steps == 1 else f"{privacy.steps} steps"
     label = asked(made).get("label")

@@ -20,12 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.data import Column, Declarations
+from sottovoce.data import Column, Declarations, curves
 from sottovoce.data.declarations import FLAG, MISSING
 from sottovoce.methods import Method
 from sottovoce.methods.dp_newton import DpNewton
+from sottovoce.privacy.trust import Sum
 from sottovoce.problems import Minimize
 from sottovoce.problems.linear_model import INTERCEPT
+from sottovoce.runtime import shapes as curve_shapes
 from sottovoce.shown import Shown, glance
 
 _LEVEL = 0.9  # of the intervals that are shown
@@ -34,8 +36,7 @@ _SHARE = 0.25  # the moment of a hidden direction, over that noise: it lies betw
 _NODES = 41  # of the Gauss-Hermite rule for means over scores
 WHAT_IT_IS = (
     "The interval (90 %) is for the same model without noise, trained on the whole population. It counts chance in "
-    "which rows were there, and noise. It does not count what clipping changes. An effect need not be a cause. Of two "
-    "classes, coefficients are logarithms of the odds of the second one."
+    "which rows were there, and noise. It does not count what clipping changes. An effect need not be a cause."
 )
 _YEAR, _LEAST = 365.25, 1e-12
 _ANY = 1e6  # variance of a coefficient where nothing at all stands out of the noise
@@ -55,6 +56,8 @@ class Coefficients(Shown):
     estimates: np.ndarray
     sampling: np.ndarray  # covariance that other rows would cause
     noise: np.ndarray  # covariance that noise causes, with what it hides
+    on: str = ""  # what they are effects on, such as "log odds of ill"
+    shapes: tuple[curve_shapes.Shape, ...] = ()  # of columns with a curve
 
     @property
     def errors(self) -> np.ndarray:
@@ -74,13 +77,15 @@ class Coefficients(Shown):
             sums @ self.estimates,
             sums @ self.sampling @ sums.T,
             sums @ self.noise @ sums.T,
+            self.on,
         )
 
     def scaled(self, factor: float, middle: float) -> "Coefficients":
         """Return them for a label that is `middle` plus `factor` times the one that was trained for."""
         made, above = self.of(factor * np.eye(len(self.names)), self.names), np.zeros(len(self.names))
         above[-1] = middle
-        return replace(made, model=made.model + above, estimates=made.estimates + above)
+        turned = tuple(one.times(factor) for one in self.shapes)
+        return replace(made, model=made.model + above, estimates=made.estimates + above, shapes=turned)
 
     def band(self, rows: Any, level: float = _LEVEL) -> np.ndarray:
         """Return the band of each row's score: `rows` has a column per name, without the intercept, which is last.
@@ -105,21 +110,27 @@ class Coefficients(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
         return {
-            "names": list(self.names), "model": self.model.tolist(), "estimates": self.estimates.tolist(),
+            "on": self.on, "names": list(self.names), "model": self.model.tolist(),
+            "estimates": self.estimates.tolist(),
             "sampling": self.sampling.tolist(), "noise": self.noise.tolist(),
+            "shapes": [one.to_dict() for one in self.shapes],
         }  # fmt: skip
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> "Coefficients":
         """Read what `to_dict` gave."""
         count = len(told["names"])
-        arrays = [np.asarray(told[name], np.float64) for name in ("model", "estimates", "sampling", "noise")]
+        model, estimates, sampling, noise = arrays = [
+            np.asarray(told[name], np.float64) for name in ("model", "estimates", "sampling", "noise")
+        ]
         if [one.shape for one in arrays] != [(count,), (count,), (count, count), (count, count)]:
             raise ValueError("coefficients have other shapes than their names say: save the model again")
-        return cls(tuple(map(str, told["names"])), *arrays)
+        shapes = tuple(map(curve_shapes.Shape.from_dict, told["shapes"]))
+        return cls(tuple(map(str, told["names"])), model, estimates, sampling, noise, str(told["on"]), shapes)
 
     def _told(self) -> list[tuple[str, str]]:
-        return [(cells[0], f"{cells[2]} (90 %: {cells[3]} to {cells[4]})") for cells in self.table()[1]]
+        each = [(cells[0], f"{cells[2]} (90 %: {cells[3]} to {cells[4]})") for cells in self.table()[1]]
+        return [("effect on", self.on), *each] if self.on else each
 
     def _repr_html_(self) -> str:
         return glance("Coefficients", self._told())
@@ -197,7 +208,9 @@ class Passage(Shown):
         return max(float(np.mean(held)), 0.0) * lost @ lost.T
 
 
-def passage(state: Any, method: Method, problem: Any, sizes: Sequence[int], steps: int) -> Passage | None:
+def passage(
+    state: Any, method: Method, problem: Any, sizes: Sequence[int], steps: int, trust: Sum | None = None
+) -> Passage | None:
     """Return what a run's last state tells; None where the method or the model is another than those it is known for.
 
     `state` is that of all agents, stacked, as `Result.agents` has it. All agents have the same releases up to how far
@@ -210,9 +223,11 @@ def passage(state: Any, method: Method, problem: Any, sizes: Sequence[int], step
     x = {name: np.asarray(leaf[0], np.float64) for name, leaf in state.x.items()}
     if x["bias"].size != 1 or method.norm <= 0:
         return None
-    size = np.asarray(sizes, np.float64)
-    own = np.array([float(method.gradient.scale(steps - 1, agent)) for agent in range(len(size))])
-    moments = np.array([float(method.moments.scale(0, agent)) for agent in range(len(size))])
+    # With secure sums the program is that of one agent, and the shares of noise add up to more than is charged.
+    size = np.asarray(sizes if trust is None else [sum(sizes)], np.float64)
+    louder = 1.0 if trust is None else trust.factor(len(sizes))
+    own = louder * np.array([float(method.gradient.scale(steps - 1, agent)) for agent in range(len(size))])
+    moments = louder * np.array([float(method.moments.scale(0, agent)) for agent in range(len(size))])
     width = len(x["weights"].reshape(-1)) + 1
     # As in `DpNewton`: gradients are averaged by size, moments by squared size.
     deviation = math.sqrt(float(np.sum((size**2 * moments) ** 2))) / float(np.sum(size**2))
@@ -295,13 +310,25 @@ def in_units(encoded: Coefficients, columns: Declarations, label: Column | None 
     """Return the coefficients of columns in their own units.
 
     Per unit of a number, per year of a date, per doubling of a logarithm; per category the difference from the first
-    one, per missing value that from the middle. The intercept is for the middle of each range and first categories.
+    one, per missing value that from the middle. Of a curve, the differences of some values from the middle one, and its
+    shape. The intercept is for the middle of each range, the middle value of a curve, and first categories.
     With `label`, a number, effects are in its unit (those of a logarithm are factors' logarithms).
     """
     width = len(encoded.names)
     named, lines, place, base = [], [], 0, np.eye(width)[-1]
+    drawn: list[curve_shapes.Shape] = []
     for name, column in columns.items():
-        if column.numeric:
+        if column.curve is not None:
+            own = np.eye(width)[place : place + curves.WIDTH]
+            values, sums = curve_shapes.told(column)
+            named += [f"{name} {value}" for value in values]
+            lines += list(sums @ own)
+            base = base + curve_shapes.middle(column) @ own
+            drawn.append(_shape(encoded, name, column, own))
+            if column.missing == FLAG:
+                named.append(f"{name} {MISSING}")
+                lines.append(np.eye(width)[place + curves.WIDTH])
+        elif column.numeric:
             low, high = map(math.log, column.bounds) if column.log else column.bounds
             unit = math.log(2) if column.log else _YEAR if column.dates else 1.0
             suffix = ", per doubling" if column.log else ", per year" if column.dates else ""
@@ -319,8 +346,17 @@ def in_units(encoded: Coefficients, columns: Declarations, label: Column | None 
                 named.append(f"{name} {MISSING}, not {column.names[0]}")
                 lines.append(np.eye(width)[place + column.width - 1] - np.eye(width)[first])
         place += column.width
-    made = encoded.of(np.array([*lines, base]), [*named, "intercept"])
+    made = replace(encoded.of(np.array([*lines, base]), [*named, "intercept"]), shapes=tuple(drawn))
     if label is None or not label.numeric:
         return made
     low, high = map(math.log, label.bounds) if label.log else label.bounds
     return made.scaled((high - low) / 2, (low + high) / 2)
+
+
+def _shape(encoded: Coefficients, name: str, column: Column, own: np.ndarray) -> curve_shapes.Shape:
+    """Return the shape of a column's curve; `own` picks its encoded columns."""
+    values, sums = curve_shapes.lines(column)
+    made = encoded.of(sums @ own, [""] * len(values))
+    errors = np.sqrt(np.maximum(np.diag(made.noise), 0.0))
+    ends = curve_shapes.ends(column, values.tolist())
+    return curve_shapes.Shape(name, tuple(values.tolist()), tuple(made.model.tolist()), tuple(errors.tolist()), ends)

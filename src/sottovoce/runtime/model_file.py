@@ -26,7 +26,7 @@ from sottovoce.defused import markdown
 from sottovoce.files import write_atomically
 from sottovoce.privacy.report import PrivacyReport, units_of
 from sottovoce.problems import tasks
-from sottovoce.runtime import checkpoint, stored_program
+from sottovoce.runtime import checkpoint, shapes, stored_program
 from sottovoce.runtime.about import About
 from sottovoce.runtime.coefficients import WHAT_IT_IS, Coefficients
 from sottovoce.runtime.result import TRAIN, Result, handed
@@ -250,7 +250,10 @@ def _write(made: Travelling, path: Path, named: dict[str, Any]) -> Path:
     checkpoint.save(path, variables, facts, kind=_KIND)
     statement = json.dumps({"releasable": result.releasable, **result.privacy.to_dict()}, indent=1)
     write_atomically(path.with_suffix(".statement.json"), statement.encode())
-    write_atomically(path.with_suffix(".md"), card(load(path), result).encode())
+    if made.coefficients is not None and made.coefficients.shapes:
+        drawn = shapes.picture(made.coefficients.shapes)
+        write_atomically(path.with_suffix(".curves.svg"), drawn.encode())
+    write_atomically(path.with_suffix(".md"), card(load(path), result, path.with_suffix(".curves.svg").name).encode())
     return path
 
 
@@ -337,8 +340,11 @@ def _joint(predict: Callable[..., Any], held: Sequence[Sequence[int]]) -> Callab
     return lambda x, y, rows: predict(x, y, [block(rows, own) for own in held])
 
 
-def card(model: OpenedModel, result: Result) -> str:
-    """Write the model card: what is predicted from what, what is guaranteed, and what was measured."""
+def card(model: OpenedModel, result: Result, picture: str = "") -> str:
+    """Write the model card: what is predicted from what, what is guaranteed, and what was measured.
+
+    `picture` is the file beside it that has the curves.
+    """
     lines = ["# Model card", "", _handing_out(model), ""]
     if model.columns is not None and model.target is not None:
         kind = f"classes {markdown(', '.join(model.classes))}" if model.classes else "a number"
@@ -350,6 +356,7 @@ def card(model: OpenedModel, result: Result) -> str:
     statement, *told = map(markdown, model.privacy.lines())
     lines += ["## Privacy", "", statement, "", *(f"- {line}" for line in told), ""]
     lines += _of_coefficients(model)
+    lines += shapes.section(model.coefficients.shapes if model.coefficients else (), picture)
     lines += _figures(result)
     if result.about is not None and result.about.parties:
         lines += ["## Data", "", *_made_from(result.about), ""]
@@ -371,7 +378,16 @@ def _of_coefficients(model: OpenedModel) -> list[str]:
         return []
     heads, cells = model.coefficients.table()
     lines = [f"| {' | '.join(map(markdown, line))} |" for line in (heads, *cells)]
-    return ["## Coefficients", "", WHAT_IT_IS, "", lines[0], "|---" * len(heads) + "|", *lines[1:], ""]
+    return [
+        "## Coefficients",
+        "",
+        f"Effects on {markdown(model.coefficients.on)}. {WHAT_IT_IS}",
+        "",
+        lines[0],
+        "|---" * len(heads) + "|",
+        *lines[1:],
+        "",
+    ]
 
 
 def _figures(result: Result) -> list[str]:
