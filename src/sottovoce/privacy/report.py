@@ -156,7 +156,7 @@ class PrivacyReport:
         return (
             *((f"More parties together: of the {self.against.parties}, {found} (epsilon).",) * bool(more)),
             *(
-                (f"Held by several parties: the same {unit} at each is clipped at each, and pays {paid} (epsilon).",)
+                (f"Held by several parties: each clips its own, so the same {unit} pays {paid} (epsilon).",)
                 * bool(paid)
             ),
             "Assumed: parties follow the protocol, and nobody breaks the masks (X25519, SHA-256, ChaCha20). "
