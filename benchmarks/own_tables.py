@@ -31,7 +31,7 @@ from sklearn.preprocessing import StandardScaler
 import sottovoce as sv
 from sottovoce.privacy.gdp import gdp_mu
 
-SEEDS = range(5)
+SEEDS = range(40)
 EPSILONS = (1.0, 2.0, 8.0, None)
 NAMES = np.repeat(["north", "south", "east", "west", "pier"], [9, 5, 3, 2, 1])
 YESNO = {"categories": ["no", "yes"]}
@@ -156,7 +156,8 @@ def scores(table: Table, model: Any, metric: Any, parties: bool, **settings: Any
 
 def line(what: str, found: list[float], pooled: float) -> None:
     print(
-        f"  {what:27s} mean {np.mean(found):.4f} ({np.mean(found) - pooled:+.4f})  worst {min(found) - pooled:+.4f}",
+        f"  {what:27s} mean {np.mean(found):.4f} ({np.mean(found) - pooled:+.4f} "
+        f"± {np.std(found, ddof=1) / len(found) ** 0.5:.4f})  worst {min(found) - pooled:+.4f}",
         flush=True,
     )
 

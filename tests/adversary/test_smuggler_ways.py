@@ -135,6 +135,10 @@ def of_scaler(columns=None, **given):
     return of_parts([sv.DeclaredScaler(columns, **given).fit_transform(ROWS)])
 
 
+def by_fit(owner):
+    return lambda **given: CALLS[owner](**given).privacy_.caveats
+
+
 DECLARED = {
     "columns.Columns": lambda **given: (
         sv.account(
@@ -152,6 +156,7 @@ DECLARED = {
         [sv.data.bounded_norm(**{"features": ROWS, "bound": 1.0, **given})]
     ),
     "scaler.DeclaredScaler": of_scaler,
+    **{owner: by_fit(owner) for owner in ("logistic.PrivateLogisticRegression", "ridge.PrivateRidge")},
 }
 
 

@@ -191,7 +191,7 @@ class Column:
         >>> Column.of({"rnge": [0, 1]}, "patients.csv, column 'age'")
         Traceback (most recent call last):
         ...
-        ValueError: patients.csv, column 'age': there is no key 'rnge'; did you mean 'range'? (categories, log, ...)
+        ValueError: patients.csv, column 'age': there is no key 'rnge'; did you mean 'range'? (categories, curve, ...)
         >>> Column.of({"yr": {"range": [0, 1]}}, "column 'sample'")
         Traceback (most recent call last):
         ...
