@@ -1,18 +1,24 @@
 """Sites that add up: one curator's run, the same bytes after a stop, and an end where somebody is not who began."""
 
+import json
 import re
 import shutil
 
 import numpy as np
 import pytest
 
+import sottovoce as sv
 from sottovoce.data.population import Population
+from sottovoce.deploy import sums
 from sottovoce.deploy.order import Order
 from sottovoce.deploy.outbox import Outbox
 from sottovoce.deploy.policy import OwnSums, Policy
 from sottovoce.experiments.planned import setup
 from sottovoce.experiments.runfile import RunFile
+from sottovoce.privacy.discrete import GridRelease
 from sottovoce.runtime import loop
+from sottovoce.runtime.sums.keys import Secrets
+from sottovoce.runtime.sums.roster import Roster
 from sottovoce.runtime.sums.session import Session
 from sottovoce.runtime.transport import Silence
 from tests.deploy import cases
@@ -173,6 +179,32 @@ def test_a_site_that_stays_away_ends_the_run_with_a_remedy(homes, hall, monkeypa
     assert "start a new run without it" in str(failure)
     for site in cases.SITES:  # what was begun is charged, once
         assert set(charged(folder, site).values()) == {1}
+
+
+def test_a_site_keeps_no_secret_that_unmasks_what_it_has_said(tmp_path):
+    path = tmp_path / "session.json"
+    book = sums._Book(path, "these records")
+    card, cards = book.card("north"), [Secrets.fresh(name).card for name in ("south", "mid")]
+    _, *begun = json.loads(path.read_text())["own"]
+    session = book.session(Roster.of([card, *cards], sv.Sum(1), {"records": [4, 2, 2]}, b"run"))
+    grid = GridRelease(clip=65536, scale=65537, step=2.0**-16, denominator=8)
+    asked, before = session.question("0 step: release 1", 3, grid, rows=8), session.kept()
+    total = session.masked(asked, np.zeros(3, np.int64)).view(np.int64) * 0
+    session.settle(asked, total)
+    book.keep(session, asked.place, total)
+    text = path.read_text()
+    assert not [one for one in (*begun, before["noise"], *before["pairs"].values()) if one in text]
+    assert path.stat().st_mode & 0o077 == 0
+    again = sums._Book(path, "these records")
+    assert again.card("north") == card
+    assert again.session(session.roster).kept() == session.kept()
+    assert again.answered(asked.place).tolist() == [0, 0, 0]
+    assert again.answered("0 step: release 2") is None
+    with pytest.raises(ValueError, match="records of this site have changed"):
+        sums._Book(path, "other records")
+    other = Roster.of([card, cards[1]], sv.Sum(0), {"records": [4, 2]}, b"run")
+    with pytest.raises(ValueError, match="another list of members"):
+        again.require(other)
 
 
 def test_a_policy_says_whether_and_against_how_many_its_site_adds_up():
