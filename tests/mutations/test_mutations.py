@@ -21,7 +21,7 @@ from sottovoce.accounting import content, marks, trace, traced
 from sottovoce.accounting.account import Account
 from sottovoce.accounting.composition import _group
 from sottovoce.clipping import bookkeeping
-from sottovoce.data import overlap, parties
+from sottovoce.data import overlap, parties, parts
 from sottovoce.methods.handle import Handle
 from sottovoce.privacy import (
     accountant,
@@ -56,6 +56,14 @@ class Mutation:
 
 
 MUTATIONS = [
+    Mutation(
+        "what was bought for arrays is forgotten",
+        parts.purchases_of,
+        "found.append(facts)",
+        "pass",
+        "attacks/test_provenance.py",
+        "test_arrays_of_a_table_are_paid_for_by_whoever_makes_parts_of_them",
+    ),
     Mutation(
         "a sum draws what it charges",
         answers.noised,

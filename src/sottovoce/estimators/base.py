@@ -223,7 +223,7 @@ class PrivateLinear(BaseEstimator):
 
     def _stated(self, result: Result, *read: str) -> PrivacyReport:
         """Return the statement with what the estimator adds to it, and keep what `sv.save` needs."""
-        self._kept = (result.releasable and not self._again, result.about)
+        self.releasable_, self.about_ = result.releasable and not self._again, result.about
         report = result.privacy
         several = len(report.per_agent) > 1 and report.against is None
         network = (f"network: {self._network_name(len(report.per_agent))}",) if several else ()
@@ -232,8 +232,7 @@ class PrivateLinear(BaseEstimator):
 
     def become_chosen(self, epsilon: float, delta: float, words: str, seeded: bool) -> Self:
         """Take over the statement of a choice (`sv.select`) in which this model was the best trial."""
-        releasable, about = self._kept
-        self._kept = (releasable and not seeded, about)
+        self.releasable_ = self.releasable_ and not seeded
         self.privacy_ = self.privacy_.of_the_best(epsilon, delta, words, seeded)
         return self
 

@@ -107,7 +107,7 @@ class PrivateColumnsClassifier(ClassifierMixin, BaseEstimator):
         )  # fmt: skip
         result = found.members[0]
         self.problem_, self.x_, self.y_ = task.problem, result.x, result.y
-        self._kept = (result.releasable, result.about)
+        self.releasable_, self.about_ = result.releasable, result.about
         self.widths_, self.method_, self.why_ = widths, method, method.why(self.steps)
         self.privacy_ = replace(result.privacy, caveats=(*result.privacy.caveats, _OTHER_FITS, *read))
         return self

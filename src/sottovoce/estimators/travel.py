@@ -67,8 +67,7 @@ def _values(model: Any) -> list[Any] | None:
 
 
 def _result(model: Any, x: Any, y: Any, predict: Any) -> Result:
-    releasable, about = model._kept
-    return Result(x, y, None, {}, model.privacy_, releasable, predict, about)
+    return Result(x, y, None, {}, model.privacy_, model.releasable_, predict, model.about_)
 
 
 def _scaling(model: Any, before: Sequence[Any]) -> tuple[Declarations | None, Any]:
