@@ -1,8 +1,9 @@
 """Small and wide tables: what `sv.auto` gains over the noisy base rate, where noise leaves little of the slopes.
 
     python -m benchmarks.no_cliff choose [SEEDS]           # fits the rule of `sv.auto` on the choosing tables
-    python -m benchmarks.no_cliff report [SEEDS]           # log loss over the noisy base rate's, reporting tables
+    python -m benchmarks.no_cliff report [SEEDS] [TABLE ...]   # log loss over the noisy base rate's
     python -m benchmarks.no_cliff numbers [SEEDS]          # the same for labels that are numbers: 1 less R^2
+    python -m benchmarks.no_cliff picture FILE.svg [SEEDS] # log loss over epsilon on one hospital table
 
 Tables: `benchmarks/public_tables.py`; of a longer one 3000 rows are drawn. A quarter is for testing. Log loss on the
 test rows, mean over the seeds of the noise. The noisy base rate has the whole budget. Settings were chosen on none of
@@ -12,6 +13,8 @@ the reporting tables.
 import sys
 import warnings
 from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,15 @@ import sottovoce as sv
 from benchmarks.public_tables import CHOOSING, NUMBERS, REPORTING, load, split
 from sottovoce.privacy.gdp import gdp_mu
 from sottovoce.problems.tasks import Shape, get
+from sottovoce.reports.chart import Axis, Line, chart
+from sottovoce.reports.pictures import by_itself
 from sottovoce.schedules import Constant
 
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 MOST = 3000
+EDGES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.4, 9.0)  # of noise over signal
+HOSPITAL, ACROSS = "causaldata/nhefs", (0.1, 0.2, 0.4, 0.8, 1.2, 1.6, 1.8, 2.4, 4.0)
+ALLOWED = 0.02  # log loss above the noisy base rate's
 QUIET = sv.Performance(progress=False)
 
 
@@ -74,24 +82,23 @@ def loss(x: Any, test: Any, number: bool) -> float:
 
 
 def choose(seeds: int) -> None:
-    """Fit signal, harm and half of `tuning/auto.py`; what slopes lose counts double."""
+    """Print signal, half and harm of `tuning/auto.py`."""
     made = list(cells(CHOOSING, seeds))
     noise = np.array([cell["noise"] for cell in made])
     gained = np.array([cell["base"] - cell["slopes"] for cell in made])
 
     def left(fit: np.ndarray) -> np.ndarray:
-        signal, harm, half = fit
-        heard = 1 / (1 + noise / half)
-        return (signal * heard - harm * (1 - heard) - gained) * np.where(gained < 0, np.sqrt(2), 1.0)
+        return (fit[0] / (1 + noise / fit[1]) - gained) * np.where(gained < 0, np.sqrt(2), 1.0)
 
-    signal, harm, half = least_squares(left, (0.1, 0.03, 0.05), loss="soft_l1", f_scale=0.02, bounds=(1e-4, 1.0)).x
-    print(f"{len(made)} cells of {len(CHOOSING)} tables: signal {signal:.3g}, harm {harm:.3g}, half {half:.3g}")
-    print(f"nothing is expected of slopes from noise {half * signal / harm:.3g} on")
-    for low, high in ((0, 0.02), (0.02, 0.05), (0.05, 0.1), (0.1, 0.15), (0.15, 0.2), (0.2, 0.4), (0.4, 9)):
+    signal, half = least_squares(left, (0.1, 0.05), loss="soft_l1", f_scale=0.02, bounds=(1e-4, 1.0)).x
+    safe = 0.0
+    for low, high in pairwise(EDGES):
         here = gained[(noise >= low) & (noise < high)]
-        if len(here):
-            told = f"{len(here):3d} cells, gained {here.mean():+.4f}, least {here.min():+.4f}"
-            print(f"  noise {low:4.2f} to {high:4.2f}: {told}")
+        told = f"{len(here):3d} cells, gained {here.mean():+.4f}, least {here.min():+.4f}" if len(here) else "no cell"
+        print(f"  noise {low:4.2f} to {high:4.2f}: {told}")
+        safe = high if safe == low and (not len(here) or here.min() >= -ALLOWED) else safe
+    print(f"{len(made)} cells of {len(CHOOSING)} tables: up to noise {safe} none lost more than {ALLOWED}")
+    print(f"signal {signal:.3g}, half {half:.3g}, harm {signal * half / safe:.3g}")
 
 
 def report(names: Iterable[str], seeds: int) -> None:
@@ -115,13 +122,36 @@ def report(names: Iterable[str], seeds: int) -> None:
     print(f"behind the better of both: mean {lost.mean():.4f}, worst {lost.max():.4f}")
 
 
+def picture(file: str, seeds: int) -> None:
+    """Draw log loss over epsilon on one hospital table: slopes, the noisy base rate, and what `sv.auto` takes."""
+    made = list(cells([HOSPITAL], seeds, ACROSS))
+    panels = []
+    for parties in (1, 5):
+        own = [cell for cell in made if cell["parties"] == parties]
+        x = np.array([cell["epsilon"] for cell in own])
+        kinds = {"slopes": "slopes", "base": "base rate", "auto": "auto"}
+        drawn = [
+            Line(name, key, x, np.array([cell[key] for cell in own]), slot=slot, dots=True)
+            for slot, (key, name) in enumerate(kinds.items())
+        ]
+        for cell in own:
+            print(
+                f"{parties} {cell['epsilon']}: " + ", ".join(f"{kind} {cell[kind]:.3f}" for kind in kinds), flush=True
+            )
+        y = Axis(f"log loss, {'one table' if parties == 1 else 'five parties'}", 0.3, 0.7)
+        panels.append(chart(drawn, Axis("epsilon", ACROSS[0], ACROSS[-1], log=True), y, f"log loss of {HOSPITAL}"))
+    Path(file).write_text(by_itself(panels))
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     what, *rest = sys.argv[1:] or [""]
-    if what == "choose":
+    if what == "picture" and rest:
+        picture(rest[0], int(rest[1]) if len(rest) > 1 else 10)
+    elif what == "choose":
         choose(int(rest[0]) if rest else 10)
     elif what in ("report", "numbers"):
-        report(REPORTING if what == "report" else NUMBERS, int(rest[0]) if rest else 10)
+        report(rest[1:] or (REPORTING if what == "report" else NUMBERS), int(rest[0]) if rest else 10)
     else:
         raise SystemExit(__doc__)
 

@@ -21,9 +21,7 @@ CHOOSING = {  # package/table: label, columns left out
     "AER/PSID1976": ("participation", "hours wage repwage"), "modeldata/ad_data": ("Class", ""),
     "mosaicData/HELPrct": ("homeless", "link id"), "survival/colon": ("status", "id time etype"),
     "dslabs/brca": ("y", ""), "ISLR/Caravan": ("Purchase", ""), "wooldridge/k401ksubs": ("e401k", "p401k"),
-    "AER/HMDA": ("deny", ""), "modeldata/wa_churn": ("churn", ""), "DAAG/headInjury":
-    ("clinically.important.brain.injury", ""), "AER/PSID7682": ("union", "id year"), "modeldata/stackoverflow":
-    ("Remote", ""), "survival/flchain": ("death", "futime chapter"),
+    "modeldata/wa_churn": ("churn", ""), "DAAG/headInjury": ("clinically.important.brain.injury", ""),
 }  # fmt: skip
 REPORTING = {
     "causaldata/nhefs": ("death", "seqn yrdth modth dadth id"), "modeldata/cells": ("class", "case"),
@@ -41,7 +39,9 @@ REPORTING = {
     "wooldridge/catholic": ("hsgrad", "id"), "wooldridge/twoyear": ("BA", "id AA univ totcoll"),
     "modeldata/mlc_churn": ("churn", ""), "modeldata/credit_data": ("Status", ""), "AER/Fertility2": ("morekids", ""),
     "AER/NMES1988": ("insurance", ""), "AER/DoctorVisits": ("private", ""), "Ecdat/Benefits": ("ui", ""),
-    "modeldata/lending_club": ("Class", ""), "stevedata/wvs_usa_abortion": ("collegeed", "wvsccode"),
+    "AER/HMDA": ("deny", ""), "AER/PSID7682": ("union", "id year"), "modeldata/stackoverflow": ("Remote", ""),
+    "survival/flchain": ("death", "futime chapter"), "modeldata/lending_club": ("Class", ""),
+    "stevedata/wvs_usa_abortion": ("collegeed", "wvsccode"),
 }  # fmt: skip
 NUMBERS = {  # tables whose label is a number: the label, its declared range, columns left out
     "AER/CPSSW8": ("earnings", (0.0, 80.0), ""), "ISLR/Wage": ("wage", (0.0, 350.0), "logwage"),

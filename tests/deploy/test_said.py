@@ -53,16 +53,21 @@ def heard(monkeypatch):
     return found
 
 
-def of_rows(homes, hall):
+def of_rows(homes, hall, privacy="", network='[network]\nkind = "complete"\n'):
     sites = ["north", "south"]
     deploy = f"[deploy]\nsites = {sites!r}\nnoise = 'exact'\ndeadline = 30"
     text = test_own_tables.TEXT.format(party="", deploy=deploy).replace("steps = 12", "steps = 1")
-    text = text.replace('"ring"', '"complete"').replace("test = 0", "test = 0.2")
+    text = text.replace('[network]\nkind = "ring"\n', network).replace("test = 0", "test = 0.2")
+    text = text.replace("[privacy]", f"[privacy]\n{privacy}")
     folder = homes(text)
     for seed, site in enumerate(sites):
         lines = test_own_tables.rows(site, seed)
         test_own_tables.write(folder / site / "patients.csv", lines, ["age", "sex", "death"])
     return hall(folder, text).run()
+
+
+def of_sums(homes, hall):
+    return of_rows(homes, hall, 'trust = "sum"\ncolluding = 0', network="")
 
 
 def of_columns(homes, hall):
@@ -79,6 +84,15 @@ EVERYWHERE = {
 }
 SAID = {
     "rows": (of_rows, {*EVERYWHERE, ("fact", "sizes", "disclosure")}),
+    "sums": (
+        of_sums,
+        {
+            *EVERYWHERE,
+            ("fact", "sizes", "disclosure"),
+            ("fact", "card", "public"),
+            ("fact", "roster", "public"),
+        },
+    ),
     "columns": (
         of_columns,
         {

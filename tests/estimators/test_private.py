@@ -49,6 +49,7 @@ def test_one_table_draws_exact_noise_and_sparse_rows_and_weights_are_used() -> N
     assert model.privacy_.epsilon <= 4.0
 
 
+@pytest.mark.slow
 def test_weights_of_classes_are_weights_of_their_rows() -> None:
     model = sv.PrivateLogisticRegression(epsilon=4.0, random_state=0, ledger=sv.Ledger())
     by_class = clone(model).set_params(class_weight={1: 3.0}).fit(X, Y)

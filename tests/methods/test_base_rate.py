@@ -61,6 +61,7 @@ def test_the_slope_of_a_linear_loss_at_zero_scores_is_within_the_clip() -> None:
         assert float(jnp.linalg.norm(jnp.ravel(slope))) == pytest.approx(known.residual, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_noise_calls_no_class_impossible() -> None:
     label = np.zeros(1000, np.int32)
     loud = sv.methods.BaseRate(sv.Release(0.5, 0.2))

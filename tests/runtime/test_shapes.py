@@ -16,10 +16,9 @@ def rows(count: int = 3000) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return X, (2 * np.abs(X["sleep"] - 8) - 2.5 + rng.logistic(size=count) > 0).astype(int)
 
 
-def fitted(seed: int, **how) -> sv.PrivateLogisticRegression:
-    return sv.PrivateLogisticRegression(
-        columns=COLUMNS, classes=[0, 1], random_state=seed, ledger=sv.Ledger(), **{"curves": "private", **how}
-    ).fit(*rows())
+def fitted(seed: int) -> sv.PrivateLogisticRegression:
+    model = sv.PrivateLogisticRegression(columns=COLUMNS, curves="private", classes=[0, 1], random_state=seed)
+    return model.set_params(ledger=sv.Ledger()).fit(*rows())
 
 
 def test_a_shape_is_how_predictions_change_along_the_column_and_travels(tmp_path) -> None:
@@ -29,7 +28,7 @@ def test_a_shape_is_how_predictions_change_along_the_column_and_travels(tmp_path
     at = np.append(shape.values, 24 * knots[16] / 1024)
     scores = model.decision_function({"sleep": at, "sex": np.repeat("F", len(at))})
     np.testing.assert_allclose(shape.effects, scores[:-1] - scores[-1], atol=1e-5)
-    assert model.score(*rows()) > fitted(0, curves=None).score(*rows()) + 0.03
+    assert model.score(*rows()) > 0.76  # a straight line has 0.73
     opened = sv.load(sv.save(model, tmp_path / "model.sv"))
     assert opened.coefficients.shapes[0].to_dict() == shape.to_dict()
     np.testing.assert_array_equal(opened.predict(rows()[0]), model.predict(rows()[0]))

@@ -22,7 +22,7 @@ from sottovoce.runtime.keys import root_key
 from sottovoce.runtime.layout import lay_out
 from sottovoce.runtime.sums import session as masking
 from sottovoce.runtime.threads import ThreadPlace
-from sottovoce.runtime.transport import QueueTransport
+from sottovoce.runtime.transport import Patience, QueueTransport, Silence
 
 EXAMPLES = {
     "DpNewton": "plain",
@@ -80,15 +80,16 @@ QUIET = sv.Performance(progress=False)
 
 
 class Relay:
-    """Keep what all parties say; `told(hearer, message)` may change it on its way."""
+    """Keep what all parties say; `told(hearer, message)` lists what the hearer gets in place of a message."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, told: Any = lambda hearer, message: message) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, told: Any = lambda hearer, message: [message]) -> None:
         self.said: list[Any] = []
         honest = QueueTransport._put
 
         def put(transport: QueueTransport, hearer: int, message: Any) -> None:
             self.said.append(message)
-            honest(transport, hearer, told(hearer, message))
+            for one in told(hearer, message):
+                honest(transport, hearer, one)
 
         monkeypatch.setattr(QueueTransport, "_put", put)
 
@@ -116,7 +117,7 @@ def test_parties_draw_the_noise_that_is_stated_and_each_pays_before_it_speaks(
         who, t = message.id.sender, message.id.round
         paid = sv.Ledger(out / f"ledger-{who}.jsonl").entries.values()
         spoken.append((who, any(entry.start <= t < entry.stop for entry in paid)))
-        return message
+        return [message]
 
     relay = Relay(monkeypatch, told)
     result = summed_run(out=out)
@@ -167,8 +168,8 @@ def test_a_resumed_run_is_another_session_and_another_attempt(tmp_path: Any, mon
 def test_a_relay_that_tells_two_totals_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(hearer: int, message: Any) -> Any:
         if message.id.tag.endswith("total") and hearer == 2 and message.id.round == 0:
-            return dataclasses.replace(message, values=(np.asarray(message.values[0]) + 1,))
-        return message
+            return [dataclasses.replace(message, values=(np.asarray(message.values[0]) + 1,))]
+        return [message]
 
     Relay(monkeypatch, told)
     with pytest.raises(ValueError, match="has seen other totals"):
@@ -181,3 +182,41 @@ def test_what_shares_cannot_serve_is_refused_before_anything_is_charged(tmp_path
     with pytest.raises(ValueError, match="release 'gradient': a share of the noise has scale 6"):
         sv.run(FLAT, HELD, quiet, steps=1, trust=sv.Sum(1), noise="discrete", out=tmp_path / "run", performance=QUIET)
     assert not list((tmp_path / "run").glob("ledger*"))
+
+
+@pytest.mark.filterwarnings("ignore:.*has not moved|.*delta is|.*differs")
+def test_messages_that_come_twice_or_late_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    before: list[tuple[int, Any]] = []
+
+    def told(hearer: int, message: Any) -> list[Any]:
+        old = [one for to, one in before if to == hearer and one.id.sender == message.id.sender]
+        before.append((hearer, message))
+        return [*old, message, message]
+
+    relay, seen = Relay(monkeypatch, told), []
+    settle = masking.Session.settle
+
+    def settled(self: Any, question: Any, total: np.ndarray) -> None:
+        settle(self, question, total)
+        seen.append((question.place, self.history))
+
+    monkeypatch.setattr(masking.Session, "settle", settled)
+    summed_run(steps=3)
+    assert len(seen) == 3 * 3  # a total per party and step, and no other
+    assert len(set(seen)) == 3  # all parties go on from the same
+    assert len(relay.shares()) == 2 * 3
+
+
+def test_a_party_that_stays_away_ends_the_run_after_the_charged_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(hearer: int, message: Any) -> list[Any]:
+        return [] if message.id.sender == 2 and message.id.round == 1 else [message]
+
+    relay, paid = Relay(monkeypatch, told), []
+    account = account_of(SGD, HELD, 3, problem=FLAT, trust=sv.Sum(1))
+    place = ThreadPlace.summed(account.trace, FLAT, lay_out(HELD), 64, lambda agent, t: paid.append((agent, t)))
+    place.connect = lambda parties: [QueueTransport(Patience(1.0))] * parties
+    with pytest.raises(Silence, match=r"stays away, and a sum without it .* start a new run"):
+        place.advance(place.begin(), 0, 3)
+    assert {step for _, step in paid} == {0, 1}  # no third step is charged, or said
+    assert max(message.id.round for message in relay.said) == 1
+    assert not [one for one in relay.said if one.id.round == 1 and one.id.tag.endswith("total")]

@@ -46,6 +46,8 @@ class Order:
                 raise ValueError(f"[{key}] is not for a federation: remove it")
         if case.deploy is None:
             raise ValueError('the run file has no [deploy]: add it, with sites = ["north", "south"]')
+        if case.privacy.by_sums is not None:
+            _require_sums(case.deploy)
         if case.columns is not None:
             _require_columns(case, case.deploy, trial)
         return runfile.title, case, case.deploy
@@ -178,6 +180,17 @@ class Seat:
 
 def _versions() -> list[str]:
     return [importlib.metadata.version(name) for name in ("sottovoce", "jax", "numpy")]
+
+
+def _require_sums(deploy: DeployTable) -> None:
+    """Refuse secure sums without exact noise, or without one of the sites."""
+    if deploy.noise != "exact":
+        raise ValueError('privacy.trust = "sum" masks whole numbers: set deploy.noise = "exact"')
+    if deploy.absent != "pause":
+        raise ValueError(
+            'deploy.absent = "go on" is for sites with noise of their own: a sum without one of the sites would show '
+            "what that site adds. Leave deploy.absent out, and the run waits for it; or start a new run without it"
+        )
 
 
 def _require_columns(case: Case, deploy: DeployTable, trial: bool) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sottovoce.deploy import columns, rows, said
+from sottovoce.deploy import columns, rows, said, sums
 from sottovoce.deploy.bounds import GIGABYTE
 from sottovoce.deploy.flare import Call, FlareTransport
 from sottovoce.deploy.order import Order, Seat
@@ -97,6 +97,7 @@ class Party:
             wing = rows if seat.case.columns is None else columns
             wing.take_part(seat, self.transport)
         self.transport.outbox.forget_draws()
+        sums.forget(seat)
         if self.finished and (seat.folder / "report.html").exists():  # a kill may have left no report
             return
         row = {"name": self.name, "kind": "together", "metric": seat.case.run.metric, "runs": ["run"]}

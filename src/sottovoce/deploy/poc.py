@@ -171,10 +171,13 @@ def agree(order: Order, made: Path, epsilon: float | None = None) -> None:
             "delta": privacy.delta,
             "budget": privacy.budget or most,
             "noise": [deploy.noise],
+            "trust": [privacy.trust],
             **_most(case, deploy),
             "data": {"name": case.data.name} if case.data.file is None else {"file": case.data.file},
             "peers": {name: seen for name, seen in prints.items() if name != site},
         }
+        if (asked := privacy.by_sums) is not None:
+            policy["sums"] = {"colluding": asked.colluding}
         if case.data.unit is not None:
             policy["data"]["unit"] = case.data.unit
         if case.columns is not None:

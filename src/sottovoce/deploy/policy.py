@@ -7,6 +7,7 @@ delta = 1e-5                    # the most
 budget = 8.0                    # the most that all runs together may cost (ledger.jsonl)
 adjacency = "zero-out"          # in which sense: a record left out; "replace-one" is stricter, and refuses the other
 noise = ["exact"]               # "simulated" too: only to compare with one machine, on data that are no secret
+trust = ["local"]               # "sum" too: noise is shared with the other sites, see [sums]
 
 steps = 1000                    # the most steps of a run; this and what follows bound the work of this machine
 work = 5000                     # the most that whole numbers in the run file multiply to: batch, inner steps, layers
@@ -28,6 +29,10 @@ label = "default"               # may be the label, under epsilon and budget; wi
 joins = 1                       # runs in which rows may be joined: each lets the others test ids of their choice
 longest = 1000000               # the most ids in another site's list
 fewest = 100                    # common rows: with fewer the run is refused
+
+[sums]                          # runs with privacy.trust = "sum"; without this table, any of them with one colluding
+colluding = 1                   # the fewest sites that may pool what they know and learn no more than is stated
+independent = ["south"]         # sites that do not pool with others; all that are not listed count as pooling
 
 [peers]                         # SHA-256 fingerprints of certificates: this site talks to nobody else
 north = "3f:5b:..."             # `sottovoce deploy fingerprint` prints a site's own
@@ -127,6 +132,22 @@ class OwnColumns(_Closed):
         return self
 
 
+class OwnSums(_Closed):
+    """State what a site demands of secure sums: noise of its own protects it from everybody, a sum's noise does not."""
+
+    colluding: Annotated[int, Field(ge=0)] = 1
+    independent: list[str] | None = None
+
+    def demanded(self, others: Sequence[str]) -> int:
+        """Return how many colluding sites a run with these others must withstand.
+
+        >>> OwnSums(independent=["south", "mid"]).demanded(["south", "mid", "east", "west"])
+        3
+        """
+        pooling = [name for name in others if self.independent is not None and name not in self.independent]
+        return self.colluding + len(pooling)
+
+
 class Policy(_Closed):
     """State what a site agrees to."""
 
@@ -139,6 +160,8 @@ class Policy(_Closed):
     columns: OwnColumns | None = None
     tasks: list[str] | None = None
     noise: list[Literal["exact", "simulated"]] = ["exact"]
+    trust: list[Literal["local", "sum"]] = ["local"]
+    sums: OwnSums = OwnSums()
     adjacency: Literal["zero-out", "replace-one"] = "zero-out"
     steps: Annotated[int, Field(ge=1)] = 10_000
     work: Annotated[int, Field(ge=1)] = 100_000
@@ -176,6 +199,7 @@ class Policy(_Closed):
         if self.tasks is not None:
             self._one(me, "task", case.task.name if case.task else "the one that fits the label", self.tasks)
         self._one(me, "noise", noise, self.noise)
+        self._require_trust(case, me, [peer for peer in sites if peer != me])
         for peer in sites:
             if peer != me:
                 self._one(me, "peer", peer, list(self.peers))
@@ -212,6 +236,15 @@ class Policy(_Closed):
         if wanted > most:
             said = {"steps": "{:g} steps", "deadline": "a deadline of {:g} seconds"}.get(what, what + " {:g}")
             raise PermissionError(f"the policy of {me} does not agree to {said.format(wanted)}: at most {most:g}")
+
+    def _require_trust(self, case: Case, me: str, others: list[str]) -> None:
+        """Refuse secure sums that this site does not agree to, or that withstand too few colluding sites."""
+        self._one(me, "trust", case.privacy.trust, self.trust)
+        if (asked := case.privacy.by_sums) is not None and asked.colluding < (least := self.sums.demanded(others)):
+            raise PermissionError(
+                f"the policy of {me} does not agree to sums against {asked.colluding} colluding sites: set "
+                f"privacy.colluding to {least} or more"
+            )
 
     def _require_data(self, case: Case, me: str) -> None:
         if (case.data.file is None) != (self.data.file is None):

@@ -14,7 +14,7 @@ import numpy as np
 from sottovoce.accounting.account import Account, account_of
 from sottovoce.accounting.charging import Charging
 from sottovoce.accounting.table import SIMULATED
-from sottovoce.deploy import own_part
+from sottovoce.deploy import own_part, sums
 from sottovoce.deploy.bounds import weights_of
 from sottovoce.deploy.flare import FlareTransport, fact, neighbours
 from sottovoce.deploy.order import MEETING, OTHERS, Seat
@@ -27,9 +27,9 @@ from sottovoce.runtime import generations, peers
 from sottovoce.runtime.about import FEDERATION, About, about_rows
 from sottovoce.runtime.exchange import expected_of
 from sottovoce.runtime.jobs import as_drawn, check_exact
-from sottovoce.runtime.keys import agent_keys
+from sottovoce.runtime.keys import agent_keys, common_key
 from sottovoce.runtime.layout import alone, lay_out, own_digests
-from sottovoce.runtime.lone_agent import LoneAgent, programs_of
+from sottovoce.runtime.lone_agent import BY_ITSELF, LoneAgent, programs_of
 from sottovoce.runtime.loop import Job, Run, drive
 from sottovoce.runtime.place import WholePlace
 from sottovoce.runtime.result import Result
@@ -38,7 +38,7 @@ from sottovoce.runtime.run_state import RunFolder
 
 
 class LonePlace(WholePlace):
-    """Run one agent, which talks to the others."""
+    """Run one site's part: an agent that talks to the others, or its part of the one agent of secure sums."""
 
     def __init__(self, agent: LoneAgent, problem: Any, transport: FlareTransport, folder: Path) -> None:
         super().__init__(agent.programs.spec.trace, problem, deployed=agent.noise == "discrete")
@@ -47,7 +47,7 @@ class LonePlace(WholePlace):
     @property
     def holds(self) -> range:
         """Return this agent alone."""
-        return range(self.agent.me, self.agent.me + 1)
+        return range(self.agent.role, self.agent.role + 1)
 
     def begin(self) -> list[Any]:
         """Return the first state."""
@@ -71,8 +71,6 @@ def take_part(seat: Seat, transport: FlareTransport) -> None:
 
 def _agreed(seat: Seat, transport: FlareTransport) -> tuple[RowsSetup, Account]:
     """Read the records, tell sizes, hear those of the others, and check that all parties mean the same run."""
-    if seat.case.privacy.by_sums is not None:
-        raise ValueError('privacy.trust = "sum" is simulated only: its messages are not masked across sites yet')
     case, (parts, test, shape) = own_part.read(seat.case, seat.policy, seat.home, seat.deploy.sites, seat.me)
     own = parts[seat.me if len(parts) > 1 else 0]
     numbers = np.array(own_part.sizes(own), np.int64)
@@ -89,7 +87,7 @@ def _agreed(seat: Seat, transport: FlareTransport) -> tuple[RowsSetup, Account]:
     seat.policy.require_most(seat.name, "steps", made.steps)  # `auto` has chosen them
     privacy = case.privacy
     account = account_of(
-        made.method, made.parts, made.steps, made.network, privacy.delta, privacy.adjacency, made.problem
+        made.method, made.parts, made.steps, made.graph, privacy.delta, privacy.adjacency, made.problem, made.trust
     )
     if account.report.epsilon > seat.policy.epsilon:
         raise PermissionError(
@@ -122,7 +120,7 @@ def _computed(seat: Seat, made: RowsSetup, account: Account, transport: FlareTra
     budget = Budget(seat.policy.budget, seat.policy.delta, seat.policy.adjacency)
     charging.require_own(me, budget)
     layout = lay_out(made.parts, range(me, me + 1))
-    counts = account.population.counts
+    counts = account.trace.known.holders.counts
     records = {level: alone(sealed, 0, int(counts[level][me])) for level, sealed in layout.sealed.items()}
     begin_with = folder.secret.hex() if exact else seat.case.run.seeds[0]
 
@@ -130,16 +128,21 @@ def _computed(seat: Seat, made: RowsSetup, account: Account, transport: FlareTra
         charging.charge_own(agent, t, t + 1)
         transport.charged = True
 
-    root = agent_keys(begin_with, account.trace.identity, own_digests(layout))[0]
-    agent = LoneAgent(
-        me, programs_of(account.trace, seat.case.run.chunk), records, root, "discrete" if exact else "simulated",
-        pay, run=seat.order.run, journal=transport.outbox,
-    )  # fmt: skip
-    place = LonePlace(agent, made.problem, transport, out)
     transport.first = transport.stored = generations.latest(out, peers.current()) or 0
     transport.outbox.require(transport.stored)
+    digests = own_digests(layout)
+    drawn, root = BY_ITSELF, agent_keys(begin_with, account.trace.identity, digests)[0]
+    senders = neighbours(account.network.matrices, me)
+    if account.trace.known.summed is not None:
+        member = sums.member(seat, transport, account, folder.seal([np.frombuffer(digests[0], np.uint8)]))
+        drawn, root, senders = member, common_key(member.session.roster.digest), sums.speakers(seat)
+    agent = LoneAgent(
+        me, programs_of(account.trace, seat.case.run.chunk), records, root, "discrete" if exact else "simulated",
+        pay, run=seat.order.run, journal=transport.outbox, drawn=drawn,
+    )  # fmt: skip
+    place = LonePlace(agent, made.problem, transport, out)
     transport.expected = expected_of(account.trace)
-    transport.expect(neighbours(account.network.matrices, me))
+    transport.expect(senders)
     identity = {"program": account.trace.identity, "noise": seat.deploy.noise, "run": seat.order.run}
 
     def about() -> About:

@@ -38,6 +38,8 @@ SAYINGS = (
         "a digest of the run file, versions, told sizes, the traced program, epsilon and the joined rows' order: each "
         "site has them all already", "public",
     ),
+    Saying("fact", "card", "32 random bytes and a fresh public key, for secure sums: made of nothing else", "public"),
+    Saying("fact", "roster", "a digest of all sites' cards, told sizes and the run, which each site has", "public"),
     Saying("message", "join: question", _BLINDED, "disclosure"),
     Saying("message", "join: answer and question", _BLINDED, "disclosure"),
     Saying("message", "join: answer", _BLINDED, "disclosure"),

@@ -45,6 +45,8 @@ LISTED = 20  # parties up to which each one's epsilon is listed
 class PrivacyReport:
     """Hold the epsilon of a configured method, per agent, against everybody who sees the agent's messages.
 
+    Under secure sums it is against everybody who sees the totals, with so many parties as `against` says.
+
     Guarantee (design "sound"): for every agent i, the messages it sends during the run are
     ``(per_agent[i], delta)``-differentially private for one `unit` of its data under `adjacency`, whatever the other
     agents do. `epsilon` is the largest. `published` is what the method's paper prints for this configuration.
@@ -156,7 +158,7 @@ class PrivacyReport:
         return (
             *((f"More parties together: of the {self.against.parties}, {found} (epsilon).",) * bool(more)),
             *(
-                (f"Held by several parties: the same {unit} at each is clipped at each, and pays {paid} (epsilon).",)
+                (f"Held by several parties: each clips its own, so the same {unit} pays {paid} (epsilon).",)
                 * bool(paid)
             ),
             "Assumed: parties follow the protocol, and nobody breaks the masks (X25519, SHA-256, ChaCha20). "

@@ -5,8 +5,9 @@ rows. So it costs nothing, and may leave wherever the model may. Three things ma
 
 - *sampling*: other rows from the same population would have given another model;
 - *noise*: the steps are linear in their noise near the optimum, so its covariance follows step by step;
-- *what noise hides*: directions whose second moment is below the noise were hardly trained. There the coefficient could
-  be as large as those that can be seen, and this is added to its variance.
+- *what noise hides*: directions whose second moment is below the noise were hardly trained. They could hold as much of
+  the score as those that can be seen, and this is added to the variance of a coefficient. A coefficient with more than
+  half of its variance from there has no interval: nothing that was released says how large it may be.
 
 Steps that stop early leave coefficients too small. The estimate corrects this; predictions use the model as it is.
 Not in the intervals: what clipping changes. ``python -m benchmarks.coverage`` measures how often intervals are right.
@@ -58,15 +59,23 @@ class Coefficients(Shown):
     noise: np.ndarray  # covariance that noise causes, with what it hides
     on: str = ""  # what they are effects on, such as "log odds of ill"
     shapes: tuple[curve_shapes.Shape, ...] = ()  # of columns with a curve
+    hidden: np.ndarray | None = None  # the part of `noise` that hidden directions have
 
     @property
     def errors(self) -> np.ndarray:
         """Return the standard errors, sampling and noise together."""
         return np.sqrt(np.diag(self.sampling) + np.diag(self.noise))
 
+    @property
+    def known(self) -> np.ndarray:
+        """Say which coefficients are known: more of the error was computed than had to be assumed."""
+        if self.hidden is None:
+            return np.ones(len(self.names), bool)
+        return np.diag(self.hidden) <= 0.5 * self.errors**2
+
     def interval(self, level: float = _LEVEL) -> np.ndarray:
-        """Return the ends of each coefficient's interval, one line per name."""
-        reach = NormalDist().inv_cdf((1 + level) / 2) * self.errors
+        """Return the ends of each coefficient's interval, one line per name; infinite where noise hides it."""
+        reach = NormalDist().inv_cdf((1 + level) / 2) * np.where(self.known, self.errors, np.inf)
         return np.stack([self.estimates - reach, self.estimates + reach], axis=1)
 
     def of(self, sums: np.ndarray, names: Sequence[str]) -> "Coefficients":
@@ -78,6 +87,7 @@ class Coefficients(Shown):
             sums @ self.sampling @ sums.T,
             sums @ self.noise @ sums.T,
             self.on,
+            hidden=None if self.hidden is None else sums @ self.hidden @ sums.T,
         )
 
     def scaled(self, factor: float, middle: float) -> "Coefficients":
@@ -98,13 +108,17 @@ class Coefficients(Shown):
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return heads and cells: the coefficient, its 90 % interval, and the two parts of its standard error."""
         sampled, noised = np.sqrt(np.diag(self.sampling)), np.sqrt(np.diag(self.noise))
-        ends = self.interval()
-        cells = [
-            [name, *(f"{number:.3g}" for number in (own, estimate, low, high, chance, noise))]
-            for name, own, estimate, (low, high), chance, noise in zip(
-                self.names, self.model, self.estimates, ends, sampled, noised
-            )
-        ]
+        cells = []
+        for number, name in enumerate(self.names):
+            told = [
+                self.model[number],
+                self.estimates[number],
+                *self.interval()[number],
+                sampled[number],
+                noised[number],
+            ]
+            shown = [f"{one:.3g}" for one in told]
+            cells.append([name, *(shown if self.known[number] else [shown[0], *["hidden by noise"], *["-"] * 4])])
         return ["coefficient", "in the model", "estimate", "from", "to", "error by sampling", "error by noise"], cells
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,6 +127,7 @@ class Coefficients(Shown):
             "on": self.on, "names": list(self.names), "model": self.model.tolist(),
             "estimates": self.estimates.tolist(),
             "sampling": self.sampling.tolist(), "noise": self.noise.tolist(),
+            "hidden": np.zeros_like(self.noise).tolist() if self.hidden is None else self.hidden.tolist(),
             "shapes": [one.to_dict() for one in self.shapes],
         }  # fmt: skip
 
@@ -120,16 +135,19 @@ class Coefficients(Shown):
     def from_dict(cls, told: Mapping[str, Any]) -> "Coefficients":
         """Read what `to_dict` gave."""
         count = len(told["names"])
-        model, estimates, sampling, noise = arrays = [
-            np.asarray(told[name], np.float64) for name in ("model", "estimates", "sampling", "noise")
+        model, estimates, sampling, noise, hidden = arrays = [
+            np.asarray(told[name], np.float64) for name in ("model", "estimates", "sampling", "noise", "hidden")
         ]
-        if [one.shape for one in arrays] != [(count,), (count,), (count, count), (count, count)]:
+        if [one.shape for one in arrays] != [(count,)] * 2 + [(count, count)] * 3:
             raise ValueError("coefficients have other shapes than their names say: save the model again")
         shapes = tuple(map(curve_shapes.Shape.from_dict, told["shapes"]))
-        return cls(tuple(map(str, told["names"])), model, estimates, sampling, noise, str(told["on"]), shapes)
+        return cls(tuple(map(str, told["names"])), model, estimates, sampling, noise, str(told["on"]), shapes, hidden)
 
     def _told(self) -> list[tuple[str, str]]:
-        each = [(cells[0], f"{cells[2]} (90 %: {cells[3]} to {cells[4]})") for cells in self.table()[1]]
+        each = [
+            (cells[0], f"{cells[2]} (90 %: {cells[3]} to {cells[4]})" if sure else cells[2])
+            for cells, sure in zip(self.table()[1], self.known)
+        ]
         return [("effect on", self.on), *each] if self.on else each
 
     def _repr_html_(self) -> str:
@@ -182,11 +200,13 @@ class Passage(Shown):
         spread = axes.T @ spread @ axes
         sampling = axes @ (self.stride**2 * spread / np.outer(pull, pull) / self.rows) @ axes.T
         noise = axes @ np.diag((self.stride * self.noise * correction) ** 2 * weight) @ axes.T
-        noise = noise + self._unseen(estimate, sampling + noise, empty)
+        hidden = self._unseen(estimate, sampling + noise, empty)
         scale = unit * np.append(np.full(width - 1, 1.0 / self.norm), INTERCEPT)
         scale[-1] = INTERCEPT
         both = np.outer(scale, scale)
-        return Coefficients((*names, "intercept"), scale * self.point, scale * estimate, both * sampling, both * noise)
+        model, found = scale * self.point, scale * estimate
+        everything = both * (noise + hidden)
+        return Coefficients((*names, "intercept"), model, found, both * sampling, everything, hidden=both * hidden)
 
     def _moments(self, clip2: float) -> tuple[np.ndarray, int]:
         """Return the second moments of rows, with a guess where noise hides them, and how many directions are seen."""
@@ -195,7 +215,11 @@ class Passage(Shown):
         return (vectors * np.where(lost, _SHARE * values, values)) @ vectors.T, int(np.sum(~lost))
 
     def _unseen(self, estimate: np.ndarray, known: np.ndarray, empty: np.ndarray | None) -> np.ndarray:
-        """Return the covariance of what hidden directions may hold: as much as those that are seen do on average."""
+        """Return the covariance of what hidden directions may hold: as much of the score as those that are seen.
+
+        A direction with the moment m and the coefficient c holds m c^2 of the score's variance. A hidden moment is
+        taken to be as large as it can be, which is what the moments were raised to.
+        """
         width = len(estimate)
         free = np.eye(width) if empty is None else np.linalg.svd(empty, full_matrices=True)[0][:, empty.shape[1] :]
         raised = np.linalg.inv(self.basis @ self.basis) / (self.stride / self.whole)
@@ -204,8 +228,9 @@ class Passage(Shown):
         lost, seen = free @ vectors[:, hidden], free @ vectors[:, ~hidden]
         if not seen.shape[1]:
             return _ANY * lost @ lost.T
-        held = (seen.T @ estimate) ** 2 - np.einsum("ij,ik,kj->j", seen, known, seen)
-        return max(float(np.mean(held)), 0.0) * lost @ lost.T
+        squares = (seen.T @ estimate) ** 2 - np.einsum("ij,ik,kj->j", seen, known, seen)
+        held = max(float(np.mean(values[~hidden] * squares)), 0.0)
+        return (lost * (held / values[hidden])) @ lost.T
 
 
 def passage(

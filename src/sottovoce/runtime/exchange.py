@@ -15,6 +15,7 @@ from sottovoce.methods import equations
 from sottovoce.networks import Network
 from sottovoce.runtime import mixing
 from sottovoce.runtime.frames import frame_size
+from sottovoce.runtime.sums.talk import message_sizes
 from sottovoce.runtime.transport import Expected
 
 
@@ -58,17 +59,20 @@ def expected_of(trace: Trace) -> Expected:
     >>> expected_of(account.trace).each_round
     1
     """
-    said = [*_said(trace.init.jaxpr.eqns, 1), *_said(trace.step.jaxpr.eqns, 1)]
+    summed = trace.known.summed is not None
+    said = [*_said(trace.init.jaxpr.eqns, 1, summed), *_said(trace.step.jaxpr.eqns, 1, summed)]
     return Expected(max((size for size, _ in said), default=0), sum(times for _, times in said))
 
 
-def _said(found: Iterable[JaxprEqn], times: int) -> Iterator[tuple[int, int]]:
-    """Yield the size of each message, and how often a step says it."""
+def _said(found: Iterable[JaxprEqn], times: int, summed: bool) -> Iterator[tuple[int, int]]:
+    """Yield the size of each message, and how often a step says it; by secure sums, releases are messages."""
     for equation in found:
-        if equation.primitive is equations.mix_p:
+        if equation.primitive is equations.mix_p and not summed:
             yield frame_size([var.aval for var in equation.invars]), times
+        elif equation.primitive is equations.release_p and summed:
+            yield frame_size(message_sizes(sum(equations.shape_of(var).size for var in equation.outvars))), times
         elif equation.primitive is equations.loop_p:
-            yield from _said(equation.params["body"].eqns, times * equation.params["times"])
+            yield from _said(equation.params["body"].eqns, times * equation.params["times"], summed)
 
 
 def edges_of(network: Network, over: str, others_only: bool) -> Edges:

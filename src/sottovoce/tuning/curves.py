@@ -10,8 +10,8 @@ from sottovoce.data.population import Population
 from sottovoce.privacy.gdp import gdp_epsilon, gdp_mu
 from sottovoce.tuning.auto import Facts
 
-# Noise over signal, for straight lines, up to which curves pay: `python -m benchmarks.curves choose` finds it on public
-# tables other than the ones that are reported.
+# Noise over signal, for straight lines, up to which curves pay. `python -m benchmarks.curves choose` prints what other
+# values would do on public tables.
 _LOUDEST = 0.02
 _SHARE = 0.05  # of the budget, in squares: what ranks may cost
 
