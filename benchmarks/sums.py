@@ -3,7 +3,8 @@
     python -m benchmarks.sums tables 40 5 [NAME ...]  # 5 and 20 unequal parties, 40 seeds, 5 splits: AUROC, into a file
     python -m benchmarks.sums mean                    # what `tables` found, and the mean over all tables
     python -m benchmarks.sums parties 20 3            # 2 to 50 equal parties on four of the tables, into a file
-    python -m benchmarks.sums picture                 # docs/pictures/being-many.svg, of what `parties` found
+    python -m benchmarks.sums picture                 # docs/pictures/being-many-auroc.svg, of what `parties` found
+    python -m benchmarks.sums noise                   # docs/pictures/being-many.svg: the noise itself, by formulas
 
 Tables, declarations and encoding are those of `benchmarks.own_tables`, the same defaults (`sv.auto`) are everywhere,
 and no setting was chosen on these tables. A split draws a quarter of the rows for the test, and deals the others out to
@@ -40,7 +41,7 @@ COUNTS = (2, 3, 5, 10, 20, 50)
 FOUR = ("HMDA", "email", "catholic", "rotterdam")
 RESULTS = measure.ROOT / "docs" / "results"
 TABLES, PARTIES = RESULTS / "being-many-tables.csv", RESULTS / "being-many-parties.csv"
-PICTURE = measure.ROOT / "docs" / "pictures" / "being-many.svg"
+PICTURES = measure.ROOT / "docs" / "pictures"
 QUIET = sv.Performance(chunk=8192, progress=False)
 ALONE, OWN, SUMS = "one table", "own noise", "sums"
 Found = dict[tuple[str, int], np.ndarray]  # AUROC minus that of one table by split, for a contender and its parties
@@ -190,12 +191,30 @@ def picture() -> None:
     across = Axis("parties", many[0], many[-1], log=True, ticks=COUNTS)
     up = Axis("AUROC minus that of one table", least, 0.01)
     words = "What 2 to 50 equal parties lose against one table, with noise of their own and by secure sums"
-    PICTURE.write_text(pictures.by_itself([chart(lines, across, up, words)]) + "\n")
+    (PICTURES / "being-many-auroc.svg").write_text(pictures.by_itself([chart(lines, across, up, words)]) + "\n")
+
+
+def noise() -> None:
+    """Draw and print the noise in what equal parties learn together, over that of one table at the same epsilon."""
+    many = np.arange(2, 51)
+    own, factors = np.sqrt(many), np.array([sv.Sum(min(1, m - 2)).factor(m) for m in many.tolist()])
+    for m in COUNTS:
+        print(f"{m:2d} parties: {OWN} {own[m - 2]:.2f}, {SUMS} {factors[m - 2]:.2f}, {ALONE} 1")
+    lines = [
+        Line(OWN, OWN, many, own, slot=0),
+        Line(SUMS, SUMS, many, factors, slot=1),
+        Line(ALONE, ALONE, many, np.ones(len(many)), ink=True, style="--"),
+    ]
+    across, up = Axis("parties", 2, 50, log=True, ticks=COUNTS), Axis("noise, over that of one table", 0, 8)
+    words = (
+        "Noise in what 2 to 50 equal parties learn: their own noise grows as the root of their number, sums stay at 1"
+    )
+    (PICTURES / "being-many.svg").write_text(pictures.by_itself([chart(lines, across, up, words)]) + "\n")
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    chosen: dict[str, Any] = {"tables": tables, "mean": mean, "parties": parties, "picture": picture}
+    chosen: dict[str, Any] = {"tables": tables, "mean": mean, "parties": parties, "picture": picture, "noise": noise}
     if len(sys.argv) < 2 or sys.argv[1] not in chosen:
         raise SystemExit(__doc__)
     chosen[sys.argv[1]](*sys.argv[2:])
