@@ -22,6 +22,8 @@ CHOOSING = {  # package/table: label, columns left out
     "mosaicData/HELPrct": ("homeless", "link id"), "survival/colon": ("status", "id time etype"),
     "dslabs/brca": ("y", ""), "ISLR/Caravan": ("Purchase", ""), "wooldridge/k401ksubs": ("e401k", "p401k"),
     "modeldata/wa_churn": ("churn", ""), "DAAG/headInjury": ("clinically.important.brain.injury", ""),
+    "AER/HMDA": ("deny", ""), "AER/PSID7682": ("union", "id year"), "modeldata/stackoverflow": ("Remote", ""),
+    "survival/flchain": ("death", "futime chapter"),
 }  # fmt: skip
 REPORTING = {
     "causaldata/nhefs": ("death", "seqn yrdth modth dadth id"), "modeldata/cells": ("class", "case"),
@@ -39,8 +41,7 @@ REPORTING = {
     "wooldridge/catholic": ("hsgrad", "id"), "wooldridge/twoyear": ("BA", "id AA univ totcoll"),
     "modeldata/mlc_churn": ("churn", ""), "modeldata/credit_data": ("Status", ""), "AER/Fertility2": ("morekids", ""),
     "AER/NMES1988": ("insurance", ""), "AER/DoctorVisits": ("private", ""), "Ecdat/Benefits": ("ui", ""),
-    "AER/HMDA": ("deny", ""), "AER/PSID7682": ("union", "id year"), "modeldata/stackoverflow": ("Remote", ""),
-    "survival/flchain": ("death", "futime chapter"), "modeldata/lending_club": ("Class", ""),
+    "modeldata/lending_club": ("Class", ""),
     "stevedata/wvs_usa_abortion": ("collegeed", "wvsccode"),
 }  # fmt: skip
 NUMBERS = {  # tables whose label is a number: the label, its declared range, columns left out

@@ -46,7 +46,7 @@ _HOPELESS = 0.1  # noise of all gradients together over the longest possible gra
 _LONGEST, _JUDGING = 2.0, 3.0  # clip of a loss; noise of losses over that of gradients, each against its clip
 _UNRULY = 1.0  # a spread of scores that changes odds by a factor of e
 # What slopes gain over the base rate in mean loss while noise is far below the signal, the noise over the signal at
-# which half of it is heard, and what they lose far above it. `python -m benchmarks.no_cliff choose` finds them on
+# which half of it is heard, and what they lose far above it. `python -m benchmarks.no_cliff choose 6` finds them on
 # public tables: gain and half by least squares; the harm is such that no choosing table loses more than 0.02.
 _SIGNAL, _HALF, _HARM = 0.111, 0.0372, 0.0413
 
