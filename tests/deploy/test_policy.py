@@ -72,7 +72,9 @@ def test_another_run_file_under_the_name_of_a_run_that_was_begun_is_refused(home
     hall(folder, text.replace("deadline = 120", "deadline = 5"), run="one").parties["south"].prepare()
 
 
-def test_noise_by_hand_is_refused_with_the_remedy_before_policies_are_written(tmp_path):
+def test_noise_by_hand_needs_its_cost_before_policies_are_written(tmp_path, monkeypatch):
+    """`deploy provision` does not know the cost, because it sees no table; `deploy poc` computes it."""
+    from sottovoce.deploy import kits
     from sottovoce.deploy.order import Order
     from sottovoce.deploy.poc import agree
 
@@ -82,3 +84,10 @@ def test_noise_by_hand_is_refused_with_the_remedy_before_policies_are_written(tm
     with pytest.raises(ValueError, match=r"privacy\.epsilon is missing: .* Write privacy.epsilon in the run file"):
         agree(Order(text, "r"), tmp_path)
     assert not list(tmp_path.iterdir())
+    sites = Order(text, "r").case()[2].sites
+    monkeypatch.setattr(kits, "fingerprints", lambda made, sites: dict.fromkeys(sites, "00"))
+    for site in sites:
+        (tmp_path / site).mkdir()
+    agree(Order(text, "r"), tmp_path, 5.76)
+    policies = [tomllib.loads((tmp_path / site / "policy.toml").read_text()) for site in sites]
+    assert {(policy["epsilon"], policy["budget"]) for policy in policies} == {(5.76, 5.76)}

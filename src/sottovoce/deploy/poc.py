@@ -157,7 +157,7 @@ def new_name(title: str) -> str:
 def agree(order: Order, made: Path, epsilon: float | None = None) -> None:
     """Write for each site the policy that agrees to exactly this run; `epsilon` where the run file states none."""
     _, case, deploy = order.case()
-    if case.privacy.enabled and case.privacy.epsilon is None:
+    if case.privacy.enabled and case.privacy.epsilon is None and epsilon is None:
         raise ValueError(
             "privacy.epsilon is missing: a site's policy bounds epsilon, and cannot bound noise that is given by hand. "
             "Write privacy.epsilon in the run file, and leave the noise out"
