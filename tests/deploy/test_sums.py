@@ -46,8 +46,8 @@ name = "DpSgda"
 rate_x = 0.5
 rate_y = 0.02
 sampling = {kind = "poisson", batch = 20}
-gradient_x = {clip = 0.5, noise = 0.5}
-gradient_y = {clip = 2.0, noise = 8.0}
+release_x = {clip = 0.5, noise = 0.5}
+release_y = {clip = 2.0, noise = 8.0}
 """,
     "DpGrid": """
 [task]

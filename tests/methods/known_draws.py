@@ -46,7 +46,7 @@ def know(monkeypatch: pytest.MonkeyPatch, sizes: Sequence[int]) -> None:
 
     honest = discrete.on_grid
     monkeypatch.setattr(bookkeeping, "SAFETY", 0.0)  # in floating point records are clipped a little shorter
-    monkeypatch.setattr(discrete, "on_grid", lambda *given: honest(*given, bits=26))  # rounding is below 1e-7
+    monkeypatch.setattr(discrete, "on_grid", lambda *given: honest(*given, bits=25))  # rounding is below 1e-6
     monkeypatch.setattr(Poisson, "draw", draw)
     monkeypatch.setattr(Poisson, "part", part)
     monkeypatch.setattr(gate, "noised", noised)
