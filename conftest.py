@@ -20,7 +20,7 @@ jax.config.update("jax_num_cpu_devices", 2)
 
 if find_spec("nvflare") is None:  # pip install 'sottovoce[deploy]'; `make test-deploy` has it
     collect_ignore_glob = ["src/sottovoce/deploy/*.py"]
-_ROOM = 900 * 2**20  # bytes that a test process may hold before it forgets compiled programs
+_ROOM = 2 * 2**30  # bytes that a test process may hold before it forgets compiled programs
 _MAPPINGS = 20_000  # Linux ends a process that needs more than 65 530, and each compiled program takes some
 # Named when tests are collected, so that a cache that was renamed is noticed at once and not when memory is short.
 _FORGET = (remembered.cache_clear, remembered_tables.cache_clear, remembered_keys.cache_clear, jax.clear_caches)

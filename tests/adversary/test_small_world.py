@@ -68,9 +68,9 @@ def search(found: Iterable[World]) -> Counter[str]:
 def test_no_account_is_below_the_truth() -> None:
     counts = search(worlds(ONE_LEVEL, sizes=(3,), steps=(2,), noises=(1.0,)))
     assert counts["compared"] >= 90
-    counts = search(worlds(TWO_LEVELS, sizes=(2,), steps=(1,), noises=(1.0,), samplings=(Full(), Poisson(1))))
-    assert counts["compared"] >= 130
-    assert counts["refused"] >= 20  # units named in one level, and Laplace noise on people in both
+    counts = search(worlds(TWO_LEVELS, sizes=(2,), steps=(1,), noises=(1.0,), samplings=(Full(),)))
+    assert counts["compared"] >= 65
+    assert counts["refused"] >= 10  # units named in one level, and Laplace noise on people in both
 
 
 def test_no_account_of_two_unlike_releases_of_one_batch_is_below_the_truth() -> None:

@@ -29,9 +29,9 @@ EVERYWHERE = ("DpSgd-full", "DpGradientTracking-sound")
 def _cases() -> list[Any]:
     """Every example with every check; an example's go to one worker, so that its programs are compiled once.
 
-    Two designs are checked in every place. Of the others, that they converge and are accounted; of baselines, that one
-    converges. Of examples that differ in their optimiser alone, a few. The rest is left to
-    `make test-all`, because it shares its code with what is checked here.
+    Two designs are checked in every place. Of the others, that they converge and are accounted; of examples that
+    differ in their optimiser alone, a few. The rest and all baselines are left to `make test-all`, because they share
+    their code with what is checked here.
     """
     cases = []
     for name, method in EXAMPLES.items():
@@ -39,7 +39,7 @@ def _cases() -> list[Any]:
         baseline = ".rivals." in type(method).__module__ or name.split("-", 1)[0] in ("DpSgda", "Sgda", "DpGrid")
         for check in contract.CHECKS:
             if check is contract.check_converges:
-                costly = (label in ALIKE and name not in SHOWN) or (baseline and name != "MaDsbo-sound")
+                costly = (label in ALIKE and name not in SHOWN) or baseline
             elif check is contract.check_private_is_accounted:
                 costly = baseline or label in ALIKE
             else:

@@ -41,7 +41,8 @@ def test_spectrum_equals_a_dense_solve(network):
 LARGE = [nx.random_regular_graph(4, 600, seed=1), nx.path_graph(600), nx.star_graph(500)]
 
 
-@pytest.mark.parametrize("graph", few(LARGE, LARGE[:1]))
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", LARGE)
 def test_large_networks_equal_a_dense_solve(graph):
     mix = weights.metropolis(graph)
     values = np.linalg.eigvalsh(mix.toarray())
