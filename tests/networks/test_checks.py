@@ -5,7 +5,6 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.marks import few
 
 from sottovoce import networks
 from sottovoce.networks import checks, weights
