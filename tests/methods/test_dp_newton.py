@@ -92,3 +92,17 @@ def test_released_losses_are_charged_with_the_gradients() -> None:
     assert [event.split(":")[0] for event in report.events] == ["moments", "gradient", "losses"]
     audible = dataclasses.replace(plan.method, losses=plan.method.losses.louder(0.1))
     assert sv.account(audible, crowd, **known).epsilon > 3
+
+
+@pytest.mark.parametrize("alpha", few([0.01, 1.0], [1.0]))
+def test_a_penalty_larger_than_the_moments_is_reached(alpha: float) -> None:
+    """A step by the moments alone diverged: the penalty's own curvature was not in it."""
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(-1, 1, (2000, 4))
+    label = rows @ [1.0, -2.0, 0.5, 0.0] + 0.3 * rng.normal(size=2000)
+    fitted = sv.PrivateRidge(epsilon=None, norm=2.0, alpha=alpha, label_range=(-5, 5)).fit(rows, label)
+    design = np.c_[rows / 2.0, np.ones(2000)]
+    penalty = np.diag([2 * alpha] * 4 + [0.0])
+    exact = 5 * np.linalg.solve(design.T @ design / 2000 + penalty, design.T @ (label / 5) / 2000)
+    assert fitted.coef_ == pytest.approx(exact[:4] / 2.0, abs=1e-3)
+    assert fitted.intercept_ == pytest.approx(exact[4], abs=1e-3)

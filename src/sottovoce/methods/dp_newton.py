@@ -23,6 +23,7 @@ from sottovoce.privacy.release import Release
 from sottovoce.privacy.sampling import Full
 from sottovoce.problems import Minimize, MinMax
 from sottovoce.problems.linear_model import TARGET, LinearModel
+from sottovoce.problems.objectives import nothing
 from sottovoce.trees import Tree
 
 _GRADIENT, _LOSS = 0.15, 0.1  # with this noise of its gradient, or of its loss, a party has half of its weight
@@ -126,23 +127,43 @@ class DpNewton(Method):
         raised = jnp.maximum(values, self.trust * deviation * math.sqrt(rows))
         raised = jnp.maximum(raised, jnp.maximum(self.least, _NARROWEST * jnp.maximum(values[-1], _NARROWEST)))
         seen = jnp.maximum(values, 0.0) / raised  # 1 for a direction that stands out of the noise
-        whitening = (vectors / jnp.sqrt(raised)) @ vectors.T  # symmetric: the same for all who have the same moments
+        axes, width, shown = vectors, raised, jnp.sum(seen)
+        if isinstance(problem, Minimize) and problem.public is not nothing:
+            # Newton's step knows the public term, too: a penalty larger than the moments would make it diverge.
+            width, axes = jnp.linalg.eigh((vectors * raised) @ vectors.T + self._bend(problem, rows))
+            width = jnp.maximum(width, raised[0])  # where that term is not convex, no step is longer than without it
+            shown = jnp.sum(jnp.maximum(values, 0.0) @ (vectors.T @ axes) ** 2 / width)
+        whitening = (axes / jnp.sqrt(width)) @ axes.T  # symmetric: the same for all who have the same moments
         residual = jnp.asarray(1.0 if known is None else known.residual)
         if target is not None and known is not None:
-            # AdaSSP: the least-squares solution of what was released, and the variance that it leaves.
+            # AdaSSP: the penalised least-squares solution of what was released, and the variance that it leaves.
             toward = moments[:rows, rows] / TARGET
-            solution = vectors @ (seen / raised * (vectors.T @ toward))
+            solution = axes @ (axes.T @ (vectors @ (seen * (vectors.T @ toward))) / width)
             variance = moments[rows, rows] / TARGET**2
             left = variance - 2 * solution @ toward + solution @ moments[:rows, :rows] @ solution
             least = jnp.maximum(2 * deviation / TARGET**2, _NARROWEST)
             residual = jnp.sqrt(jnp.clip(left, least, jnp.maximum(variance, least)))
             now = known.moved(now, solution[:, None], self.norm)
-        clip = self.reach * residual * jnp.sqrt(jnp.maximum(jnp.sum(seen), 1.0))
+        clip = self.reach * residual * jnp.sqrt(jnp.maximum(shown, 1.0))
         stride = self.rate / (1.0 if known is None else known.curvature) * clip**2
         made = NewtonState(now, now, whitening / clip, jnp.asarray(stride, jnp.float32))
         if isinstance(problem, Minimize):
             return made
         return made._replace(y=problem.y0, losses=jax.tree.map(jnp.zeros_like, problem.y0))
+
+    def _bend(self, problem: Minimize, rows: int) -> jax.Array:
+        """Return the second derivatives of the public term along a row's entries, in units of the model's curvature.
+
+        Of several scores the first one stands for all.
+        """
+        known, moved = _known(problem), self._moved_by(problem)
+        columns = 1 if known is None else math.prod(jnp.shape(problem.x0["bias"]))
+
+        def public(change: jax.Array) -> Any:
+            return problem.public(moved(problem.x0, jnp.zeros((rows, columns)).at[:, 0].set(change)))
+
+        found = jax.hessian(public)(jnp.zeros(rows))
+        return (found + found.T) / (2 * (1.0 if known is None else known.curvature))
 
     def step(self, problem: Minimize | MinMax, state: NewtonState, agent: Agent) -> NewtonState:
         """Release the gradient in whitened coordinates, average it over all records, descend."""

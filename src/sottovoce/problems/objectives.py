@@ -24,7 +24,8 @@ from sottovoce.trees import Tree
 Record = Any
 
 
-def _nothing(*_: Any) -> float:
+def nothing(*_: Any) -> float:
+    """Return 0: a problem has no public term."""
     return 0.0
 
 
@@ -56,7 +57,7 @@ class Minimize(Closed):
 
     loss: Callable[[Tree, Record], jax.Array]
     x0: Tree
-    public: Callable[[Tree], Any] = _nothing
+    public: Callable[[Tree], Any] = nothing
     project_x: Projection = _anywhere
     predict: Callable[..., Any] | None = None
     public_constants: bool = False
@@ -86,7 +87,7 @@ class MinMax(Closed):
     loss: Callable[[Tree, Tree, Record], jax.Array]
     x0: Tree
     y0: Tree
-    public: Callable[[Tree, Tree], Any] = _nothing
+    public: Callable[[Tree, Tree], Any] = nothing
     project_x: Projection = _anywhere
     project_y: Projection = _anywhere
     predict: Callable[..., Any] | None = None
@@ -123,8 +124,8 @@ class Bilevel(Closed):
     lower: Callable[[Tree, Tree, Record], jax.Array]
     x0: Tree
     y0: Tree
-    public_upper: Callable[[Tree, Tree], Any] = _nothing
-    public_lower: Callable[[Tree, Tree], Any] = _nothing
+    public_upper: Callable[[Tree, Tree], Any] = nothing
+    public_lower: Callable[[Tree, Tree], Any] = nothing
     project_x: Projection = _anywhere
     predict: Callable[..., Any] | None = None
     public_constants: bool = False

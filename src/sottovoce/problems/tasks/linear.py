@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from sottovoce.problems.linear_model import LinearModel
-from sottovoce.problems.objectives import Minimize
+from sottovoce.problems.objectives import Minimize, nothing
 from sottovoce.problems.tasks.base import Evaluate, Shape, Task, check_classes, task
 from sottovoce.problems.tasks.metrics import accuracy, auroc
 from sottovoce.trees import Tree, inner
@@ -129,7 +129,8 @@ def _minimize(known: LinearModel, start: Tree, penalty: float, predict: Any) -> 
     def loss(x: Tree, record: Any) -> jax.Array:
         return known.loss(known.scores(x, record), record)
 
-    return Minimize(loss, start, public=_ridge(penalty), predict=predict, linear=known)
+    public = _ridge(penalty) if penalty else nothing
+    return Minimize(loss, start, public=public, predict=predict, linear=known)
 
 
 def _row(record: Any) -> jax.Array:
