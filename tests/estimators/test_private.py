@@ -153,6 +153,7 @@ def test_select_prefers_the_better_model_and_charges_the_choice() -> None:
         (sv.PrivateRidge(label_range=(0, 1, 2)), "lowest and the highest"),
         (sv.PrivateRidge(label_range="01"), "lowest and the highest"),
         (sv.PrivateRidge(alpha=-1.0), "alpha is -1.0"),
+        (sv.PrivateRidge(colluding=2), "set trust='sum'"),
     ],
 )
 def test_mistakes_say_what_to_do(model, words) -> None:

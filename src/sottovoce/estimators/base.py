@@ -173,6 +173,8 @@ class PrivateLinear(BaseEstimator):
         """Return whom parties trust: nobody, or nobody with less than a sum."""
         check_choice("trust", self.trust, ("local", "sum"))
         by_sums = Sum(self.colluding)
+        if self.trust != "sum" and by_sums != Sum():
+            raise ValueError("colluding says how many parties of a secure sum may collude: set trust='sum'")
         return by_sums if self.trust == "sum" else None
 
     def _carry_out(self, task: Task, parts: list[Part], plan: Plan) -> Result:
