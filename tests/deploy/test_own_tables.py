@@ -74,6 +74,17 @@ def test_sites_with_tables_of_their_own_equal_one_table_on_one_machine(homes, ha
     assert (folder / "mid" / "runs" / "r" / "run" / "model.npz").exists()
 
 
+def test_sites_run_what_auto_chooses(homes, hall):
+    """Its epsilon counts a record left out; that of a method by hand on full batches counts one that is replaced."""
+    before, method = TEXT.split("[network]")
+    text = (before + method[method.index("[run]") :].replace("steps = 12", "")).format(party="", deploy=DEPLOY)
+    folder = homes(text)
+    for seed, site in enumerate(SITES):
+        write(folder / site / "patients.csv", rows(site, seed), ["age", "sex", "death"])
+    assert hall(folder, text).run().failures == {}
+    assert (folder / "mid" / "runs" / "r" / "run" / "model.npz").exists()
+
+
 def test_a_column_that_the_policy_does_not_list_is_refused(homes, hall):
     text = TEXT.format(party="", deploy=DEPLOY)
     folder = homes(text)

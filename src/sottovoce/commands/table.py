@@ -213,7 +213,8 @@ def predict(
     from sottovoce.files import to_json, write_atomically
     from sottovoce.runtime.model_file import load
 
-    runs = sorted(str(one.parent) for one in model.glob("*/*/model.sv"))  # none in the folder of one run
+    # None in the folder of one run; a site's folder has one below it, a folder of experiments one per variant and seed.
+    runs = sorted(str(one.parent) for below in ("*", "*/*") for one in model.glob(f"{below}/model.sv"))
     if len(runs) > 1:
         raise ValueError(f"{model} holds {len(runs)} runs: name the one that predicts, such as {runs[0]}")
     opened = load(runs[0] if runs else model)

@@ -85,7 +85,7 @@ def _agreed(seat: Seat, transport: FlareTransport) -> tuple[RowsSetup, Account]:
     made = setup(case, loaded=(parts, test, shape))
     assert isinstance(made, RowsSetup)
     seat.policy.require_most(seat.name, "steps", made.steps)  # `auto` has chosen them
-    privacy = case.privacy
+    privacy = made.case.privacy  # `auto` has chosen its sense
     account = account_of(
         made.method, made.parts, made.steps, made.graph, privacy.delta, privacy.adjacency, made.problem, made.trust
     )
